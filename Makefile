@@ -44,8 +44,10 @@ test-long: setup prometheus ## The exhaustive variants that `make test` leaves o
 	@$(PYTEST) $(TOGETHER) -m "long or hypothesis" --hypothesis-profile=long $(ARGS)
 
 test-repeat: setup prometheus ## `make test` N=10 times beside a busy loop; ends at the first failure.
-	@scripts/test-repeat.sh $(or $(N),10) Xcompat: setup-compat ## The hooks on vLLM 0.33, without engines.
-	@$(COMPAT)/bin/python -m pytest $(TOGETHER) $(ARGS) tests/instrumentation/vllm
+	@scripts/test-repeat.sh $(or $(N),10) $(PYTEST) $(TOGETHER) -m "not long" $(ARGS)
+
+test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
+	@$(COMPAT)/bin/python -m pytest $(TOGETHER) -m "not long" $(ARGS) tests/instrumentation/vllm
 
 test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e

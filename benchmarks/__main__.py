@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import IO
 
-AREAS: Final = ("emit", "engine", "agent", "scrape", "policy", "ec")
+AREAS: Final = ("emit", "step", "engine", "agent", "scrape", "policy", "ec")
 """In the order of the document; each is a module with ``measure(run) -> Section``."""
 
 QUICK: Final = ("emit", "agent", "scrape", "policy")

@@ -11,11 +11,11 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.agent.batch.columns import BatchColumns
+from penstock.agent.ingest.admission import resident_bytes
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.gatherer import Gatherer
-from penstock.agent.metrics.process import process_use
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.sources.registry import Registry
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -57,10 +57,10 @@ def main() -> None:
     print("| label sets | lines of a scrape | memory MiB | render ms | saved KiB | save ms |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for count in LABEL_SETS:
-        before = process_use().resident_bytes or 0
+        before = resident_bytes()
         fold = Aggregator()
         fill(fold, count)
-        held = (process_use().resident_bytes or 0) - before
+        held = (resident_bytes()) - before
         exposition = Gatherer(fold, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
         body, _ = exposition.render("text/plain")
         render, save = timed(lambda: exposition.render("text/plain")), timed(fold.dump)  # noqa: B023

@@ -116,7 +116,7 @@ DOORS = frozenset(
     {
         "penstock.agent.ctl.render.events", "penstock.agent.ctl.render.field_diff", "penstock.agent.ctl.render.json_values",
         "penstock.agent.ctl.render.order_rows", "penstock.agent.ctl.render.output", "penstock.agent.ctl.render.rows",
-        "penstock.agent.ctl.render.span_tree", "penstock.agent.ctl.top.command", "penstock.agent.parsing.yaml_documents",
+        "penstock.agent.ctl.render.span_tree", "penstock.agent.parsing.yaml_documents",
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.server.certificates",
         "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",
         "penstock.instrumentation.policy.client", "penstock.instrumentation.telemetry.exporter",

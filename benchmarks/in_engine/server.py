@@ -164,13 +164,13 @@ class EngineSwitch(Switch):
         own = next(each for each in self._class.__mro__ if not issubclass(each, SchedulerMixin))
         self._own = type(own.__name__, (_Empty, own), {})
         super().__init__("engine", gate)
-        closed = SchedulerObserver.closed
+        finished = SchedulerObserver.on_finished
 
         def count(observer: SchedulerObserver, request: Any) -> None:
             self.told += request.request_id in observer._records
-            closed(observer, request)
+            finished(observer, request)
 
-        setattr(SchedulerObserver, "closed", count)
+        setattr(SchedulerObserver, "on_finished", count)
 
     def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
         """Wrap vLLM's step: check the clock before it, count its tokens after it."""
@@ -196,12 +196,12 @@ class EngineSwitch(Switch):
         """Reset the observer to the present requests, as if it had observed their arrival."""
         self._scheduler.__class__ = self._class
         super().switch_on()
-        observer, live = self._scheduler._penstock, self._scheduler.requests
+        observer, live = self._scheduler._penstock.observer, self._scheduler.requests
         for table in (observer._records, observer.awaiting_token):
             for gone in [each for each in table if each not in live]:
                 del table[gone]
         for request in list(live.values()):
-            observer.arrived(request)
+            observer.on_request_added(request)
 
 
 def _in_the_engine(gate: Gate) -> None:

@@ -33,7 +33,8 @@ from tests.support.engine.pairs import CPU_DEFAULTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.support.ec.bench import EcBench, Picture
+    from demo.common.images import Picture
+    from tests.support.ec.bench import EcBench
 
 _TOGETHER = 4
 _WORDS = "The gate of a penstock regulates the flow at the head of a channel."

@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.journal.batch_parser import parse
+from penstock.agent.journal.batch_parser import parse_batch
 from penstock.agent.journal.reader import Reader
 from penstock.agent.sources.accounting import Account
 
@@ -43,7 +43,7 @@ def entries_in(state_dir: Path) -> int:
     account = Account()
     with Reader(state_dir / "journal.db") as reader:
         for logged in reader.batches(0, 1_000_000):
-            account = account.plus(parse(logged))
+            account = account.plus(parse_batch(logged))
     return sum(account)
 
 

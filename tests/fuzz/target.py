@@ -11,8 +11,8 @@ import sqlite3
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ctl.render.events import event_peer, event_words
 from penstock.agent.errors import ContractError
-from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
-from penstock.agent.journal.schema import migrate
+from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
+from penstock.agent.journal.schema import create_schema
 from penstock.agent.journal.transaction import Transaction
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
@@ -40,7 +40,7 @@ class Target:
 
     def __init__(self) -> None:
         self._database = sqlite3.connect(":memory:", isolation_level=None)
-        migrate(self._database)
+        create_schema(self._database)
         self._answers = Answers(self._database, TIME / 1e9)
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Target:
     def take(self, body: bytes) -> bool:
         """Take one message as the service does; returns False if it is refused, which is as good."""
         try:
-            batch = parse(body)
+            batch = parse_message(body)
             contents = BatchColumns(batch, body)
             check_batch(contents, body)
             if batch.HasField("hello"):

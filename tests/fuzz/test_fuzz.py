@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
+from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 
 from tests.fuzz.make_corpus import CORPUS, corpus
 
@@ -24,7 +24,7 @@ def test_the_corpus_is_what_engines_send():
     files = {path.name: path.read_bytes() for path in CORPUS.iterdir()}
     assert files == corpus()
     for body in files.values():
-        batch = parse(body)
+        batch = parse_message(body)
         check_batch(BatchColumns(batch, body), body)
         check_hello(batch.hello) if batch.HasField("hello") else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PenstockError(Exception):
-    """Base of all errors that a person may see."""
+    """Base of all errors that are shown to users."""
 
 
 class ConfigError(PenstockError):
@@ -16,22 +16,22 @@ class StateError(PenstockError):
 
 
 class UnwritableError(StateError):
-    """The state directory is there and cannot be written."""
+    """The state directory exists and cannot be written."""
 
 
 class TakenError(StateError):
-    """Another agent owns it."""
+    """Another agent owns the state directory."""
 
 
 class DamageError(StateError):
-    """The journal turned out to be damaged while the agent ran, or its writer has ended: the next start goes on.
+    """The journal is damaged, or its writer has ended, while the agent runs: the next start recovers.
 
     What is damaged is set aside then.
     """
 
 
 class UncountableError(StateError):
-    """Entries of the log cannot be counted: an error of ours."""
+    """Entries of the log cannot be counted: a bug of the agent."""
 
 
 class ManifestError(PenstockError):
@@ -58,7 +58,7 @@ class OwnedError(PenstockError):
 
 
 class AccessError(PenstockError):
-    """Who asks may not."""
+    """The caller lacks permission."""
 
 
 class HeldError(AccessError):
@@ -70,7 +70,7 @@ class NotFoundError(PenstockError):
 
 
 class ImpossibleError(PenstockError):
-    """What is asked for is well said, but cannot be done as things are."""
+    """The request is valid but cannot be carried out in the present state."""
 
 
 class ContractError(PenstockError):
@@ -82,7 +82,7 @@ class GapError(PenstockError):
 
 
 class FullError(PenstockError):
-    """A limit is reached; the sender may try again later."""
+    """A limit is reached; the sender may retry later."""
 
 
 class LimitError(FullError):

@@ -11,15 +11,13 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1.ingest_pb2 import Hello
 
-ENGINE_CORE = "engine-core"
-"""The process with an engine's scheduler: it speaks for the engine."""
 
 AGENT_PROCESS = "agent"
 """The agent itself, as the source of what it writes into its own log."""
 
 
 def digest(secret: bytes) -> bytes:
-    """Return what is kept of a secret; of none, nothing."""
+    """Return the digest that is stored in place of a secret; empty for an empty one."""
     return hashlib.blake2b(secret, digest_size=16).digest() if secret else b""
 
 
@@ -83,7 +81,7 @@ class Source:
 
     @classmethod
     def from_hello(cls, epoch: int, hello: Hello) -> Source:
-        """Build the source that *hello* describes."""
+        """Return the source that *hello* describes."""
         from penstock.proto.names import label  # noqa: PLC0415  (keeps import time of the CLI low)
         from penstock.proto.v1.common_pb2 import Role  # noqa: PLC0415
 

@@ -1,15 +1,25 @@
-"""The words that enum values go by in metrics, spans and command output."""
+"""Names and units that both roots share, and the words of enum values in metrics, spans and command output."""
 
 from __future__ import annotations
 
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from google.protobuf.descriptor import EnumDescriptor
+
+
+ENGINE_CORE: Final = "engine-core"
+"""``Hello.process`` of the process that runs the scheduler."""
+
+NANOS: Final = 1_000_000_000
+"""Nanoseconds in a second."""
+
+NOT_ENTRIES: Final = frozenset({"snapshot", "snapshot_row"})
+"""Kinds of :class:`Drop` that are about snapshots, which are not counted among the entries."""
 
 
 @cache

@@ -269,7 +269,7 @@ async def test_certificates_are_renewed_while_it_runs(served: _Served) -> None:
         async with served.channel(client) as channel:
             assert (await _call(channel, status))[0] is grpc.StatusCode.UNAVAILABLE
     assert {log["event"] for log in logs} == {
-        "new certificates are not taken; the present ones stay",
+        "new certificates are invalid; the present ones stay in use",
         "new certificates are in use",
     }
 

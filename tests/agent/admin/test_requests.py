@@ -146,7 +146,7 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
     ("fields", "words"),
     [
         ({"sort": "name"}, "sort 'name' is not a sort order; use age (oldest first) or time (newest first)"),
-        ({"deferred": True, "outcome": 1}, "a request that is deferred has no outcome yet"),
+        ({"deferred": True, "outcome": 1}, "a deferred request has no outcome yet"),
         ({"selector": {"labels": "("}}, "cannot be read"),
     ],
 )

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.batch.rows import with_kinds
+from penstock.agent.batch.rows import typed_events
 from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
-from penstock.agent.ingest.outline import event_sizes
+from penstock.agent.ingest.message_limits import event_sizes
 from penstock.agent.journal.index_keys import (
     KIND_NUMBERS,
     event_request_ids,
@@ -73,7 +73,7 @@ _BATCHES = st.builds(
 def test_columns_are_what_the_events_say(with_body, batch):
     """Of every kind and field that there are columns of, whatever is left out because it is 0 or empty."""
     contents = BatchColumns(batch, batch.SerializeToString() if with_body else b"")
-    rows = with_kinds(batch)
+    rows = typed_events(batch)
     assert list(contents.groups) == list(dict.fromkeys(kind for kind, _ in rows))
     assert contents.in_order(contents.groups) == rows
     for kind, group in contents.groups.items():
@@ -93,7 +93,7 @@ def test_indexes_are_what_the_events_say(batch):
     """Kinds with their newest time, ids of requests and their keys."""
     contents = BatchColumns(batch, batch.SerializeToString())
     newest = {}
-    for kind, each in with_kinds(batch):
+    for kind, each in typed_events(batch):
         newest[kind] = max(newest.get(kind, 0), each.time_unix_nano)
     assert kind_rows(contents) == [
         (KIND_NUMBERS.get(kind, 0), min(time, 2**63 - 1)) for kind, time in newest.items()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
-    from penstock.agent.batch.samples import TransferSample
+    from penstock.agent.batch.rows import TransferSample
 
     from tests.support.agent.admin_server import AdminHarness
 

@@ -49,5 +49,5 @@ async def test_sigterm_in_the_replay_is_no_damage(monkeypatch: pytest.MonkeyPatc
         assert not list((directory / "state").glob("*.damaged"))
         again = _daemon(directory)
         await again.start()
-        assert again._condition.troubles() == []
+        assert again._health.troubles() == []
         await again.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.daemon.config import OPTIONS, parse_duration, resolve
+from penstock.agent.daemon.config import OPTIONS, parse_seconds, resolve
 from penstock.agent.errors import ConfigError
 from penstock.agent.server.addresses import TcpAddress, UnixAddress, parse_address, parse_tcp
 from penstock.agent.server.callers import Role
@@ -66,7 +66,7 @@ def test_the_admin_service_over_tcp_has_certificates_and_a_list(tmp_path):
     [
         (
             {"retire-after": "0s"}, {}, "",
-            "--retire-after '0s' is wrong: expected more than nothing; for a very long time write 8760h",
+            "--retire-after '0s' is wrong: expected more than 0; for a very long time write 365d",
         ),
         ({"http": "nowhere"}, {}, "", "--http 'nowhere' is wrong: expected host:port, with a port from 0 to 65535"),
         ({"http": "h:65536"}, {}, "", "--http 'h:65536' is wrong: expected host:port, with a port from 0 to 65535"),
@@ -82,7 +82,7 @@ def test_the_admin_service_over_tcp_has_certificates_and_a_list(tmp_path):
         ({"admin-allow": "a=read,a=write"}, {}, "", "--admin-allow 'a=read,a=write' is wrong: expected each name once, and 'a' is there twice"),
         ({}, {}, 'http = ["h:1"]', "http in {file} is ['h:1']; write it as a string"),
         ({}, {}, "admin-allow = [1]", "admin-allow in {file} is [1]; write it as a string"),
-        ({"drain-deadline": "10"}, {}, "", "--drain-deadline '10' is wrong: expected a number with ms, s, m or h, like 10s"),
+        ({"drain-deadline": "10"}, {}, "", "--drain-deadline '10' is wrong: expected a duration like 10s, 5m or 1h30m"),
         ({"log-level": "loud"}, {}, "", "--log-level 'loud' is wrong: expected one of debug, info, warning, error"),
         ({"engines-expected": "-1"}, {}, "", "--engines-expected '-1' is wrong: expected a whole number, 0 or more"),
         ({"policy-file": "a\0b"}, {}, "", "is wrong: expected a path"),
@@ -113,11 +113,12 @@ def test_a_wrong_value_is_one_sentence(tmp_path, flags, environment, file, sente
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("500ms", 0.5), ("10s", 10.0), ("1.5m", 90.0), ("2h", 7200.0), ("0s", 0.0)]
+    ("text", "seconds"),
+    [("500ms", 0.5), ("10s", 10.0), ("1.5m", 90.0), ("1h30m", 5400.0), ("1d", 86400.0), ("0s", 0.0)],
 )
 def test_durations(text, seconds):
-    """The four units."""
-    assert parse_duration(text) == seconds
+    """The grammar of policies and of agentctl."""
+    assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from penstock.agent.daemon.config import resolve
-from penstock.agent.daemon.config_check import CheckResult, check
+from penstock.agent.daemon.config_check import CheckResult, check_config
 from penstock.agent.daemon.main import main
 
 from tests.support.agent.certificates import Authority
@@ -12,7 +12,7 @@ from tests.support.agent.certificates import Authority
 
 def findings(tmp_path, environment=None, **flags) -> list[CheckResult]:
     """Check a configuration in *tmp_path*."""
-    return check(
+    return check_config(
         resolve(
             {
                 "state-dir": str(tmp_path / "state"),

@@ -80,7 +80,7 @@ def test_over_restarts() -> None:
         try:
             assert _policies(agent) == {"a": "imperative"}
             assert agent.metric(_VALID) is None
-            assert any("there is no --policy-file any more" in str(log["event"]) for log in agent.records())
+            assert any("--policy-file is no longer set" in str(log["event"]) for log in agent.records())
         finally:
             agent.stop()
 

@@ -117,7 +117,7 @@ def test_short_of_memory_nothing_is_taken():
     assert len(looks) == 3
     used[0] = 600 * MIB
     clock.now += 1
-    with pytest.raises(LimitError, match="the agent holds 600 MiB, its limit is 512 MiB; try again later"):
+    with pytest.raises(LimitError, match="the agent holds 600 MiB, its limit is 512 MiB; retry later"):
         door.check_memory()
     assert limit_of(door.check_stream, 0) == "memory"
     used[0] = 400 * MIB
@@ -165,19 +165,19 @@ def test_a_bucket_gives_no_more_than_its_rate(steps):
         if bucket.try_take(amount):
             taken += amount
         assert taken <= 100 + 10 * (clock.now - start) + 1e-6
-    debt = bucket.owe(1_000)
+    debt = bucket.debt(1_000)
     assert debt > 0
     clock.now += debt
-    assert bucket.owe(0) == pytest.approx(0, abs=1e-6)
+    assert bucket.debt(0) == pytest.approx(0, abs=1e-6)
 
 
 async def test_a_hand_holds_so_much_at_a_time():
     """In the order of coming: a small one does not overtake a large one. One that is too large goes alone."""
-    hand, held, most, order = ByteSemaphore(10), 0, 0, []
+    semaphore, held, most, order = ByteSemaphore(10), 0, 0, []
 
     async def work(number, size):
         nonlocal held, most
-        async with hand.hold(size):
+        async with semaphore.reserve(size):
             order.append(number)
             held += size
             most = max(most, held)
@@ -194,11 +194,11 @@ async def test_a_hand_holds_so_much_at_a_time():
 
 async def test_a_hand_is_free_after_an_error_or_a_cancellation():
     """Of the holder, and of one that waited in vain."""
-    hand = ByteSemaphore(10)
+    semaphore = ByteSemaphore(10)
 
     async def fail():
-        async with hand.hold(10):
-            waiting = asyncio.ensure_future(hand.hold(10).__aenter__())
+        async with semaphore.reserve(10):
+            waiting = asyncio.ensure_future(semaphore.reserve(10).__aenter__())
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.wait([waiting])
@@ -206,5 +206,5 @@ async def test_a_hand_is_free_after_an_error_or_a_cancellation():
 
     with pytest.raises(ValueError, match="no"):
         await fail()
-    async with asyncio.timeout(60), hand.hold(10):
+    async with asyncio.timeout(60), semaphore.reserve(10):
         pass

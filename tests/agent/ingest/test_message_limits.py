@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest import message_limits
-from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
+from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 from penstock.agent.ingest.prescan import count_entries
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.events_pb2 import Event, Forgotten, SourceLost
@@ -79,7 +79,7 @@ REFUSED = [
 def test_what_is_within_the_limits_is_taken(batch):
     """At each limit, and values that only a newer engine knows."""
     body = batch.SerializeToString()
-    check_batch(BatchColumns(parse(body), body), body)
+    check_batch(BatchColumns(parse_message(body), body), body)
 
 
 @pytest.mark.parametrize(("batch", "sentence"), REFUSED)
@@ -87,7 +87,7 @@ def test_what_is_beyond_a_limit_is_refused_with_a_sentence(batch, sentence):
     """It names the field, its value and the limit."""
     body = batch.SerializeToString()
     with pytest.raises(ContractError) as caught:
-        check_batch(BatchColumns(parse(body), body), body)
+        check_batch(BatchColumns(parse_message(body), body), body)
     assert sentence in str(caught.value)
 
 
@@ -138,7 +138,7 @@ def test_a_bomb_is_refused_before_it_is_parsed(body):
     tracemalloc.start()
     try:
         with pytest.raises(ContractError, match="the message holds more than 32768 entries"):
-            parse(body)
+            parse_message(body)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -156,7 +156,7 @@ def test_a_bomb_is_refused_before_it_is_parsed(body):
 def test_bytes_that_are_no_batch(body, sentence):
     """Too many, cut off, not UTF-8."""
     with pytest.raises(ContractError) as caught:
-        parse(body)
+        parse_message(body)
     assert sentence in str(caught.value)
 
 
@@ -193,7 +193,7 @@ def test_any_bytes_are_parsed_or_refused(body):
     with suppress(ContractError):
         assert count_entries(body, Batch.DESCRIPTOR, 50) <= 50
     with suppress(ContractError):
-        batch = parse(body)
+        batch = parse_message(body)
         check_batch(BatchColumns(batch, body), body)
         assert batch.epoch
 
@@ -208,7 +208,7 @@ def test_a_message_that_was_cut_or_changed_is_parsed_or_refused(data):
     body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(body[: data.draw(st.integers(0, len(body)))])
     with suppress(ContractError):
-        batch = parse(cut)
+        batch = parse_message(cut)
         check_batch(BatchColumns(batch, cut), cut)
         assert all(index < len(batch.strings) for index in batch.transfers.peer)
 

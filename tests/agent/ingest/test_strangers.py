@@ -5,7 +5,6 @@ from __future__ import annotations
 import grpc
 import pytest
 from penstock.agent.journal.agent_log import agent_source
-from penstock.agent.metrics.family import Sample
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.ingest_pb2 import Goodbye
 from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
@@ -48,7 +47,8 @@ def test_a_stranger_does_not_speak_for_an_engine(ingest, secret):
         with ingest.journal.reader() as reader:
             assert reader.open_deferrals(engine.epoch)[1] == 1
         assert ingest.service.refused.last == said
-        assert Sample(("held",), 1) in ingest.metrics.refused.samples()
+        refused = ingest.metrics.registry.get_sample_value
+        assert refused("penstock_agent_refused_messages_total", {"reason": "held"}) == 1
 
 
 @pytest.mark.parametrize("process", ["worker", "engine-core"])

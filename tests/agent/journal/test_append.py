@@ -100,7 +100,7 @@ async def test_what_waits_is_bounded(journal, source, log, monkeypatch):
         tasks = [asyncio.ensure_future(log(seq)) for seq in (1, 2, 3)]
         await asyncio.sleep(0)
         assert journal.depth == 2
-        with pytest.raises(FullError, match="2 batches wait for the disk; try again later"):
+        with pytest.raises(FullError, match="2 batches wait for the disk; retry later"):
             await tasks[2]
     assert await asyncio.gather(*tasks[:2]) == [1, 2]
     assert await log(3) == 3

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.errors import FullError, StateError
 from penstock.agent.journal import schema
-from penstock.agent.journal.connection import describe
+from penstock.agent.journal.connection import journal_errors
 from penstock.agent.journal.disk_reserve import DiskReserve
 from penstock.agent.journal.journal import Journal
-from penstock.agent.state.archive import DamagedError, damaged, is_damage, trim
+from penstock.agent.state.archive import DamagedError, count_damaged, is_damage, trim_archive
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent.batches import noise, transfer_failure
@@ -81,7 +81,7 @@ async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
     (place,) = tmp_path.glob("state.corrupt-*")
     assert (place / "journal.db").exists()
     assert oct(place.stat().st_mode & 0o777) == "0o700"
-    assert damaged(tmp_path) == {"journal": 1, "policy": 0}
+    assert count_damaged(tmp_path) == {"journal": 1, "policy": 0}
 
 
 async def test_a_first_start_that_was_interrupted_is_no_damage(tmp_path, source):
@@ -91,7 +91,7 @@ async def test_a_first_start_that_was_interrupted_is_no_damage(tmp_path, source)
     (tmp_path / "journal.db").rename(tmp_path / "journal-1.db")
     schema._make_private(tmp_path / "journal.db")
     await (Journal.open(tmp_path, pod_uid="b")).close()
-    assert damaged(tmp_path) == {"journal": 0, "policy": 0}
+    assert count_damaged(tmp_path) == {"journal": 0, "policy": 0}
 
 
 async def test_damage_that_shows_late(tmp_path, source):
@@ -114,7 +114,7 @@ async def test_damage_that_shows_late(tmp_path, source):
     assert again.damage == ""
     assert await again.open_source(source) == 200
     assert again.lost_batches == 0
-    assert damaged(tmp_path)["journal"] == 1
+    assert count_damaged(tmp_path)["journal"] == 1
     await again.close()
     third = Journal.open(tmp_path)
     assert third.created_unix_nano == again.created_unix_nano
@@ -133,20 +133,20 @@ def test_what_is_not_ours_is_left_alone(tmp_path):
     (tmp_path / "state.corrupt-x").mkdir()
     (tmp_path / "state.corrupt-5").mkdir()
     (tmp_path / "state.corrupt-5" / "journal.db").write_bytes(bytes(1000))
-    trim(tmp_path, 10)
+    trim_archive(tmp_path, 10)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal-notes.db", "state.corrupt-x"]
 
 
 def test_a_reserve_without_a_place_is_none(tmp_path):
     """It is a help, never a reason to fail."""
     reserve = DiskReserve(tmp_path / "nowhere" / "reserve", 4096)
-    reserve.take()
+    reserve.acquire()
     assert not reserve.held
     reserve = DiskReserve(tmp_path / "reserve", 4096)
-    reserve.take()
+    reserve.acquire()
     assert reserve.held
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= 4096
-    reserve.give_up()
+    reserve.release()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -211,7 +211,7 @@ async def test_the_whole_half_of_a_journal_that_was_cut(tmp_path, source):
     with journal.reader() as reader:
         assert len(reader.batches(0, 1_000)) > 50
     await journal.close()
-    assert damaged(tmp_path)["journal"] == 1
+    assert count_damaged(tmp_path)["journal"] == 1
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ async def test_the_whole_half_of_a_journal_that_was_cut(tmp_path, source):
         "DELETE FROM pruned",
         "DROP TABLE kinds",
         "PRAGMA user_version = 68",
-        "PRAGMA user_version = 1",
+        "PRAGMA user_version = 0",
         "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = cast(x'ff00ff' AS TEXT) WHERE name = 'folds'",
         "UPDATE sqlite_sequence SET seq = 'x'",
     ],
@@ -237,14 +237,14 @@ async def test_what_no_agent_wrote_is_damage(tmp_path, source, harm):
     with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
         database.executescript(harm)
     journal = Journal.open(tmp_path)
-    assert damaged(tmp_path)["journal"] == 1
+    assert count_damaged(tmp_path)["journal"] == 1
     watermark = await journal.open_source(source)
     assert watermark in (0, 20)
     batch = batch_of(source, watermark + 1)
     assert await journal.append(source, batch, batch.SerializeToString()) == watermark + 1
     await journal.close()
     again = Journal.open(tmp_path)
-    assert damaged(tmp_path)["journal"] == 1
+    assert count_damaged(tmp_path)["journal"] == 1
     await again.close()
 
 
@@ -276,7 +276,7 @@ async def test_a_log_that_goes_in_a_circle(tmp_path, source):
 
 def ask(journal: Journal) -> None:
     """Ask as the admin service does."""
-    with describe(journal.path), journal.reader() as reader:
+    with journal_errors(journal.path), journal.reader() as reader:
         reader.request_batches("r150")
         list(reader.scan(limit=1_000))
 

@@ -14,22 +14,22 @@ EVENTS = 5
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from penstock.agent import budget
-from penstock.agent.metrics.checkpoint import FoldKeeper
-from penstock.agent.journal import Journal, schema
-from penstock.agent.metrics import Fold
+from penstock.agent.state import disk_budget
+from penstock.agent.metrics import Aggregator, AggregatorCheckpoint
+from penstock.agent.journal import schema
+from penstock.agent.journal.journal import Journal
 from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
 from tests.support.agent.batches import noise, transfer_failure
 
 schema.MIN_LIMIT = 0
-budget.Budget.reserve = 65536
+disk_budget.Budget.reserve = 65536
 source = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
 async def main():
     journal = Journal.open(Path(sys.argv[1]), limit=2 << 20)
-    keeper = FoldKeeper(journal, fold := Fold())
+    keeper = AggregatorCheckpoint(journal, fold := Aggregator())
     await keeper.restore()
     counted = sum(row.total for engine in fold.engines() for row in engine.rows.get(TRANSFER_FAILURES, ()))
     seq = await journal.open_source(source)

@@ -31,10 +31,10 @@ def test_columns_say_what_the_events_one_by_one_say(log, lost):
     begun, ended, closed = {}, [], []
     for number, (epoch, events) in enumerate(log):
         if number == lost:
-            waits.forget(epoch)
+            waits.drop_source(epoch)
             begun = {key: start for key, start in begun.items() if key[0] != epoch}
         batch = Batch(events=events)
-        waits.follow(epoch, number, BatchColumns(batch, batch.SerializeToString()))
+        waits.add_batch(epoch, number, BatchColumns(batch, batch.SerializeToString()))
         for each in events:
             name = each.request_id
             if each.HasField("deferral_start"):

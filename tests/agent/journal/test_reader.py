@@ -120,7 +120,7 @@ async def test_a_prefix_is_looked_for_in_the_newest_batches(journal, log, monkey
     with journal.reader() as reader:
         assert reader.find_requests("r", limit=1) == ["r4"]
         size = len(reader.batches(0)[0].body)
-        monkeypatch.setattr(reading, "_LOOKED_THROUGH_BYTES", 2 * size)
+        monkeypatch.setattr(reading, "_SEARCHED_BYTES", 2 * size)
         assert reader.find_requests("r") == ["r3", "r4"]
 
 

@@ -19,7 +19,7 @@ from tests.support.agent.removed_files import HARMS, the_directory, the_file
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """Own a state directory; a journal in it looks at its files before it writes, not in the middle of a harm."""
-    monkeypatch.setattr("penstock.agent.journal.writer._LOOK_SECONDS", 60)
+    monkeypatch.setattr("penstock.agent.journal.writer._CHECK_SECONDS", 60)
     place = StateDirectory(tmp_path / "state", 256 << 20)
     yield place
     place.release()
@@ -122,7 +122,7 @@ async def test_at_any_moment(place, source):
 
 async def test_by_itself(place, source, monkeypatch):
     """Without anybody who writes; who asks in between is asked to wait."""
-    monkeypatch.setattr("penstock.agent.journal.writer._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("penstock.agent.journal.writer._CHECK_SECONDS", 0.01)
     journal = Journal.open(place.path, claim=place.claim)
     await append(journal, source, 1)
     the_file(journal.path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.journal import lookup, request_index
+from penstock.agent.journal import request_index
 from penstock.agent.journal.index_keys import request_ids
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.retention import Retention
@@ -32,7 +32,6 @@ RUN_KEYS = 40
 def _small(monkeypatch) -> None:
     """Let runs be small, so that a test makes many."""
     monkeypatch.setattr(request_index, "RUN_KEYS", RUN_KEYS)
-    monkeypatch.setattr(lookup, "RUN_KEYS", RUN_KEYS)
 
 
 def tables(path: Path) -> tuple[int, int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -243,22 +242,6 @@ def test_the_shares_add_up(limit, monkeypatch):
     assert shares.full * 0.8 < shares.high < shares.stop < shares.full
     # What one transaction and its indexes add stays below what the write-ahead log may have.
     assert shares.checkpoint_pages * 4096 + 3 * shares.transaction <= shares.wal
-
-
-async def test_an_older_database_is_brought_up(tmp_path, source):
-    """One of the first schema: its sources know their newest batch afterwards."""
-    database = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
-    schema.migrate(database, schema.MIGRATIONS[:1])
-    database.execute("INSERT INTO sources VALUES (1, x'', '', '0', 'worker', 2, 5, 5, NULL)")
-    database.execute("INSERT INTO batches (epoch, seq, received_unix_nano, body) VALUES (1, 1, 5, x'')")
-    database.execute("INSERT INTO batches (epoch, seq, received_unix_nano, body) VALUES (1, 2, 5, x'')")
-    database.close()
-    journal = Journal.open(tmp_path)
-    await journal.close()
-    database = sqlite3.connect(tmp_path / "journal.db")
-    assert database.execute("SELECT last_batch FROM sources").fetchall() == [(2,)]
-    assert database.execute("PRAGMA user_version").fetchall() == [(schema.VERSION,)]
-    database.close()
 
 
 async def test_counters_lose_nothing_of_what_was_deleted(tmp_path, source):

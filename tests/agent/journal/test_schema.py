@@ -8,42 +8,32 @@ from contextlib import closing
 import pytest
 from penstock.agent.errors import StateError
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.schema import MIGRATIONS, VERSION, migrate
+from penstock.agent.journal.schema import VERSION, create_schema
 from penstock.proto.v1.ingest_pb2 import Batch
 
 
-def test_each_step_is_taken_once():
-    """An old database gets the steps it lacks, a present one none."""
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    steps = ("CREATE TABLE a (x)", "CREATE TABLE b (x); INSERT INTO b VALUES (1)")
-    migrate(database, steps[:1])
-    migrate(database, steps)
-    migrate(database, steps)
-    assert database.execute("SELECT count(*) FROM b").fetchone() == (1,)
-    assert database.execute("PRAGMA user_version").fetchone() == (2,)
-    database.close()
+def test_an_empty_database_gets_the_schema_once():
+    """A second call changes nothing."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        create_schema(database)
+        database.execute("UPDATE pruned SET batches = 7")
+        create_schema(database)
+        assert database.execute("SELECT batches FROM pruned").fetchall() == [(7,)]
+        assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
 
 
-def test_a_step_that_fails_leaves_the_version_before_it():
-    """Half a step is never kept."""
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    with pytest.raises(sqlite3.OperationalError):
-        migrate(database, ("CREATE TABLE a (x); CREATE TABLE a (x)",))
-    database.rollback()
-    assert database.execute("PRAGMA user_version").fetchone() == (0,)
-    assert database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
-    database.close()
-
-
-def test_a_newer_schema_is_refused(tmp_path):
-    """An old agent does not touch what a newer one wrote."""
-    database = sqlite3.connect(tmp_path / "journal.db")
-    database.execute(f"PRAGMA user_version = {VERSION + 1}")
-    database.close()
+@pytest.mark.parametrize("version", [VERSION + 1, 68])
+def test_another_version_is_refused(tmp_path, version):
+    """A journal of another version of the agent stays as it is; the sentence says what to do."""
+    Journal.open(tmp_path)._close()
+    with closing(sqlite3.connect(tmp_path / "journal.db", isolation_level=None)) as database:
+        database.execute(f"PRAGMA user_version = {version}")
+        database.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (version,))
     with pytest.raises(
-        StateError, match=rf"schema {VERSION + 1}, this agent knows {len(MIGRATIONS)}; start the newer"
+        StateError, match=rf"schema {version} and this agent reads schema 1 only; move the state directory"
     ):
         Journal.open(tmp_path)
+    assert list(tmp_path.glob("state.*")) == []
 
 
 async def test_the_database_of_another_program_is_set_aside(tmp_path):
@@ -88,7 +78,7 @@ async def test_the_state_of_another_pod_is_put_aside(tmp_path, source):
 
 
 async def test_the_state_is_its_owners_alone(tmp_path):
-    """It names requests and peers; that holds for a file of an older agent, too."""
+    """It names requests and peers; that holds for a file that was there before, too."""
     (tmp_path / "journal.db").touch(0o644)
     journal = Journal.open(tmp_path)
     assert {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == {

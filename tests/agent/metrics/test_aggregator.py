@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.errors import StateError
 from penstock.agent.metrics import aggregator as fold_module
 from penstock.agent.metrics import catalogue as c
@@ -92,7 +92,7 @@ def test_columns_count_as_their_rows_do(batches: list[Batch]) -> None:
                 ),
             )
             for batch in batches
-            for row in transfer_samples(batch)
+            for row in transfer_rows(batch)
         ]
     )
     assert counters(columns) == counters(rows)
@@ -238,7 +238,7 @@ def test_a_duration_that_exceeds_its_end_is_not_known(others: int) -> None:
     batch = transfers(rows)
     columns = folded([(source(), batch)])
     one_by_one = Aggregator()
-    for sample in transfer_samples(batch):
+    for sample in transfer_rows(batch):
         for metric, labels, value in transfer_updates(sample):
             one_by_one._engines.setdefault(source().key, _EngineSeries(1000, SeriesBudget())).add(
                 metric, labels, value, TIME

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.bulk_updates import probe_bulks, transfer_bulks
 from penstock.agent.metrics.event_updates import event_updates, transfer_updates
-from penstock.agent.metrics.model import NANO
+from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -193,8 +193,8 @@ CASES = {
             (c.EPLB_REBALANCES, ("interval", "ok"), 1),
             (c.EPLB_REBALANCE_DURATION, (), SECOND),
             (c.EPLB_PAUSE, (), 5),
-            (c.EPLB_BALANCEDNESS, ("before",), NANO // 2),
-            (c.EPLB_BALANCEDNESS, ("after",), NANO * 3 // 4),
+            (c.EPLB_BALANCEDNESS, ("before",), NANOS // 2),
+            (c.EPLB_BALANCEDNESS, ("after",), NANOS * 3 // 4),
             (c.EPLB_EXPERTS, ("unchanged",), 5),
             (c.EPLB_EXPERTS, ("local",), 1),
             (c.EPLB_EXPERTS, ("remote",), 2),
@@ -240,7 +240,7 @@ def test_labels_fit_the_catalogue(entry: events.Event) -> None:
 def test_transfers() -> None:
     """A good transfer counts thrice, a failed one once."""
     batch = transfers([(7, 9, PEER, common.TRANSFER_RESULT_OK), (7, 9, "", common.TRANSFER_RESULT_ERROR)])
-    good, bad = ([tuple(update) for update in transfer_updates(row)] for row in transfer_samples(batch))
+    good, bad = ([tuple(update) for update in transfer_updates(row)] for row in transfer_rows(batch))
     assert good == [
         (c.TRANSFERS, ("kv", "NixlConnector", "receive", PEER, "ok"), 1),
         (c.TRANSFER_DURATION, ("kv", PEER), 7),
@@ -252,7 +252,7 @@ def test_transfers() -> None:
 def test_what_is_not_known_of_a_transfer_is_no_observation() -> None:
     """A duration or a size of 0 counts the transfer and says nothing about it, one by one and in bulk."""
     batch = transfers([(0, 9, PEER, common.TRANSFER_RESULT_OK), (7, 0, PEER, common.TRANSFER_RESULT_OK)])
-    updates = [update.metric for row in transfer_samples(batch) for update in transfer_updates(row)]
+    updates = [update.metric for row in transfer_rows(batch) for update in transfer_updates(row)]
     assert updates == [c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFERS, c.TRANSFER_DURATION]
     assert [(bulk.metric, bulk.amount, bulk.values) for bulk in transfer_bulks(BatchColumns(batch))] == [
         (c.TRANSFERS, 2, []),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.model import EngineKey
@@ -32,7 +32,7 @@ def test_a_failure_keeps_its_newest_span() -> None:
 def test_a_transfer_marks_the_bucket_it_falls_into() -> None:
     """A bucket's exemplar is a value of that bucket: 30 ms in the one up to 50 ms."""
     exemplars = Exemplars()
-    (sample,) = transfer_samples(transfers([(30_000_000, 1 << 20, PEER, TRANSFER_RESULT_OK)]))
+    (sample,) = transfer_rows(transfers([(30_000_000, 1 << 20, PEER, TRANSFER_RESULT_OK)]))
     exemplars.note(source(), sample, TRACE, SPAN)
     buckets = range(len(c.TRANSFER_DURATION.buckets) + 1)
     held = [bucket for bucket in buckets if exemplars.get(ENGINE, c.TRANSFER_DURATION, ("kv", PEER), bucket)]

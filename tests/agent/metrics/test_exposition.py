@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.exposition import OPENMETRICS, PLAIN, negotiate, write
-from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
-from penstock.agent.metrics.model import MetricKind
+from penstock.agent.metrics.model import Distribution, ExemplarPoint, Family, MetricKind, Sample
 
 from tests.support.agent.metric_logs import UNTIMED
 from tests.support.prometheus.exposition import reference

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.batch.rows import transfer_rows
+from penstock.agent.metrics.agent_collectors import AgentProcessCollector
 from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition import OPENMETRICS, PLAIN
 from penstock.agent.metrics.gatherer import Gatherer
-from penstock.agent.metrics.process import ProcessUse
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.policy.files.file_source import FileStatus
 from penstock.agent.traces.export.status import ExportStatus
@@ -22,11 +23,18 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
 from penstock.proto.v1.snapshot_pb2 import Snapshot
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
+from prometheus_client.registry import Collector
 
 from tests.support.agent.batches import PEER, TIME, deferral_end, event, transfer_failure
 from tests.support.agent.metric_logs import SECOND, exposition, live, probes, source, transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric as CoreMetric
 
 GOLDEN = Path(__file__).parent / "golden"
 MINUTE = 60 * SECOND
@@ -146,12 +154,23 @@ SNAPSHOT = Snapshot(
 )
 
 
+class FixedProcess(Collector):
+    """Stands for prometheus_client's collector of the process."""
+
+    def collect(self) -> Iterator[CoreMetric]:
+        """Return fixed numbers."""
+        yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory size in bytes.", 90 << 20)
+        yield GaugeMetricFamily("process_start_time_seconds", "Start time.", TIME / SECOND - 30)
+        yield CounterMetricFamily("process_cpu_seconds_total", "Processor time.", 1.5)
+        yield GaugeMetricFamily("process_open_fds", "Number of open file descriptors.", 40)
+
+
 def golden_exposition() -> Gatherer:
     """Build what the golden files show."""
     fold, exemplars = Aggregator(), Exemplars()
     for origin, batch in LOG:
         fold.apply(origin, BatchColumns(batch))
-        for entry in (*batch.events, *transfer_samples(batch)):
+        for entry in (*batch.events, *transfer_rows(batch)):
             exemplars.note(origin, entry, TRACE, SPAN)
     files = FileStatus(error="a.yaml:1: no", applied=2, refused=1, last_success=TIME / SECOND - 60)
     agent = AgentMetrics(
@@ -161,11 +180,10 @@ def golden_exposition() -> Gatherer:
         export_backlog=lambda: 17,
         policy_files=lambda: files,
         exporting=lambda: ExportStatus("http://collector:4317", "", 1, 2, 3, TIME - MINUTE, 70, 1, 5),
-        process=lambda: ProcessUse(90 << 20, 1.5, 40),
         build=dict.fromkeys(BUILD, "1.2.3"),
-        started=TIME / SECOND - 30,
+        runtime=lambda registry: registry.register(AgentProcessCollector(FixedProcess())),
     )
-    agent.refused.count("invalid")
+    agent.count_refused("invalid")
     agent.commit.observe(0.0008)
     agent.ack.observe(0.004)
     agent.export.observe(12)
@@ -295,6 +313,27 @@ def test_a_part_that_fails_does_not_take_the_others_along() -> None:
     assert 'penstock_agent_collector_success{collector="log"} 1.0' in body
     assert "penstock_transfer_failures_total{" in body
     assert "penstock_policy_info{" not in body
+
+
+def test_the_process_and_the_interpreter() -> None:
+    """prometheus_client's collectors are there by their standard names, the process by the catalogue's as well."""
+    for accept in ("", OPENMETRICS):
+        body = exposition(Aggregator()).render(accept)[0].decode()
+        for name in ("process_resident_memory_bytes", "python_gc_collections_total{", "python_info{"):
+            assert f"\n{name}" in body
+        for name in ("resident_memory_bytes", "open_fds", "cpu_seconds_total", "start_timestamp_seconds"):
+            assert f"\npenstock_agent_{name} " in body
+        assert body.count("# EOF") == (accept == OPENMETRICS)
+
+
+def test_the_agents_own_metrics_fail_alone() -> None:
+    """The counters of the engines are there without them, and the text ends as it must."""
+    agent = AgentMetrics(0, commit_queue=lambda: 1 // 0)
+    gatherer = Gatherer(one_failure(), list, Exemplars(), agent)
+    body = gatherer.render(OPENMETRICS)[0].decode()
+    assert 'penstock_agent_collector_success{collector="agent"} 0.0' in body
+    assert "penstock_transfer_failures_total{" in body
+    assert body.endswith("# EOF\n")
 
 
 def test_an_engine_expected_by_configuration() -> None:

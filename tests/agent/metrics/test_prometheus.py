@@ -10,7 +10,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
@@ -62,7 +62,7 @@ class Busy:
         failure = transfer_failure("r", mode=common.FAILURE_MODE_LATE_READ, time_ns=now)
         self._fold.apply(source(), BatchColumns(batch))
         self._fold.apply(source(), BatchColumns(Batch(events=[failure])))
-        for entry in (failure, *transfer_samples(batch)):
+        for entry in (failure, *transfer_rows(batch)):
             self._exemplars.note(source(), entry, TRACE, SPAN)
         body, content_type = self._exposition.render(accept)
         self.content_types.add(content_type)

@@ -103,7 +103,7 @@ def test_agentctl_over_tcp(secured: _Secured) -> None:
     assert (code, "tls:ops" in said) == (0, True)
     code, said = secured.agentctl(secured.tcp, grafana, "delete", "policy", "p")
     assert code == 1
-    assert "'grafana' may read, and DeletePolicy changes something" in said
+    assert "'grafana' has read access, DeletePolicy needs write access" in said
 
 
 def test_agentctl_says_what_is_wrong_with_its_certificates(secured: _Secured) -> None:

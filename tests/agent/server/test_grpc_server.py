@@ -85,7 +85,7 @@ def test_files_for_all_connections():
     """A process that may have more open files than it has asks for them."""
     script = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 3000));"
-        "from penstock.agent.server.grpc_server import allow_files; allow_files();"
+        "from penstock.agent.server.grpc_server import raise_file_limit; raise_file_limit();"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     result = subprocess.run(

@@ -13,14 +13,14 @@ from penstock.agent.journal.disk_reserve import DiskReserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.state import directory
-from penstock.agent.state.directory import StateDirectory, prepare, stays_open
+from penstock.agent.state.directory import StateDirectory, is_writable_by_others, prepare_directory
 from penstock.agent.state.disk_budget import MIN_LIMIT
 from penstock.agent.state.file_lock import Lock
 
 
 def test_it_is_made_for_its_owner_alone(tmp_path):
     """It names requests and peers."""
-    prepare(tmp_path / "new" / "state")
+    prepare_directory(tmp_path / "new" / "state")
     assert oct((tmp_path / "new" / "state").stat().st_mode & 0o777) == "0o700"
 
 
@@ -43,8 +43,8 @@ def test_others_may_not_write_to_one_that_is_there(tmp_path, monkeypatch, before
     path.chmod(before)
     if not owner:
         monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    assert stays_open(path) == (after & 0o022 > 0)
-    prepare(path)
+    assert is_writable_by_others(path) == (after & 0o022 > 0)
+    prepare_directory(path)
     assert oct(path.stat().st_mode & 0o7777) == oct(after)
 
 
@@ -72,7 +72,7 @@ def test_links_that_come_later_are_not_followed(tmp_path):
     with pytest.raises(StateError, match="cannot be used"):
         PolicyDatabase.open(tmp_path)
     reserve = DiskReserve(tmp_path / "reserve", 4096)
-    reserve.take()
+    reserve.acquire()
     with pytest.raises(StateError, match="cannot be used"):
         Journal.open(tmp_path)
     assert not target.exists()

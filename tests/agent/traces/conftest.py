@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
     from pathlib import Path
 
-    from penstock.agent.batch.samples import TransferSample
+    from penstock.agent.batch.rows import TransferSample
     from penstock.agent.model import Source
     from penstock.proto.v1.events_pb2 import Event
 

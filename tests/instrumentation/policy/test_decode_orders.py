@@ -34,9 +34,9 @@ def decoded(message: Push, *, faults_allowed: bool = True) -> tuple[Orders, dict
 
 def accepted(message: Push) -> Orders:
     """Decode a push of which no order is refused."""
-    directives, refused = decoded(message)
+    orders, refused = decoded(message)
     assert refused == {}
-    return directives
+    return orders
 
 
 def test_every_field_of_an_order() -> None:
@@ -60,7 +60,7 @@ def test_every_field_of_an_order() -> None:
 
 
 def test_nothing_ordered() -> None:
-    """A push without directives is always the same nothing."""
+    """A push without orders is always the same nothing."""
     assert accepted(push()) is NO_ORDERS
 
 
@@ -145,8 +145,8 @@ def test_subscribers_receive_every_swap() -> None:
     """A subscriber receives the present policy and each swap."""
     active, received = ActivePolicy(), []
 
-    def subscriber(policy: Policy, directives: Orders) -> None:
-        received.append((policy, directives))
+    def subscriber(policy: Policy, orders: Orders) -> None:
+        received.append((policy, orders))
 
     active.subscribe(subscriber)
     ordered = Orders(quarantines=(QuarantineOrder("o", "p", quarantined=True),))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.ingest.message_limits import check_batch, parse
+from penstock.agent.ingest.message_limits import check_batch, parse_message
 from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, TEXT_MAX
 from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX, enforce_limits
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -45,7 +47,8 @@ def test_text_is_cut_where_it_stands(name: str) -> None:
     snapshot.hooks.add(name="nixl", reason=name)
     assert enforce_limits(snapshot) == 0
     want = name.encode()[:TEXT_MAX].decode()
-    assert {row.peer.address for row in (*snapshot.peers, *snapshot.deferred)} == {want}
+    rows: list[Any] = [*snapshot.peers, *snapshot.deferred]
+    assert {row.peer.address for row in rows} == {want}
     assert {snapshot.engine.model, snapshot.policy.last_error, snapshot.hooks[0].reason} == {want}
 
 
@@ -66,4 +69,4 @@ def test_bounded_snapshot_is_taken(peers: int, deferred: int, in_flight: int, na
     assert left + lost == peers + deferred + in_flight
     body = Batch(epoch=1, snapshot=snapshot).SerializeToString()
     assert snapshot.ByteSize() <= BATCH_BYTES
-    check_batch(BatchColumns(parse(body), body), body)
+    check_batch(BatchColumns(parse_message(body), body), body)

@@ -83,7 +83,7 @@ def clean() -> Iterator[None]:
 def test_the_survey() -> None:
     """Without an engine each hook is held against every class that it is for, and says what an engine would report."""
     answers = surveys.survey()
-    found = {(each.hook, each.component, each.verdict is HookStatus.FITS, each.reason) for each in answers}
+    found = {(each.hook, each.component, each.status is HookStatus.FITS, each.reason) for each in answers}
     assert sorted(found) == expected()
     assert [each.host for each in answers if each.hook == "scheduler"] == [
         "Scheduler",
@@ -164,7 +164,7 @@ def test_an_earlier_vllm_lacks_a_method(monkeypatch: pytest.MonkeyPatch) -> None
     states = {each.name: each for each in registry.report()}
     assert (states.pop("ec_connector").reason, {each.reason for each in states.values()}) == (reason, {""})
     (answer,) = [each for each in surveys.survey() if each.hook == "ec_connector"]
-    assert (answer.verdict, answer.reason) == (HookStatus.LEFT_OUT, reason)
+    assert (answer.status, answer.reason) == (HookStatus.LEFT_OUT, reason)
 
 
 def test_what_a_survey_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_what_a_survey_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveys, "SCHEDULERS", gone)
     nixl = importlib.import_module("vllm.distributed.nixl_utils")
     monkeypatch.setattr(nixl, "NixlWrapper", None)
-    found = {(each.hook, each.host): (each.verdict, each.reason) for each in surveys.survey({"eplb"})}
+    found = {(each.hook, each.host): (each.status, each.reason) for each in surveys.survey({"eplb"})}
     assert found["scheduler", "Scheduler"] == (
         HookStatus.LEFT_OUT,
         "ModuleNotFoundError: No module named 'vllm.v1.core.sched.gone'",

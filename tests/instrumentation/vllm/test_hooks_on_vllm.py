@@ -112,7 +112,7 @@ def test_a_scheduler_that_does_not_fit() -> None:
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_factory_for_scheduler_cls(kind: str, tmp_path: Path) -> None:
     """--scheduler-cls takes the factory's dotted name: it builds what vLLM would have built, instrumented."""
-    name = "penstock.instrumentation.vllm.scheduler.hook.create_scheduler"
+    name = "penstock.instrumentation.vllm.scheduler.create_scheduler"
     assert resolve_obj_by_qualname(name) is create_scheduler
     config = schedulers.vllm_config(tmp_path)
     config.scheduler_config.async_scheduling = kind == "async"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ctl.render.events import event_words
-from penstock.agent.journal.batch_parser import parse
+from penstock.agent.journal.batch_parser import parse_batch
 from penstock.agent.journal.index_keys import request_ids
 from penstock.agent.journal.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator
@@ -111,7 +111,7 @@ class Told:
 
     def parse(self, logged: LoggedBatch) -> Batch:
         """Return the batch."""
-        return parse(logged)
+        return parse_batch(logged)
 
     def request_batches(self, request_id: str, before: int, _allowance: object) -> list[LoggedBatch]:
         """Return the batches that name a request."""

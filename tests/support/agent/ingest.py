@@ -102,7 +102,7 @@ class IngestHarness:
             door=SourceAdmission(
                 self.journal.source, self.holders, Admission(self.registry.connected_engines)
             ),
-            count_refused=self.metrics.refused.count,
+            count_refused=self.metrics.count_refused,
             count_broken=self.metrics.count_broken_stream,
         )
         self.server = GrpcServer(UnixAddress(self._directory / "ingest.sock"), "--listen", 0o660)

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.agent.journal.batch_parser import BatchParser
-from penstock.agent.journal.lookup import Lookup
 from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.schema import migrate
+from penstock.agent.journal.request_index import RequestLookup
+from penstock.agent.journal.schema import create_schema
 from penstock.agent.journal.transaction import Transaction
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -32,9 +32,9 @@ class SharedReader(Reader):
         self._parser = BatchParser()
 
     @property
-    def _lookup(self) -> Lookup:  # type: ignore[override]  # a new one at each use
+    def _lookup(self) -> RequestLookup:  # type: ignore[override]  # a new one at each use
         """Return one that remembers nothing: what is rolled back gives its numbers to others."""
-        return Lookup(self._database)
+        return RequestLookup(self._database)
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def reader_of(log: Log, sources: Iterable[Source]) -> Iterator[Reader]:
     """Give a reader of a journal that holds *log*, each batch under its number and received at its time."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        migrate(database)
+        create_schema(database)
         told = {source.epoch: source for source in sources}
         transaction = Transaction(database, {})
         for source in told.values():

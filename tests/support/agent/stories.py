@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.batch.samples import ProbeSample, TransferSample
+from penstock.agent.batch.rows import ProbeSample, TransferSample
 from penstock.agent.ingest.loss_detector import loss_batch
 from penstock.agent.journal.agent_log import agent_source
 from penstock.agent.model import EngineKey, LoggedBatch, Source

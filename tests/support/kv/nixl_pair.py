@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.hooks.registry import registry
@@ -94,7 +95,7 @@ class Engine:
                 self.config, KVConnectorRole.SCHEDULER, caches
             )
         self.observer = SchedulerObserver(connector)
-        self._listener._penstock_scheduler = self.observer
+        self._listener._penstock = SimpleNamespace(observer=self.observer)
         self._listener.set_xfer_handshake_metadata_pp_aware({(0, 0): self.connector.get_handshake_metadata()})
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.errors import AccessError, ContractError
-from penstock.agent.server import LOCAL, Role, decode, refuse
+from penstock.agent.server import LOCAL, Role, abort_with, decode_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -91,11 +91,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         try:
             caller = LOCAL if self._allowed is None else _proven(self._allowed, context)
             _require(caller, method)
-            request = decode(handler, body)
+            request = decode_request(handler, body)
             if "author" in request.DESCRIPTOR.fields_by_name:
                 request.author = caller.author(request.author)
         except (AccessError, ContractError) as error:
-            await refuse(context, error)
+            await abort_with(context, error)
         return request
 
 

@@ -21,7 +21,7 @@ from penstock.agent.admin.calls import (
     status,
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
-from penstock.agent.server import MAX_SEND_BYTES, refuse
+from penstock.agent.server import MAX_SEND_BYTES, abort_with
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 
@@ -45,7 +45,7 @@ def _unary(
         try:
             return _checked(await call(self.agent, request))
         except PenstockError as error:
-            await refuse(context, error)
+            await abort_with(context, error)
 
     return method
 
@@ -70,7 +70,7 @@ def _stream(
             async for response in call(self.agent, request):
                 yield response
         except PenstockError as error:
-            await refuse(context, error)
+            await abort_with(context, error)
 
     return method
 
@@ -127,4 +127,4 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             async for event in events.watch_events(self.agent, self._tail, request):
                 yield event
         except PenstockError as error:
-            await refuse(context, error)
+            await abort_with(context, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.aio.change_signal import ChangeSignal, Listeners
-from penstock.agent.aio.daemon_thread import aside
+from penstock.agent.aio.daemon_thread import run_on_daemon_thread
 from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
 from penstock.agent.aio.shield import to_completion
 
@@ -12,6 +12,6 @@ __all__ = [
     "ChangeSignal",
     "Listeners",
     "TokenBucket",
-    "aside",
+    "run_on_daemon_thread",
     "to_completion",
 ]

@@ -1,4 +1,4 @@
-"""Telling others that something changed: by a call, or by a wait with a deadline. One loop."""
+"""Change notification on one loop: by callback, or by waiting with a deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Listeners:
         self._next = 0
 
     def add(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Add one; returns what takes it out again."""
+        """Add a callback; return its removal."""
         number = self._next
         self._next += 1
         self._callbacks[number] = callback
@@ -30,7 +30,7 @@ class Listeners:
 
 
 class ChangeSignal:
-    """A version that others wait for to move. A waiter sees the newest, never each one.
+    """A version number to wait on. A waiter sees the newest version, not every one.
 
     A wait is a future and a timer, no task: each engine's stream waits here, and all of them wake up at once.
     """
@@ -41,7 +41,7 @@ class ChangeSignal:
 
     @property
     def waiting(self) -> int:
-        """How many wait now."""
+        """Number of waiters."""
         return len(self._waiters)
 
     def notify(self) -> None:

@@ -1,4 +1,4 @@
-"""Work on a filesystem that may hang: nobody has to wait for its thread, not even the end of the process."""
+"""Runs a blocking call on a daemon thread, so that a hung filesystem cannot delay exit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def aside(work: Callable[..., T], *arguments: Any) -> T:
+async def run_on_daemon_thread(work: Callable[..., T], *arguments: Any) -> T:
     """Return what *work* returns, or raise what it raises.
 
     Unlike asyncio's own threads, which are joined before the process ends, this one dies with it.

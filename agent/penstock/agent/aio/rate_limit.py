@@ -1,4 +1,4 @@
-"""How fast clients may go: one by its rate, all together by what is in hand."""
+"""Limits of clients: a rate for each, and bytes in processing for all."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class TokenBucket:
 
     @property
     def full(self) -> bool:
-        """Whether all of the burst is there."""
+        """Whether the whole burst is available."""
         self._refill()
         return self._level >= self._burst
 
     def try_take(self, amount: float) -> bool:
-        """Take *amount* if it is there; tell whether it was."""
+        """Consume *amount* if it is available; return whether it was."""
         self._refill()
         if amount > self._level:
             return False
         self._level -= amount
         return True
 
-    def owe(self, amount: float) -> float:
-        """Take *amount* in any case; returns the seconds until the bucket has made up for it, 0 if it was there."""
+    def debt(self, amount: float) -> float:
+        """Consume *amount* in any case; return the seconds until the bucket is out of debt, 0 if it is not in debt."""
         self._refill()
         self._level -= amount
         return max(0.0, -self._level / self._rate)
@@ -47,53 +47,53 @@ class TokenBucket:
 
 
 class ByteSemaphore:
-    """What is worked on at a time, in bytes; who comes when it is full waits, and goes in the order of coming.
+    """Bytes that are processed at a time; callers beyond that wait, first come, first served.
 
-    One that is larger than all of it goes alone.
+    A reservation larger than *size* proceeds alone.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._held = 0
-        self._door = asyncio.Lock()
+        self._in_use = 0
+        self._turn = asyncio.Lock()
         self._freed = asyncio.Event()
 
-    def hold(self, size: int) -> _Hold:
-        """Hold *size* bytes: ``async with hand.hold(size)``."""
-        return _Hold(self, size)
+    def reserve(self, size: int) -> _Reservation:
+        """Return a context that holds *size* bytes: ``async with semaphore.reserve(size)``."""
+        return _Reservation(self, size)
 
-    async def take(self, size: int) -> None:
-        """Wait until *size* bytes are free, and take them."""
-        if not self._door.locked() and self._fits(size):
-            # Without a turn of the loop: nobody waits.
-            self._held += size
+    async def acquire(self, size: int) -> None:
+        """Wait until *size* bytes are free, and acquire them."""
+        if not self._turn.locked() and self._fits(size):
+            # No waiters: without yielding to the loop.
+            self._in_use += size
             return
-        async with self._door:
+        async with self._turn:
             while not self._fits(size):
                 self._freed.clear()
                 await self._freed.wait()
-            self._held += size
+            self._in_use += size
 
     def _fits(self, size: int) -> bool:
-        return not self._held or self._held + size <= self._size
+        return not self._in_use or self._in_use + size <= self._size
 
-    def give(self, size: int) -> None:
-        """Give back what was taken."""
-        self._held -= size
+    def release(self, size: int) -> None:
+        """Release bytes that were acquired."""
+        self._in_use -= size
         self._freed.set()
 
 
-class _Hold:
-    """A context manager; contextlib's takes several times as long, and each message needs one."""
+class _Reservation:
+    """The context of :meth:`ByteSemaphore.reserve`: contextlib takes several times as long, once a message."""
 
-    __slots__ = ("_hand", "_size")
+    __slots__ = ("_semaphore", "_size")
 
-    def __init__(self, hand: ByteSemaphore, size: int) -> None:
-        self._hand = hand
+    def __init__(self, semaphore: ByteSemaphore, size: int) -> None:
+        self._semaphore = semaphore
         self._size = size
 
     async def __aenter__(self) -> None:
-        await self._hand.take(self._size)
+        await self._semaphore.acquire(self._size)
 
     async def __aexit__(self, *_: object) -> None:
-        self._hand.give(self._size)
+        self._semaphore.release(self._size)

@@ -1,4 +1,4 @@
-"""Work that, once begun, is done before anyone looks away."""
+"""Runs a coroutine to its end although its caller is cancelled."""
 
 from __future__ import annotations
 

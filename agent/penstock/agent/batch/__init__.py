@@ -1,11 +1,10 @@
-"""A received batch, read once: columns for the hot path, rows for everybody else. Pure."""
+"""A received batch, read once: columns for the hot path, rows for single entries. Pure."""
 
 from __future__ import annotations
 
 from penstock.agent.batch.balancedness import balancedness
 from penstock.agent.batch.columns import BatchColumns, EventGroup, SampleColumns, Samples
-from penstock.agent.batch.rows import with_kinds
-from penstock.agent.batch.samples import ProbeSample, TransferSample, probe_samples, transfer_samples
+from penstock.agent.batch.rows import ProbeSample, TransferSample, probe_rows, transfer_rows, typed_events
 
 __all__ = [
     "BatchColumns",
@@ -15,7 +14,7 @@ __all__ = [
     "Samples",
     "TransferSample",
     "balancedness",
-    "probe_samples",
-    "transfer_samples",
-    "with_kinds",
+    "probe_rows",
+    "transfer_rows",
+    "typed_events",
 ]

@@ -29,7 +29,7 @@ _which = Event.WhichOneof
 
 
 def _at(places: Sequence[int], column: Sequence[_T]) -> Sequence[_T]:
-    """Return what stands in *column* at *places*, which are ascending and at least one."""
+    """Return the values of *column* at *places*, which ascend and are not empty."""
     if len(places) == len(column):
         return column
     return itemgetter(*places)(column) if len(places) > 1 else (column[places[0]],)
@@ -75,27 +75,27 @@ class EventGroup:
         self._columns: dict[str, Sequence[Any]] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of events."""
         return len(self.places)
 
     @cached_property
     def events(self) -> Sequence[Event]:
-        """They themselves."""
+        """The events."""
         return _at(self.places, self._of.rows)
 
     @cached_property
     def times(self) -> Sequence[int]:
-        """Their times, nanoseconds."""
+        """The events' times in nanoseconds."""
         return _at(self.places, self._of.times)
 
     @cached_property
     def newest(self) -> int:
-        """The highest of their times."""
+        """The highest time."""
         return max(self.times)
 
     @cached_property
     def request_ids(self) -> Sequence[str]:
-        """The requests that they are about; "" for none."""
+        """The request ids of the events; "" for none."""
         return _at(self.places, self._of.request_ids)
 
     @cached_property
@@ -206,5 +206,5 @@ class BatchColumns:
 
     @cached_property
     def probes(self) -> SampleColumns:
-        """The questions to remote caches."""
+        """The probes of remote caches."""
         return SampleColumns(self.batch.probes)

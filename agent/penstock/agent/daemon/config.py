@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ConfigError
+from penstock.agent.parsing import parse_duration
 from penstock.agent.server import (
     Address,
     AdminTls,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "PENSTOCK_AGENT_"
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
 # Enough for what happens in a day of trouble.
 _MIN_AUDIT = 100
@@ -37,7 +36,7 @@ _BYTES = {"MiB": MIB, "GiB": MIB << 10, "TiB": MIB << 20}
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All that the daemon is told.
+    """The daemon's configuration.
 
     Attributes:
         policy_file: a file or a directory of policies; None for none.
@@ -48,7 +47,7 @@ class Config:
         drain_deadline: seconds from SIGTERM to the end, at most.
         source_grace: seconds that a source may be away without a goodbye before it counts as lost.
         retire_after: seconds that an engine may be away before it is forgotten.
-        engines_expected: how many engines the pod has; 0 if not told.
+        engines_expected: how many engines the pod has; 0 if unknown.
         export: where spans go: the ``OTEL_*`` variables.
         pod_uid: ``POD_UID`` of the downward API; empty outside Kubernetes.
 
@@ -100,19 +99,19 @@ class Option:
         return ENVIRONMENT_PREFIX + self.attribute.upper()
 
 
-def parse_duration(text: str) -> float:
-    """Parse ``500ms``, ``10s``, ``1.5m`` or ``1h`` into seconds."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError("expected a number with ms, s, m or h, like 10s")
-    return float(match[1]) * _SECONDS[match[2]]
+def parse_seconds(text: str) -> float:
+    """Parse a duration (``500ms``, ``10s``, ``1h30m``, ``1d``) into seconds."""
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError:
+        raise ValueError("expected a duration like 10s, 5m or 1h30m") from None
 
 
 def parse_positive(text: str) -> float:
     """Parse a duration that is more than nothing."""
-    seconds = parse_duration(text)
+    seconds = parse_seconds(text)
     if not seconds:
-        raise ValueError("expected more than nothing; for a very long time write 8760h")
+        raise ValueError("expected more than 0; for a very long time write 365d")
     return seconds
 
 
@@ -173,85 +172,88 @@ OPTIONS: tuple[Option, ...] = (
         "listen",
         "unix:///run/penstock/ingest.sock",
         parse_address,
-        "Where engines connect: unix:///path or host:port.",
+        "Address for engines: unix:///path or host:port.",
     ),
     Option(
         "admin-listen",
         "unix:///run/penstock/admin.sock",
         parse_admin,
-        "Where agentctl connects: unix:///path; host:port with the --admin-tls options; or both, with a comma.",
+        "Address for agentctl: unix:///path; host:port with the --admin-tls options; or both, comma-separated.",
         many=True,
     ),
-    Option("admin-tls-cert", "", parse_optional_path, "Over TCP: the agent's certificate, in PEM."),
-    Option("admin-tls-key", "", parse_optional_path, "Over TCP: the key of that certificate."),
+    Option("admin-tls-cert", "", parse_optional_path, "For TCP: PEM file of the agent's certificate."),
+    Option("admin-tls-key", "", parse_optional_path, "For TCP: PEM file of the certificate's private key."),
     Option(
         "admin-tls-client-ca",
         "",
         parse_optional_path,
-        "Over TCP: certificates of who may sign clients' certificates.",
+        "For TCP: CA bundle that client certificates must be signed by.",
     ),
     Option(
         "admin-allow",
         "",
         parse_allow_list,
-        "Over TCP: what a name in a client's certificate may do: NAME=read or NAME=write.",
+        "For TCP: role of a name in a client certificate: NAME=read or NAME=write.",
         many=True,
     ),
-    Option("http", "127.0.0.1:9464", parse_tcp, "Metrics and health: host:port."),
-    Option("state-dir", "/var/lib/penstock", parse_directory, "Where the journal and the policies are kept."),
+    Option("http", "127.0.0.1:9464", parse_tcp, "Address of metrics and health: host:port."),
+    Option("state-dir", "/var/lib/penstock", parse_directory, "Directory of the journal and the policies."),
     Option(
         "policy-file",
         "",
         parse_optional_path,
-        "A file of policies, or a directory of *.yaml and *.yml, that is followed as it changes.",
+        "Policy file, or a directory of *.yaml and *.yml; changes are applied.",
     ),
     Option(
         "state-limit",
         "1GiB",
         at_least(MIN_LIMIT),
-        "How much disk the state may take; then the oldest of the log goes.",
+        "Maximum disk use of the state directory; beyond it the oldest entries are deleted.",
     ),
     Option(
         "memory-limit",
         "512MiB",
         at_least(_MIN_MEMORY),
-        "Above so much resident memory nothing is taken from engines, which keep it for later.",
+        "Resident memory above which messages are refused; engines buffer up to 32 MiB and retry.",
     ),
     Option(
         "audit-entries",
         "50000",
         parse_many,
-        "How many changes the audit log of policies keeps; then the oldest go, and it says so.",
+        "Maximum changes in the policy audit log; beyond it the oldest are deleted, which the log records.",
     ),
     Option(
         "audit-bytes",
         "16MiB",
         at_least(MIB),
-        "How much disk the audit log may take; never more than a sixteenth of --state-limit.",
+        "Maximum disk use of the audit log, at most a sixteenth of --state-limit.",
     ),
-    Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
+    Option("drain-deadline", "10s", parse_seconds, "Maximum time from SIGTERM to exit."),
     Option(
         "source-grace",
         "10s",
-        parse_duration,
-        "How long a source may be away before it counts as lost; 5 s more after a restart of the agent.",
+        parse_seconds,
+        "Time after which a disconnected source counts as lost; 5 s more after a restart of the agent.",
     ),
     Option(
         "retire-after",
         "15m",
         parse_positive,
-        "How long an engine may be away before the agent forgets it: its metrics, its rows, its alerts.",
+        "Time after which a disconnected engine is forgotten, with its metrics, rows and alerts.",
     ),
-    Option("log-format", "json", one_of("json", "console"), "json or console."),
+    Option("log-format", "json", one_of("json", "console"), "Log format: json or console."),
     Option(
-        "log-level", "info", one_of("debug", "info", "warning", "error"), "debug, info, warning or error."
+        "log-level",
+        "info",
+        one_of("debug", "info", "warning", "error"),
+        "Log level: debug, info, warning or error.",
     ),
-    Option("engines-expected", "0", parse_count, "How many engines the pod has; 0 if not known."),
+    Option("engines-expected", "0", parse_count, "Number of engines of the pod; 0 if unknown."),
     Option(
         "on-fatal",
         "exit",
         one_of("exit", "idle"),
-        "exit, or idle: wait for SIGTERM without serving, so that the pod is not restarted in a loop.",
+        "exit, or idle: report the error on /healthz until SIGTERM, which avoids a restart loop.",
     ),
 )
 
@@ -325,7 +327,7 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
 
 
 def _admin_tls(values: Mapping[str, Any]) -> AdminTls | None:
-    """Put together what TCP needs; all of it, or nothing."""
+    """Return the TLS options, which are given all or not at all."""
     given = {f"--{name.replace('_', '-')}": values[name] for name in _TLS}
     given["--admin-allow"] = values["admin_allow"].roles
     tcp = next((address for address in values["admin_listen"] if isinstance(address, TcpAddress)), None)

@@ -11,7 +11,7 @@ from penstock.agent.errors import ConfigError, FilesError
 from penstock.agent.policy.files import read_files, scan_directory
 from penstock.agent.policy.files.parse import parse_files as check_files
 from penstock.agent.server import Certificates, UnixAddress
-from penstock.agent.state import foreign_link, stays_open
+from penstock.agent.state import find_foreign_link, is_writable_by_others
 from penstock.agent.traces.export.otlp_client import OtlpClient
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class CheckResult(NamedTuple):
-    """One line of the answer; ``wrong`` keeps the agent from starting."""
+    """One line of the result; ``wrong`` prevents a start."""
 
     text: str
     wrong: bool = False
 
 
-def check(config: Config) -> list[CheckResult]:
-    """Look at what a start would need. Nothing is created, bound or connected to."""
+def check_config(config: Config) -> list[CheckResult]:
+    """Check what a start would need. Nothing is created, bound or connected to."""
     return [
         *_directory(config),
         *_sockets(config),
@@ -54,9 +54,9 @@ def _directory(config: Config) -> Iterator[CheckResult]:
             f"--state-dir {config.state_dir}: {place} cannot be written by user {os.geteuid()}", wrong=True
         )
         return
-    if link := foreign_link(config.state_dir):
+    if link := find_foreign_link(config.state_dir):
         yield CheckResult(f"--state-dir {config.state_dir}: {link} is a symbolic link; remove it", wrong=True)
-    if place == config.state_dir and stays_open(place):
+    if place == config.state_dir and is_writable_by_others(place):
         yield CheckResult(
             f"--state-dir {config.state_dir}: other users can write to it and the agent cannot change its mode; "
             "use a subdirectory"
@@ -125,7 +125,7 @@ def _export(config: Config) -> Iterator[CheckResult]:
 
 
 def _existing(path: Path) -> Path:
-    """Return the path, or the nearest place above it that is there."""
+    """Return the path, or its nearest existing parent."""
     return next(place for place in (path, *path.parents) if _is_there(place))
 
 

@@ -1,10 +1,10 @@
-"""How the agent is: what keeps it from working, from taking engines in, or from all that it promises."""
+"""The agent's health, readiness and degradation."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.state import damaged
+from penstock.agent.state import count_damaged
 
 if TYPE_CHECKING:
     from penstock.agent.journal import Journal
@@ -19,7 +19,7 @@ REASONS = (
     "databases_restored",
     "policies_not_copied",
 )
-"""Why the agent is degraded, as metrics name it."""
+"""Reasons of a degradation: values of a metric's label."""
 
 
 class HealthProblem(NamedTuple):
@@ -30,7 +30,7 @@ class HealthProblem(NamedTuple):
 
 
 class Health:
-    """One answer for health, status and metrics. Its parts are filled in as they begin; any thread may ask.
+    """The state behind ``/healthz``, ``/readyz``, status and metrics. Parts are set as they start; any thread may read.
 
     Attributes:
         phase: ``starting``, ``serving`` or ``draining``.
@@ -46,23 +46,23 @@ class Health:
         self.not_copied = ""
 
     def health(self) -> str:
-        """Return what keeps the agent from working; empty while it works."""
+        """Return why the agent does not work; empty while it does."""
         if self.journal is None:
             return ""
         return self.journal.damage or ("" if self.journal.alive else "the journal's writer has ended")
 
     def readiness(self) -> str:
-        """Return what keeps engines out; empty if they are welcome."""
+        """Return why the agent is not ready for engines; empty if it is."""
         if self.phase != "serving":
             return f"the agent is {self.phase}"
         return self.journal.error if self.journal is not None else ""
 
     def degraded(self) -> str:
-        """Return all troubles as one text; empty for none."""
+        """Return all problems as one text; empty for none."""
         return "; ".join(trouble.text for trouble in self.troubles())
 
     def troubles(self) -> list[HealthProblem]:
-        """Return what is not as it should be."""
+        """Return the present problems."""
         journal, place = self.journal, self.place
         texts = {
             "state_volatile": place.trouble if place is not None else "",
@@ -78,10 +78,10 @@ class Health:
 
     def set_aside(self) -> dict[str, int]:
         """Return how many damaged databases lie in the state directory, by kind."""
-        return damaged(self.place.path) if self.place is not None else {}
+        return count_damaged(self.place.path) if self.place is not None else {}
 
     def restored(self) -> dict[str, int]:
-        """Return how often a database was put back that was removed or replaced while the agent ran, by kind."""
+        """Return how often a removed or replaced database was restored, by kind."""
         return {kind: each.restored for kind, each in self._whereabouts().items()}
 
     def _whereabouts(self) -> dict[str, DatabaseFiles]:

@@ -1,4 +1,4 @@
-"""What is looked after once a second: the policies' copy, the directory, and whether the agent can go on."""
+"""Once a second: copies the policies, claims the directory, checks the health."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SECONDS = 1.0
 
 
 class Housekeeper:
-    """Runs beside everything else, on the loop.
+    """A task on the loop.
 
     Args:
-        fatal: gets the error that the agent cannot go on after.
+        fatal: resolves to the error after which the agent cannot continue.
 
     """
 
@@ -28,17 +28,17 @@ class Housekeeper:
         self,
         place: StateDirectory,
         policies: PolicyDatabase,
-        condition: Health,
+        health: Health,
         fatal: asyncio.Future[StateError],
     ) -> None:
         self._place = place
         self._policies = policies
-        self._condition = condition
+        self._health = health
         self._fatal = fatal
         self._task = asyncio.ensure_future(self._run())
 
     async def stop(self) -> None:
-        """End, after a last copy."""
+        """Stop, after a last copy."""
         self._task.cancel()
         await asyncio.wait({self._task})
         with suppress(StateError):
@@ -47,17 +47,17 @@ class Housekeeper:
     async def _run(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self._look)
-                self._condition.not_copied = ""
+                await asyncio.to_thread(self._check)
+                self._health.not_copied = ""
             except TakenError as error:
                 self._end(error)
             except (StateError, OSError) as error:
-                self._condition.not_copied = str(error)
-            if ended := self._condition.health():
+                self._health.not_copied = str(error)
+            if ended := self._health.health():
                 self._end(DamageError(ended))
             await asyncio.sleep(_SECONDS)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._place.claim()
         self._policies.copy()
 

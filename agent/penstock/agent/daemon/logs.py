@@ -1,24 +1,81 @@
-"""Structured logs on standard error."""
+"""Structured logs on standard error, with a bounded number of lines of each sentence."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from penstock.agent.daemon.log_limit import LogLimit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
+
+# Of one sentence: so many lines at once, so many a second in the long run. All sources of a pod may come at once.
+BURST = 256
+PER_SECOND = 1.0
+# Sentences that are told apart; they are ours, but those of libraries may be made of anything.
+_MAX_SENTENCES = 512
+LEFT_OUT = "left_out"
+"""Field of a line: how many like it were left out before."""
+
+
+class LogLimit:
+    """A token bucket for each sentence; any thread.
+
+    Args:
+        clock: monotonic seconds.
+
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        # By sentence: the level of its bucket and when that was, and how many lines were left out.
+        self._buckets: dict[str, tuple[float, float, int]] = {}
+
+    def admit(self, sentence: str) -> int | None:
+        """Return how many lines of *sentence* were left out since the last one; None if this one is left out as well."""
+        now = self._clock()
+        with self._lock:
+            if sentence not in self._buckets and len(self._buckets) >= _MAX_SENTENCES:
+                sentence = ""
+            level, at, left_out = self._buckets.get(sentence, (float(BURST), now, 0))
+            level = min(float(BURST), level + (now - at) * PER_SECOND)
+            if level < 1.0:
+                self._buckets[sentence] = level, now, left_out + 1
+                return None
+            self._buckets[sentence] = level - 1.0, now, 0
+            return left_out
+
+    def processor(
+        self, _logger: object, _method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        """Limit structlog's lines."""
+        left_out = self.admit(str(event.get("event", "")))
+        if left_out is None:
+            raise structlog.DropEvent
+        if left_out:
+            event[LEFT_OUT] = left_out
+        return event
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Limit the standard library's records, each by its text before anything is put into it."""
+        left_out = self.admit(f"{record.name}: {record.msg}")
+        if left_out is None:
+            return False
+        if left_out:
+            record.msg = f"{record.getMessage()} ({left_out} like this were left out)"
+            record.args = ()
+        return True
 
 
 class _Lossy:
-    """A stream that loses what cannot be written: its disk is full, or its reader has gone.
-
-    Whoever logs has better things to do than to end of that.
-    """
+    """A stream that drops what cannot be written (full disk, closed pipe), so that no call that logs fails."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -33,17 +90,17 @@ class _Lossy:
             self._stream.flush()
 
 
-def configure(log_format: str, level: str) -> None:
+def configure_logging(log_format: str, level: str) -> None:
     """Set up structlog for the process: one JSON object a line, or lines for a person (*console*).
 
     Standard library loggers (aiohttp, grpc, opentelemetry) come out the same way, from WARNING on.
     What cannot be written is lost; no call that logs fails of it. Of each sentence there is a bounded number of lines
-    (:mod:`penstock.agent.daemon.log_limit`).
+    (:class:`LogLimit`).
     """
     stream: Any = _Lossy(sys.stderr)
     renderer: structlog.typing.Processor
     if log_format == "console":
-        # Plain: the richer one prints local variables, and with them what nobody may see.
+        # Plain: the rich one prints local variables, which may hold secrets.
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.daemon.config import ENVIRONMENT_PREFIX, OPTIONS, resolve
-from penstock.agent.errors import DamageError, PenstockError
+from penstock.agent.errors import DamageError, PenstockError, StateError
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.agent.daemon.config import Config
+    from penstock.agent.server import TcpAddress
 
 _WRONG_USE = 2
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -45,7 +47,7 @@ def _command() -> click.Command:
         params=_options(),
         callback=_run,
         invoke_without_command=True,
-        help="The daemon beside vLLM. Flags win over PENSTOCK_AGENT_* variables, those over the file.",
+        help="The Penstock daemon. Precedence: flags, PENSTOCK_AGENT_* variables, --config file.",
         context_settings=_HELP,
     )
     group.add_command(
@@ -53,7 +55,7 @@ def _command() -> click.Command:
             "check",
             params=_options(),
             callback=_check,
-            help="Check the configuration: flags, variables, file, places, trace endpoint. Starts nothing.",
+            help="Check the configuration, paths and the trace endpoint without starting.",
             context_settings=_HELP,
         )
     )
@@ -62,8 +64,8 @@ def _command() -> click.Command:
             "backup",
             params=[click.Argument(["path"]), *_options()],
             callback=_backup,
-            help="Copy journal and policies to PATH, a directory that is not there yet, from the running agent "
-            "or, if none runs, from --state-dir. An agent can be started on it.",
+            help="Copy journal and policies to PATH, a new directory, from the running agent "
+            "or, if none runs, from --state-dir. An agent can start on the copy.",
             context_settings=_HELP,
         )
     )
@@ -77,17 +79,17 @@ def _run(context: click.Context, /, **flags: Any) -> None:
         context.obj = flags
         return
     config = _resolve(flags)
-    # gRPC's C core writes its own lines to standard error, between ours; whoever needs them can ask for them.
+    # gRPC's C core writes its own lines to standard error, between ours; the variable turns them on.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
-    from penstock.agent.daemon.daemon import run  # noqa: PLC0415
-    from penstock.agent.daemon.logs import configure  # noqa: PLC0415
+    from penstock.agent.daemon.logs import configure_logging  # noqa: PLC0415
+    from penstock.agent.daemon.run import run  # noqa: PLC0415
 
-    configure(config.log_format, config.log_level)
+    configure_logging(config.log_format, config.log_level)
     try:
         asyncio.run(run(config))
     except Exception as error:
-        # A restart repairs damage: to idle would be to do without for nothing.
+        # A restart repairs damage; idling would not.
         if config.on_fatal != "idle" or isinstance(error, DamageError):
             raise
         _idle(error, config)
@@ -100,9 +102,10 @@ def _merged(context: click.Context, flags: dict[str, Any]) -> Config:
 
 @click.pass_context
 def _check(context: click.Context, /, **flags: Any) -> int:
-    from penstock.agent.daemon.config_check import check  # noqa: PLC0415
 
-    findings = check(_merged(context, flags))
+    from penstock.agent.daemon.config_check import check_config  # noqa: PLC0415
+
+    findings = check_config(_merged(context, flags))
     for finding in findings:
         click.echo(f"{'wrong' if finding.wrong else 'ok':>5}  {finding.text}")
     return _WRONG_USE if any(finding.wrong for finding in findings) else 0
@@ -120,14 +123,40 @@ def _backup(context: click.Context, /, path: str, **flags: Any) -> None:
 
 
 def _idle(error: BaseException, config: Config | None) -> None:
-    from penstock.agent.daemon.idle import idle  # noqa: PLC0415
-
+    """Do what ``--on-fatal=idle`` asks for: serve the reason instead of an exit."""
     reason = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-    asyncio.run(idle(reason, None if config is None else config.http))
+    asyncio.run(_wait_idle(reason, None if config is None else config.http))
+
+
+async def _wait_idle(reason: str, http: TcpAddress | None) -> None:
+    """Wait for SIGTERM or SIGINT; health and metrics answer 503 with *reason*, if the port is free."""
+    # As the daemon's: --version and a wrong flag need none of them.
+    import structlog  # noqa: PLC0415
+    from penstock.agent.server import HttpServer  # noqa: PLC0415
+
+    log = structlog.get_logger(__name__)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log.critical("agent idle: it cannot start or continue; engines serve without it", reason=reason)
+
+    def render(_accept: str) -> tuple[bytes, str]:
+        raise StateError(reason)
+
+    server = None if http is None else HttpServer(http, render, lambda: reason, str)
+    try:
+        if server is not None:
+            await server.start()
+    except StateError as error:
+        log.warning("the health endpoint is not served", error=str(error))
+        server = None
+    await stop.wait()
+    if server is not None:
+        await server.stop()
 
 
 def _wants_idle(arguments: Sequence[str]) -> bool:
-    """Tell whether a start that ends before its configuration is known is to idle."""
+    """Return whether a start that fails before its configuration is known must idle."""
     if {"check", "backup"} & set(arguments):
         return False
     flags = " ".join(arguments).replace("--on-fatal ", "--on-fatal=").split()

@@ -1,4 +1,4 @@
-"""Who may come in: bounds on what clients can make the agent hold, whatever they name themselves."""
+"""Admission: limits on the memory and state that clients can make the agent hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
 
 MAX_STREAMS = 1_024
-"""Sources that are connected. A pod has some hundred processes; each may have a message of 1 MiB in hand."""
+"""Connected sources, at most. A pod has some hundred processes; each may have a message of 1 MiB in processing."""
 
 MAX_ENGINES = 256
 """Engines that are connected or that the log has named and not forgotten: each has series until it is retired."""
@@ -40,7 +40,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process holds now; 0 where the system does not tell."""
+    """Return the resident memory of this process in bytes; 0 if the system does not report it."""
     try:
         return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
@@ -48,7 +48,7 @@ def resident_bytes() -> int:
 
 
 def give_back() -> None:
-    """Give memory that is free inside this process back to the system: by itself the allocator keeps it for long."""
+    """Return free memory of this process to the system; the allocator would keep it."""
     gc.collect()
     with suppress(OSError, AttributeError):  # glibc's; others give back by themselves
         ctypes.CDLL(None).malloc_trim(0)
@@ -94,11 +94,11 @@ class Admission:
 
         """
         if connected >= MAX_STREAMS:
-            raise LimitError(f"{MAX_STREAMS} sources are connected; try again later", "streams")
+            raise LimitError(f"{MAX_STREAMS} sources are connected; retry later", "streams")
         self.check_memory()
 
     def check_source(self, key: EngineKey, *, core: bool, new_bytes: int) -> None:
-        """Check a source that has said hello.
+        """Check a source after its Hello.
 
         Args:
             key: of its engine.
@@ -121,7 +121,7 @@ class Admission:
             own = self._own_bucket(key, core=core)
             if not (own is not None and own.try_take(size)) and not self._shared.try_take(size):
                 raise LimitError(
-                    f"too many processes are new, of engine {str(key)!r} and in all; try again later",
+                    f"too many processes are new, of engine {str(key)!r} and in all; retry later",
                     "sources",
                 )
 
@@ -138,20 +138,20 @@ class Admission:
         return bucket
 
     def check_memory(self, size: int = 0) -> None:
-        """Check the memory in use before a message of *size* bytes is parsed; it is looked at now and then.
+        """Check the memory in use before a message of *size* bytes is parsed; it is measured now and then.
 
         Raises:
             LimitError: it is above the limit.
 
         """
         self._taken += size
-        if self._memory_limit and self._looks_again():
+        if self._memory_limit and self._is_due():
             self._memory_at, self._taken = self._clock(), 0
             self._short = self._shortage()
         if self._short:
             raise LimitError(self._short, "memory")
 
-    def _looks_again(self) -> bool:
+    def _is_due(self) -> bool:
         if self._taken >= _MEMORY_LOOK_BYTES and not self._short:
             return True
         return self._clock() - self._memory_at >= _MEMORY_LOOK_SECONDS
@@ -163,4 +163,6 @@ class Admission:
         resident = self._resident()
         if resident <= self._memory_limit:
             return ""
-        return f"the agent holds {resident >> 20} MiB, its limit is {self._memory_limit >> 20} MiB; try again later"
+        return (
+            f"the agent holds {resident >> 20} MiB, its limit is {self._memory_limit >> 20} MiB; retry later"
+        )

@@ -1,4 +1,4 @@
-"""Sources that went away without a goodbye: after a grace time the log says that they are lost."""
+"""Detects lost sources: those that disconnected without a goodbye and stayed away for the grace time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import PenstockError
-from penstock.agent.journal import MAX_INTEGER, describe
+from penstock.agent.journal import MAX_INTEGER, journal_errors
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.events_pb2 import DeferralEnd, Event, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch, Drop
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 STATE_LOST = "agent_state_lost"
-"""The reason of entries that were acknowledged, as metrics name it."""
+"""The drop reason of acknowledged entries that are lost."""
 
 # Epochs whose loss was written; an engine begins a new one then.
 _MAX_TOLD = 10_000
@@ -40,7 +40,7 @@ def loss_batch(
     last_seen: int,
     now: int,
 ) -> Batch:
-    """Return the batch *seq* of the agent's source *epoch* that says *source* is lost.
+    """Return the batch *seq* of the agent's source *epoch* that records the loss of *source*.
 
     Each deferral of *starts* ends with ``engine_lost`` when the source was last seen.
 
@@ -77,7 +77,7 @@ def loss_batch(
 
 
 class LossDetector:
-    """Gives each source that is away *grace* seconds, then writes its loss into the log."""
+    """Waits *grace* seconds for each source that is away, then writes its loss into the log."""
 
     def __init__(self, journal: Journal, grace: float) -> None:
         self._journal = journal
@@ -87,7 +87,7 @@ class LossDetector:
         self._told: set[int] = set()
 
     async def forgotten(self, source: Source, entries: int) -> None:
-        """Write into the log that *entries* of a source had been acknowledged and are in the state no more; once an epoch."""
+        """Write into the log that *entries* of a source were acknowledged and are missing from the state; once an epoch."""
         if source.epoch in self._told:
             return
         async with self._journal.own.next_batch(source.key) as (own, seq):
@@ -99,7 +99,7 @@ class LossDetector:
         self._told.add(source.epoch)
         self.entries_lost += entries
         _log.error(
-            "acknowledged entries are lost: the state went back to before them",
+            "acknowledged entries are lost: the state is older than them",
             engine=str(source.key),
             process=source.process,
             epoch=source.epoch,
@@ -107,7 +107,7 @@ class LossDetector:
         )
 
     def connected(self, epoch: int) -> None:
-        """Call off the wait for a source that is here."""
+        """Stop waiting for a source that has reconnected."""
         task = self._waiting.pop(epoch, None)
         if task is not None:
             task.cancel()
@@ -131,10 +131,10 @@ class LossDetector:
 
     async def _try(self, source: Source, last_seen: int) -> bool:
         try:
-            with describe(self._journal.path):
+            with journal_errors(self._journal.path):
                 await self._lose(source, last_seen)
         except PenstockError as error:
-            _log.warning("the loss of a source could not be written", epoch=source.epoch, error=str(error))
+            _log.warning("source loss not written", epoch=source.epoch, error=str(error))
             return False
         return True
 
@@ -164,7 +164,7 @@ class LossDetector:
         )
 
     async def stop(self) -> None:
-        """Stop waiting; what is still away is waited for again after the next start."""
+        """Stop; sources that are still away are waited for again after the next start."""
         tasks = list(self._waiting.values())
         self._waiting.clear()
         for task in tasks:

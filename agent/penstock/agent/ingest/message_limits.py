@@ -1,4 +1,4 @@
-"""What a message of an engine may be: checked before anything of it is used.
+"""The limits of a message of an engine, checked before anything of it is used.
 
 A message that fails is refused with INVALID_ARGUMENT and must not be sent again; nothing is ever cut silently.
 """
@@ -6,11 +6,13 @@ A message that fails is refused with INVALID_ARGUMENT and must not be sent again
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 from penstock.agent.errors import ContractError
-from penstock.agent.ingest.outline import event_sizes
 from penstock.agent.ingest.prescan import count_entries
 from penstock.agent.model import AGENT_PROCESS
 from penstock.proto import SCHEMA_VERSION
@@ -22,6 +24,31 @@ if TYPE_CHECKING:
     from penstock.agent.batch import BatchColumns, SampleColumns, Samples
     from penstock.proto.v1.ingest_pb2 import Hello
     from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+_EVENTS: Final = Batch.DESCRIPTOR.fields_by_name["events"].number
+
+
+def _make_outline() -> type[Message]:
+    """Return the class of ``message Outline { repeated bytes events = <that of Batch>; }``."""
+    file = FileDescriptorProto(name="outline.proto", package="penstock.agent", syntax="proto3")
+    file.message_type.add(name="Outline").field.add(
+        name="events",
+        number=_EVENTS,
+        label=FieldDescriptorProto.LABEL_REPEATED,
+        type=FieldDescriptorProto.TYPE_BYTES,
+    )
+    pool = DescriptorPool()
+    pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName("penstock.agent.Outline"))
+
+
+_Outline: Any = _make_outline()
+
+
+def event_sizes(body: bytes) -> list[int]:
+    """Return the size of each event of a message that is a Batch, in its order."""
+    return list(map(len, _Outline.FromString(body).events[:]))
+
 
 MAX_MESSAGE_BYTES = 1 << 20
 # Strings and submessages of one message, at all depths.
@@ -53,8 +80,8 @@ _SCALARS = str | bytes | int | float
 _INDICES = frozenset({"connector", "peer", "peer_engine_id", "request_id"})
 
 
-def parse(body: bytes) -> Batch:
-    """Parse a message after a look at its size and at the number of its entries.
+def parse_message(body: bytes) -> Batch:
+    """Parse a message after checking its size and its number of entries.
 
     Raises:
         ContractError: too large, too many entries, or no Batch.
@@ -73,7 +100,7 @@ def parse(body: bytes) -> Batch:
 
 
 def check_batch(contents: BatchColumns, body: bytes) -> None:
-    """Check all but the Hello of what :func:`parse` returned for *body*.
+    """Check all but the Hello of what :func:`parse_message` returned for *body*.
 
     Raises:
         ContractError: it names the field, its value and the limit.
@@ -160,7 +187,7 @@ def _check_snapshot(snapshot: Snapshot) -> None:
 
 
 def check_hello(hello: Hello) -> None:
-    """Check who sends.
+    """Check the Hello.
 
     Raises:
         ContractError: it names the field, its value and the limit.

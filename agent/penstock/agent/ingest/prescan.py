@@ -1,4 +1,4 @@
-"""Counting what a message holds before it is parsed.
+"""Counts the entries of a message before it is parsed.
 
 Parsing allocates a few hundred bytes for each submessage, and two bytes on the wire are enough for one: 4 MiB of
 ``0a 00`` take 545 MiB. So a large body is walked first, without allocating, along the message's descriptor.

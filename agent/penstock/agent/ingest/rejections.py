@@ -1,4 +1,4 @@
-"""What the agent's status tells of messages that were not taken."""
+"""Refused messages, as the agent's status reports them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ContractViolations:
-    """Messages that broke the contract, and streams of processes that another one keeps out, since the agent started."""
+    """Messages that violate the contract and streams refused because another process holds the engine, since the start."""
 
     count: int = 0
     last: str = ""
     last_unix_nano: int = 0
 
     def note(self, error: str) -> None:
-        """Count one."""
+        """Count one refusal."""
         self.count, self.last, self.last_unix_nano = self.count + 1, error, time.time_ns()

@@ -1,4 +1,4 @@
-"""The service ``Ingest``: check, commit, acknowledge."""
+"""The gRPC service ``Ingest``: check, commit, acknowledge."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import structlog
 from penstock.agent.aio import ByteSemaphore, TokenBucket
 from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import ContractError, FullError, GapError, HeldError, LimitError, PenstockError
-from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
+from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 from penstock.agent.ingest.rejections import ContractViolations
 from penstock.agent.ingest.source_admission import SourceAdmission
 from penstock.agent.ingest.stream import Ending, SourceStream
-from penstock.agent.journal import describe
+from penstock.agent.journal import journal_errors
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.server import refuse
+from penstock.agent.server import abort_with
 from penstock.proto.v1.ingest_pb2 import DESCRIPTOR, Ack
 
 if TYPE_CHECKING:
@@ -52,26 +52,26 @@ _REASONS: dict[type[PenstockError], str] = {
 
 
 class PauseSource(Protocol):
-    """Which engines `agentctl pause` holds."""
+    """The engines that `agentctl pause` has paused."""
 
     def is_paused(self, key: EngineKey) -> bool:
-        """Tell whether *key* is paused."""
+        """Return whether *key* is paused."""
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call *callback* on the loop after every change; returns what ends that."""
+        """Call *callback* on the loop after every change; return the unsubscription."""
 
 
 class LossWatcher(Protocol):
-    """Who watches over sources that are away."""
+    """Detects the loss of sources."""
 
     def connected(self, epoch: int) -> None:
-        """Note that the source is here."""
+        """Stop waiting for the source: it has connected."""
 
     def away(self, source: Source) -> None:
-        """Note that its stream ended without a goodbye."""
+        """Wait for the source: its stream has ended without a goodbye."""
 
     async def forgotten(self, source: Source, entries: int) -> None:
-        """Count entries of the source that had been acknowledged and are in the state no more."""
+        """Count entries of the source that were acknowledged and are missing from the state."""
 
 
 class IngestService:
@@ -81,7 +81,7 @@ class IngestService:
         journal: where batches are committed before they are acknowledged.
         observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
         door: decides which source may come in.
-        count_refused: takes the reason, in a word, why a message or a stream was not taken.
+        count_refused: called with the reason, a label value, for each refused message or stream.
         count_broken: called for each stream that ended without a goodbye, an error of ours or a wish of ours: its
             sender is gone, or gRPC refused a message itself, which looks the same from here.
 
@@ -112,7 +112,7 @@ class IngestService:
         self._admission = self._door.admission
         self._count_refused = count_refused
         self._count_broken = count_broken
-        self._hand = ByteSemaphore(IN_HAND_BYTES)
+        self._in_processing = ByteSemaphore(IN_HAND_BYTES)
         self._streams: dict[int, SourceStream] = {}
         self._telling: set[asyncio.Task[None]] = set()
         # Streams whose Hello has not been taken yet.
@@ -123,13 +123,13 @@ class IngestService:
         self._unsubscribe = pauses.subscribe(self._pauses_changed)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a server registers: bytes in, bytes out."""
+        """Return the handler that a server registers: bytes in, bytes out."""
         publish: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self.publish)
         name = DESCRIPTOR.services_by_name["Ingest"].full_name
         return grpc.method_handlers_generic_handler(name, {"Publish": publish})
 
     async def drain(self, deadline: float) -> None:
-        """End all streams, each after the batch it has in hand; at most *deadline* seconds. Idempotent."""
+        """End all streams, each after its current batch, within *deadline* seconds. Idempotent."""
         if not self._draining:
             self._draining = True
             self._unsubscribe()
@@ -156,7 +156,7 @@ class IngestService:
             if isinstance(error, ContractError | HeldError):
                 _log.warning("message refused", error=str(error))
                 self.refused.note(str(error))
-            await refuse(context, error)
+            await abort_with(context, error)
         except TimeoutError:
             self._count_refused("silent")
             await context.abort(grpc.StatusCode.UNAVAILABLE, _SILENT)
@@ -166,7 +166,7 @@ class IngestService:
             await context.abort(grpc.StatusCode.UNAVAILABLE, stream.ending.value)
 
     async def _enter(self, context: Context) -> SourceStream:
-        """Take the Hello, take over from an older stream of the source, answer with the watermark."""
+        """Handle the Hello: replace an older stream of the source, answer with the watermark."""
         if self._draining:
             await context.abort(grpc.StatusCode.UNAVAILABLE, Ending.DRAINING.value)
         self._admission.check_stream(self._entering + len(self._streams))
@@ -182,7 +182,7 @@ class IngestService:
         if not isinstance(body, bytes):
             raise GapError("the stream ended before its Hello")
         self._admission.check_memory(len(body))
-        batch = parse(body)
+        batch = parse_message(body)
         if not batch.HasField("hello"):
             raise GapError("the stream does not begin with a Hello; send one with seq 0 first")
         check_batch(BatchColumns(batch, body), body)
@@ -221,14 +221,14 @@ class IngestService:
     def _admit(self, source: Source, context: Context, size: int) -> SourceStream:
         stream = SourceStream(source, context)
         live = self._registry.get(source.epoch)
-        with describe(self._journal.path):
+        with journal_errors(self._journal.path):
             stream.hold = self._door.admit(
                 source, None if live is None else live.source, size, lambda: stream.end(Ending.OUSTED)
             )
         return stream
 
     async def _compare(self, source: Source, hello: Hello, watermark: int) -> None:
-        """Find out whether the state has gone back to before what the source had acknowledgements for."""
+        """Detect that the state is older than what was acknowledged to the source."""
         if hello.acknowledged <= watermark:
             return
         live = self._registry.get(source.epoch)
@@ -240,7 +240,7 @@ class IngestService:
             await self._losses.forgotten(source, max(1, hello.acknowledged_entries - held))
         except PenstockError as error:
             # It is counted no more: the source begins a new epoch.
-            _log.warning("a loss could not be written", epoch=source.epoch, error=str(error))
+            _log.warning("source loss not written", epoch=source.epoch, error=str(error))
 
     def _leave(self, stream: SourceStream) -> None:
         self._door.leave(stream.hold, goodbye=stream.goodbye)
@@ -261,18 +261,18 @@ class IngestService:
         pace = TokenBucket(SOURCE_BYTES_PER_SECOND, SOURCE_BURST_BYTES)
         while (body := await stream.next()) is not None:
             arrived = time.monotonic()
-            async with self._hand.hold(len(body)):
-                watermark = await self._take(stream, body)
+            async with self._in_processing.reserve(len(body)):
+                watermark = await self._handle_message(stream, body)
             if watermark is not None:
                 await self._acknowledge(stream, watermark)
                 self._observe_ack(time.monotonic() - arrived)
-            if (pause := pace.owe(len(body))) > 0:
+            if (pause := pace.debt(len(body))) > 0:
                 await asyncio.sleep(pause)
 
-    async def _take(self, stream: SourceStream, body: bytes) -> int | None:
-        """Take one message; returns the watermark once it is committed, None if it is none to be acknowledged."""
+    async def _handle_message(self, stream: SourceStream, body: bytes) -> int | None:
+        """Handle one message; return the watermark once it is committed, None for one without acknowledgement."""
         self._admission.check_memory(len(body))
-        batch = parse(body)
+        batch = parse_message(body)
         contents = BatchColumns(batch, body)
         check_batch(contents, body)
         epoch = stream.source.epoch
@@ -298,20 +298,20 @@ class IngestService:
     def _pauses_changed(self) -> None:
         for stream in self._streams.values():
             if self._pauses.is_paused(stream.source.key) is not stream.paused:
-                telling = asyncio.ensure_future(self._tell_pause(stream))
+                telling = asyncio.ensure_future(self._send_pause(stream))
                 self._telling.add(telling)
                 telling.add_done_callback(self._telling.discard)
 
-    async def _tell_pause(self, stream: SourceStream) -> None:
-        """Acknowledge again what stands, for the sake of the pause."""
+    async def _send_pause(self, stream: SourceStream) -> None:
+        """Send the current watermark again, with the pause."""
         try:
             await self._acknowledge(stream, self._journal.watermark(stream.source.epoch))
         except Exception as error:  # noqa: BLE001  (a stream that cannot be written to is ending; its handler says why)
-            _log.debug("a pause could not be told", epoch=stream.source.epoch, error=str(error))
+            _log.debug("pause not sent", epoch=stream.source.epoch, error=str(error))
 
 
 def _reason(error: PenstockError) -> str:
-    """Return why a message or a stream was not taken, in a word, for the metrics."""
+    """Return the metric label of a refusal."""
     if isinstance(error, LimitError):
         return error.limit
     return next((word for kind, word in _REASONS.items() if isinstance(error, kind)), "error")

@@ -1,4 +1,4 @@
-"""Which source may come in: no other process holds its engine or its epoch, and there is room. Its only IO is a look-up."""
+"""Admission of a source: no other process holds its engine or its epoch, and there is room. Its only IO is a look-up."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import HeldError, LimitError
 from penstock.agent.ingest.admission import Admission
-from penstock.agent.model import AGENT_PROCESS, ENGINE_CORE
+from penstock.agent.model import AGENT_PROCESS
 from penstock.agent.sources import EngineOwners
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SourceAdmission:
-    """Checks each source that has said hello.
+    """Checks each source after its Hello.
 
     Args:
         stored: returns the source of an epoch that the journal knows, None if it does not.
@@ -39,7 +40,7 @@ class SourceAdmission:
     def admit(
         self, source: Source, live: Source | None, size: int, oust: Callable[[], None]
     ) -> Ownership | None:
-        """Let *source* in, whose Hello came in a message of *size* bytes.
+        """Admit *source*, whose Hello came in a message of *size* bytes.
 
         Args:
             live: the source of the same epoch that is or was connected in this life of the agent.
@@ -69,11 +70,11 @@ class SourceAdmission:
         return hold
 
     def leave(self, hold: Ownership | None, *, goodbye: bool = False) -> None:
-        """Note that the stream of a source has ended; *goodbye* if it said so."""
+        """Release the engine of a source whose stream has ended, after a *goodbye* or without."""
         if hold is not None:
             self._holders.leave(hold, goodbye=goodbye)
 
 
 def _is_another(known: Source, source: Source) -> bool:
-    """Tell whether *source* is not the process that *known*, of the same epoch, is: that may be the agent's own."""
+    """Return whether *source* is another process than *known*, which has the same epoch and may be the agent's own."""
     return known.process == AGENT_PROCESS or known.credential not in (b"", source.credential)

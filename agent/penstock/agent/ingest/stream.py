@@ -1,4 +1,4 @@
-"""One source's stream: who sends, and what its handler has to look at besides the next message."""
+"""The stream of one source, and the events that its handler waits for besides messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ending(Enum):
 
 @dataclass(slots=True, eq=False)
 class SourceStream:
-    """A stream whose Hello was taken.
+    """A stream after its Hello.
 
     Attributes:
         context: the call.
@@ -51,14 +51,14 @@ class SourceStream:
     _reader: asyncio.Task[object] | None = None
 
     def end(self, ending: Ending) -> None:
-        """End the stream after the message that its handler has in hand."""
+        """End the stream after its current message."""
         self.ending = self.ending or ending
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
 
     async def next(self) -> bytes | None:
-        """Return the next message; None if the sender has ended, or :meth:`end` was called."""
+        """Return the next message; None after the sender's end or :meth:`end`."""
         if self.ending is not None:
             return None
         handler = self._reader = asyncio.current_task()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.agent.journal.batch_parser import parse
-from penstock.agent.journal.connection import MAX_INTEGER, connect_reader, describe
+from penstock.agent.journal.batch_parser import parse_batch
+from penstock.agent.journal.connection import MAX_INTEGER, connect_reader, journal_errors
 from penstock.agent.journal.index_keys import event_request_ids
 from penstock.agent.journal.journal import Journal
 from penstock.agent.journal.read_budget import STEP_SECONDS, ReadBudget
@@ -18,7 +18,7 @@ __all__ = [
     "ReadBudget",
     "Reader",
     "connect_reader",
-    "describe",
     "event_request_ids",
-    "parse",
+    "journal_errors",
+    "parse_batch",
 ]

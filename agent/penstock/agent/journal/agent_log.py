@@ -1,11 +1,11 @@
-"""What the agent itself writes into its log about an engine."""
+"""Batches that the agent itself writes into the log about an engine."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.agent.model import AGENT_PROCESS, EngineKey, Source
 from penstock.proto import SCHEMA_VERSION, __version__
@@ -13,13 +13,11 @@ from penstock.proto import SCHEMA_VERSION, __version__
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.agent.journal.journal import Journal
-
 
 def agent_source(agent_epoch: int, key: EngineKey) -> Source:
     """Return the source under which the agent writes about the engine *key*.
 
-    One for each engine, so that whatever counts or traces by a batch's source attributes it rightly.
+    One for each engine, so that counters and traces attribute its batches to the engine.
     """
     text = f"{agent_epoch}\0{key.server}\0{key.engine}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -32,10 +30,19 @@ def agent_source(agent_epoch: int, key: EngineKey) -> Source:
     )
 
 
-class AgentLog:
-    """Gives out the numbers of the agent's own batches, one at a time."""
+class SourceLog(Protocol):
+    """The part of the journal that is used here."""
 
-    def __init__(self, journal: Journal) -> None:
+    agent_epoch: int
+
+    async def open_source(self, source: Source) -> int:
+        """Return the watermark of *source*."""
+
+
+class AgentLog:
+    """Assigns the numbers of the agent's own batches, one at a time."""
+
+    def __init__(self, journal: SourceLog) -> None:
         self._journal = journal
         self._turn = asyncio.Lock()
 
@@ -44,7 +51,7 @@ class AgentLog:
         """Yield the source and the number of the next batch about *key*, to be appended inside or not at all.
 
         Raises:
-            FullError: too much waits, or the disk is full.
+            FullError: the queue or the disk is full.
             StateError: the journal is closed.
 
         """

@@ -1,4 +1,4 @@
-"""From the bytes of the log back to batches; what a bad disk has spoilt costs itself, and is noted."""
+"""Parses batches of the log; a damaged one is left out and counted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_NOTED = 100_000
 
 
 def logged_of(row: Sequence[Any]) -> LoggedBatch:
-    """Return a row of :data:`BATCH_COLUMNS`; without a body if that, or the row, is spoilt."""
+    """Return a row of :data:`BATCH_COLUMNS`; without a body if the row is damaged."""
     number, epoch, seq, received, body, packed = row
     try:
         return LoggedBatch(number, unsigned(epoch), int(seq), int(received), unpack(body, packed))
@@ -35,14 +35,14 @@ def logged_of(row: Sequence[Any]) -> LoggedBatch:
 
 
 def event_of(body: bytes) -> Event | None:
-    """Return an event that lies by itself; None if a bad disk has spoilt it."""
+    """Return an event that is stored on its own; None if it is damaged."""
     try:
         return Event.FromString(body)
     except (DecodeError, TypeError):
         return None
 
 
-def parse(logged: LoggedBatch) -> Batch:
+def parse_batch(logged: LoggedBatch) -> Batch:
     """Return the batch.
 
     Raises:
@@ -73,12 +73,12 @@ class BatchParser:
         self.unreadable: set[int] = set()
 
     def parse(self, logged: LoggedBatch) -> Batch:
-        """Return the batch; an empty one in the place of one that cannot be read."""
+        """Return the batch; an empty one instead of a damaged one."""
         try:
-            return parse(logged)
+            return parse_batch(logged)
         except DamagedError as error:
             if not self.unreadable:
-                _log.warning("a damaged batch of the log is left out", batch=logged.id, error=str(error))
+                _log.warning("damaged batch of the log left out", batch=logged.id, error=str(error))
             if len(self.unreadable) < _MAX_NOTED:
                 self.unreadable.add(logged.id)
             return Batch()

@@ -1,7 +1,4 @@
-"""How a batch lies on disk: compressed where that helps, which is four fifths of the bytes of a usual one.
-
-Either way with a checksum: what a bad disk has spoilt is to be told from a batch.
-"""
+"""The bytes of a batch on disk: compressed if that saves space (four fifths of a usual batch), with a checksum either way."""
 
 from __future__ import annotations
 
@@ -14,15 +11,9 @@ if TYPE_CHECKING or sys.version_info < (3, 14):
 else:
     from compression import zstd
 
-PLAIN: Final = 0
-ZLIB: Final = 1
-"""What agents of journals before schema 4 wrote."""
-ZSTD: Final = 2
-CHECKED: Final = 3
-"""As it came; its CRC-32 is in the bits above these two. An older agent, which does not know it, reads it as plain."""
-
-_MANNER_BITS = 2
-_MANNER = (1 << _MANNER_BITS) - 1
+CHECKED: Final = 0
+"""Stored as it came; its CRC-32 is in the bits above the lowest."""
+ZSTD: Final = 1
 
 # Below it the ids, which nothing shortens, are most of it.
 _WORTH_IT = 512
@@ -38,23 +29,23 @@ _NO_LARGER: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 21}
 
 
 def pack(body: bytes) -> tuple[bytes, int]:
-    """Return what to store, and how it lies there."""
+    """Return the bytes to store and the value of ``batches.packed``."""
     if _WORTH_IT <= len(body) <= _MAX_BODY:
         packed = zstd.compress(body, options=_FAST)
         if len(packed) < len(body):
             return packed, ZSTD
-    return body, zlib.crc32(body) << _MANNER_BITS | CHECKED
+    return body, _checked(body)
 
 
 def unpack(stored: bytes, packed: int) -> bytes:
-    """Undo :func:`pack`; what a bad disk has spoilt comes back empty, as no batch is."""
-    try:
-        if packed == ZSTD:
+    """Undo :func:`pack`; damaged bytes return empty, which no batch is."""
+    if packed == ZSTD:
+        try:
             return zstd.ZstdDecompressor(options=_NO_LARGER).decompress(stored, _MAX_BODY)
-        if packed == ZLIB:
-            return zlib.decompressobj().decompress(stored, _MAX_BODY)
-    except (zstd.ZstdError, zlib.error):
-        return b""
-    if packed & _MANNER == CHECKED and packed >> _MANNER_BITS != zlib.crc32(stored):
-        return b""
-    return stored
+        except zstd.ZstdError:
+            return b""
+    return stored if packed == _checked(stored) else b""
+
+
+def _checked(body: bytes) -> int:
+    return zlib.crc32(body) << 1 | CHECKED

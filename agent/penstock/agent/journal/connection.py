@@ -1,4 +1,4 @@
-"""Connections to the journal's database, and its errors as sentences."""
+"""Connections to the journal's database, and the mapping of its errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WRAP = 1 << 64
 
 
 def blob(value: object) -> bytes:
-    """Return what a column holds, which takes any type, if it is bytes.
+    """Return a column's value, which SQLite does not type, as bytes.
 
     Raises:
         DamagedError: it is not.
@@ -34,7 +34,7 @@ def blob(value: object) -> bytes:
 
 
 def whole(value: object) -> int:
-    """Return what a column holds if it is a whole number.
+    """Return a column's value as an integer.
 
     Raises:
         DamagedError: it is not.
@@ -67,7 +67,7 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
-    """Open a connection for writing in autocommit mode; a transaction begins where the code says so.
+    """Open a connection for writing in autocommit mode; transactions are explicit.
 
     With the *mode* ``rw`` the file must be there.
 
@@ -89,7 +89,7 @@ def connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
 
 
 def limit_to(database: sqlite3.Connection, budget: Budget) -> None:
-    """Hold the database's file and its write-ahead log to *budget*."""
+    """Limit the database's file and its write-ahead log to *budget*."""
     database.execute(f"PRAGMA wal_autocheckpoint = {budget.checkpoint_pages}")
     # What the write-ahead log keeps on disk after a burst.
     database.execute(f"PRAGMA journal_size_limit = {budget.wal}")
@@ -97,12 +97,12 @@ def limit_to(database: sqlite3.Connection, budget: Budget) -> None:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """Open a connection for reading what is there."""
+    """Open a read-only connection to an existing database."""
     return _open(path, "ro")
 
 
 @contextmanager
-def describe(path: Path) -> Iterator[None]:
+def journal_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors, and damage, into a :class:`StateError` that names the file.
 
     It is an `UnwritableError` if the disk is to blame.

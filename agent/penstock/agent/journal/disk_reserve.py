@@ -1,4 +1,4 @@
-"""A file that holds disk space for bad times: given up, it lets a full disk's log be trimmed."""
+"""A file that reserves disk space: released, it leaves room to trim the log on a full disk."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class DiskReserve:
         self._size = size
         self.held = False
 
-    def take(self) -> None:
-        """Take the space, if it is there."""
+    def acquire(self) -> None:
+        """Allocate the space, if the disk has it."""
         try:
             handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
@@ -29,12 +29,12 @@ class DiskReserve:
             finally:
                 os.close(handle)
         except OSError:
-            self.give_up()
+            self.release()
             return
         self.held = True
 
-    def give_up(self) -> None:
-        """Let the space go."""
+    def release(self) -> None:
+        """Free the space."""
         self.held = False
         try:
             self._path.unlink(missing_ok=True)

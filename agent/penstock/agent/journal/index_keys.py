@@ -1,4 +1,4 @@
-"""What the journal finds batches by: the kinds of their events, and the requests that they name.
+"""Index keys of a batch: the kinds of its events and the requests that it names.
 
 Why a kind has one row in a batch and a request a hash: ``docs/decisions/0003-requests-are-indexed-by-a-hash.md``.
 """
@@ -82,7 +82,7 @@ def request_ids(contents: BatchColumns) -> set[str]:
 
 
 def request_key(request_id: str) -> int:
-    """Return what a request is found by: 32 bits of its id. Others may have the same."""
+    """Return the index key of a request: 32 bits of its id. Keys collide."""
     return crc32(request_id.encode())
 
 

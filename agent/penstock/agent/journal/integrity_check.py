@@ -1,11 +1,11 @@
-"""What every start reads of the journal before it trusts it: a check of the whole file would take seconds a gigabyte."""
+"""The check of the journal at every start; SQLite's own check of the whole file would take seconds a gigabyte."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from penstock.agent.journal.connection import unsigned
-from penstock.agent.journal.sources import source_from_blob
+from penstock.agent.journal.source_encoding import decode_source
 from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def prove(database: sqlite3.Connection) -> None:
-    """Read what every start needs.
+    """Read the tables that every start needs.
 
     Raises:
-        DamagedError: something is there that the agent never wrote; SQLite and the parsers of what it holds have errors of their own.
+        DamagedError: a value that the agent never writes; SQLite and the parsers raise their own errors.
 
     """
     for table in ("meta", "folds", "cursors", "pruned", "open_deferrals"):
@@ -24,7 +24,7 @@ def prove(database: sqlite3.Connection) -> None:
     for epoch, hello, *counts in database.execute(
         "SELECT epoch, hello, watermark, last_seen_unix_nano, last_batch FROM sources"
     ):
-        source_from_blob(unsigned(epoch), hello)
+        decode_source(unsigned(epoch), hello)
         if not all(isinstance(count, int) for count in counts):
             raise DamagedError(f"the watermark of epoch {unsigned(epoch)} is no number")
     for table, key in (("batches", "id"), ("kinds", "kind"), ("runs", "first"), ("buckets", "id")):
@@ -36,17 +36,16 @@ def prove(database: sqlite3.Connection) -> None:
             raise DamagedError(f"the counters stand at batch {counted} of {last}")
 
 
-def check_version(database: sqlite3.Connection, known: int) -> None:
-    """Find a version that no agent wrote: each notes its own, of which *known* is this one's, in the content, too.
+def check_version(database: sqlite3.Connection) -> None:
+    """Compare the schema's version in the file's header with the one that is stored in the content.
 
     Raises:
-        DamagedError: the header does not fit the content.
+        DamagedError: they differ.
 
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if database.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'meta'").fetchone() == (0,):
         return
     row = database.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-    # An upgrade that was interrupted has a header that is ahead of the content.
-    if row is not None and (version < row[0] or row[0] <= known < version):
+    if row is not None and row[0] != version:
         raise DamagedError(f"its header says schema {version}, its content {row[0]}")

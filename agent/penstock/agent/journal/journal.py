@@ -1,26 +1,26 @@
-"""The journal as the daemon's loop sees it."""
+"""The durable log, as the daemon uses it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from penstock.agent.batch import BatchColumns
 from penstock.agent.journal import recovery, schema
 from penstock.agent.journal.agent_log import AgentLog
-from penstock.agent.journal.connection import connect, describe, limit_to
+from penstock.agent.journal.commands import Append, Open
+from penstock.agent.journal.connection import connect, journal_errors, limit_to
 from penstock.agent.journal.disk_reserve import FILE as RESERVE_FILE
 from penstock.agent.journal.disk_reserve import DiskReserve
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.request_index import RequestIndex
 from penstock.agent.journal.retention import Retention, Usage
-from penstock.agent.journal.transaction import Appended, Transaction
+from penstock.agent.journal.transaction import Appended
 from penstock.agent.journal.wal_checkpointer import WalCheckpointer
 from penstock.agent.journal.writer import Writer
-from penstock.agent.state import DEFAULT_LIMIT, DatabaseFiles, spoils_a_start, words_of
+from penstock.agent.state import DEFAULT_LIMIT, DatabaseFiles, error_text, is_bad_state
 
 if TYPE_CHECKING:
     import sqlite3
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from penstock.agent.journal.writer import Command
+    from penstock.agent.journal.commands import Command
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -37,33 +37,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
-class _Append:
-    source: Source
-    contents: BatchColumns
-    body: bytes
-    future: asyncio.Future[Appended]
-    size: int
-
-    def run(self, transaction: Transaction) -> Appended:
-        return transaction.append(self.source, self.contents.batch, self.body, time.time_ns(), self.contents)
-
-
-@dataclass(slots=True)
-class _Open:
-    source: Source
-    future: asyncio.Future[int]
-    size: int = 0
-
-    def run(self, transaction: Transaction) -> int:
-        return transaction.open_source(self.source, time.time_ns())
-
-
 def _call(callback: OnCommit, batch_id: int, source: Source, contents: BatchColumns) -> None:
     try:
         callback(batch_id, source, contents)
     except Exception:  # noqa: BLE001  (the batch is committed: its sender gets the acknowledgement in any case)
-        _log.exception("a committed batch was not taken up", batch=batch_id, epoch=source.epoch)
+        _log.exception("a callback failed on a committed batch", batch=batch_id, epoch=source.epoch)
 
 
 class Journal:
@@ -73,10 +51,10 @@ class Journal:
         path: the database's file.
         created_unix_nano: when this state was created; counters count from there.
         agent_epoch: random identity of this state, for what the agent itself writes into the log.
-        own: for what the agent itself writes.
-        lost_batches: batches of the log that damage has taken, over all lives of this state.
-        damage: a sentence, once the database has turned out to be damaged: nothing is appended any more.
-        whereabouts: whether its files are where they were.
+        own: writes the agent's own batches.
+        lost_batches: batches that were lost to damage, over all lives of this state.
+        damage: a sentence, once damage is found; nothing is appended after that.
+        whereabouts: watches its files and restores them if they are removed.
 
     """
 
@@ -96,7 +74,7 @@ class Journal:
         requests = RequestIndex(database)
         self._retention = Retention(database, budget, requests)
         reserve = DiskReserve(path.with_name(RESERVE_FILE), budget.reserve)
-        reserve.take()
+        reserve.acquire()
         self.whereabouts = DatabaseFiles(path, self._reopen, claim)
         self._checkpointer = (
             WalCheckpointer(path, lambda: self.whereabouts.restored) if budget.checkpoints_beside else None
@@ -109,7 +87,7 @@ class Journal:
             reserve=reserve,
             group_bytes=budget.transaction,
             damaged=self._note_damage,
-            settle=self.whereabouts.settle,
+            settle=self.whereabouts.restore_if_moved,
             after=self._checkpointer.wait_if_slow if self._checkpointer is not None else lambda: None,
         )
 
@@ -125,23 +103,23 @@ class Journal:
     ) -> Journal:
         """Open or create the journal in *state_dir*; its state belongs to the pod *pod_uid*, where that is known.
 
-        All files in *state_dir* together have *limit* bytes. *claim* sees that the directory is there and this agent's.
-        A damaged journal is set aside (``state.corrupt-<time>``); with *salvages* the new one begins with what can be read of it.
+        All files in *state_dir* together have *limit* bytes. *claim* verifies that the directory exists and belongs to this agent.
+        A damaged journal is set aside (``state.corrupt-<time>``); with *salvages* the new one starts with what can be read of it.
 
         Raises:
             StateError: one sentence, for a directory or a file that cannot be used.
 
         """
         path = state_dir / schema.FILE
-        with describe(path):
+        with journal_errors(path):
             # What is there, and then what can be read of it.
             for _ in range(2):
                 try:
                     return cls._attempt(state_dir, pod_uid, limit, claim, salvages=salvages)
                 except Exception as error:
-                    if not spoils_a_start(error):
+                    if not is_bad_state(error):
                         raise
-                    recovery.mark(path, words_of(error))
+                    recovery.mark_damaged(path, error_text(error))
             return cls._attempt(state_dir, pod_uid, limit, claim, salvages=False)
 
     @classmethod
@@ -158,8 +136,8 @@ class Journal:
             raise
 
     def mark_damaged(self, reason: str) -> None:
-        """Let the next :meth:`open` set it aside."""
-        recovery.mark(self.path, reason)
+        """Mark it, so that the next :meth:`open` sets it aside."""
+        recovery.mark_damaged(self.path, reason)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call *callback* (batch id, source, batch) on the loop for each new batch.
@@ -177,14 +155,14 @@ class Journal:
         return self._writer.watermarks.get(epoch, 0)
 
     async def open_source(self, source: Source) -> int:
-        """Note that *source* has connected; returns its watermark, after everything that was appended before.
+        """Record that *source* has connected; return its watermark, after all earlier appends.
 
         Raises:
-            FullError: too much waits, or the disk is full.
+            FullError: the queue or the disk is full.
             StateError: the journal is closed.
 
         """
-        command = _Open(source, asyncio.get_running_loop().create_future())
+        command = Open(source, asyncio.get_running_loop().create_future())
         self._writer.put(command)
         return await command.future
 
@@ -198,13 +176,13 @@ class Journal:
 
         Raises:
             GapError: its number is not the next one.
-            FullError: too much waits, or the disk is full; nothing was written.
+            FullError: the queue or the disk is full; nothing was written.
             StateError: the journal is closed.
 
         """
         if source.epoch not in self._writer.watermarks:
             await self.open_source(source)
-        command = _Append(
+        command = Append(
             source,
             contents or BatchColumns(batch),
             body,
@@ -215,8 +193,8 @@ class Journal:
         return (await command.future).watermark
 
     def _done(self, results: list[tuple[Command, Any]]) -> None:
-        """Hand the results of a transaction to the loop, all at once; on the writer's thread."""
-        pairs = [(command, result) for command, result in results if isinstance(command, _Append | _Open)]
+        """Pass the results of a transaction to the loop at once; on the writer's thread."""
+        pairs = [(command, result) for command, result in results if isinstance(command, Append | Open)]
         if not pairs:
             return
         try:
@@ -224,9 +202,9 @@ class Journal:
         except RuntimeError:
             return  # The loop has ended; what is committed is committed.
 
-    def _resolve(self, pairs: list[tuple[_Append | _Open, Any]]) -> None:
+    def _resolve(self, pairs: list[tuple[Append | Open, Any]]) -> None:
         for command, result in pairs:
-            if isinstance(command, _Append) and isinstance(result, Appended) and result.batch_id:
+            if isinstance(command, Append) and isinstance(result, Appended) and result.batch_id:
                 for callback in self._on_commit:
                     _call(callback, result.batch_id, command.source, command.contents)
             if command.future.done():
@@ -240,7 +218,7 @@ class Journal:
         """Return a reader with a connection of its own, which reads no batch any more once *stopped* returns True.
 
         Raises:
-            StateError: it cannot be read; or its files are gone, and will be put back within a second.
+            StateError: it cannot be read; or its files are gone and will be restored within a second.
 
         """
         return Reader(self.path, stopped, self.whereabouts, self._note_damage)
@@ -264,10 +242,10 @@ class Journal:
         """Return the fold's last saved state and the batch it stands at."""
         return None if self._fold is None else (int(self._fold[0]), bytes(self._fold[1]))
 
-    def begin_anew(self) -> None:
-        """Say that counters begin again now, because the saved ones cannot be used and the log is not whole."""
+    def restart_counting(self) -> None:
+        """Restart counting now, because the saved counters cannot be used and the log is incomplete."""
         now = self.created_unix_nano = time.time_ns()
-        self._writer.put_latest("created", lambda transaction: transaction.begin_anew(now))
+        self._writer.put_latest("created", lambda transaction: transaction.restart_counting(now))
 
     def save_cursor(self, name: str, low: int, exported: int) -> None:
         """Queue a cursor's position; a later call replaces one that waits."""
@@ -277,12 +255,12 @@ class Journal:
 
     @property
     def error(self) -> str:
-        """Why nothing can be written at present; empty while all is well."""
+        """Why writes fail at present; empty while they succeed."""
         return self._writer.error
 
     @property
     def usage(self) -> Usage:
-        """What it holds, of what it may, and what it has given up."""
+        """Its size, its limit, and what was deleted."""
         return self._retention.usage
 
     @property
@@ -291,14 +269,14 @@ class Journal:
         return self._retention.blocked
 
     def _note_damage(self, text: str) -> None:
-        """Remember that the database is damaged; on any thread."""
+        """Record that the database is damaged; on any thread."""
         if not self.damage:
             _log.critical("the journal is damaged; the next start sets it aside", error=text)
             try:
                 self.mark_damaged(text)
             except OSError as error:
-                _log.warning("the damage could not be marked", error=str(error))
-        self.damage = f"the journal is damaged ({text}); the next start sets it aside and goes on with what can be read of it"
+                _log.warning("the journal could not be marked as damaged", error=str(error))
+        self.damage = f"the journal is damaged ({text}); the next start sets it aside and continues with what can be read of it"
 
     @property
     def alive(self) -> bool:
@@ -319,10 +297,10 @@ class Journal:
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._writer.close()
-        self.whereabouts.forget()
+        self.whereabouts.unwatch()
 
     def _reopen(self, path: Path) -> sqlite3.Connection:
-        """Open the files that were put back; on the writer's thread."""
+        """Open the restored files; on the writer's thread."""
         database = connect(path, "rw")
         try:
             limit_to(database, self._budget)

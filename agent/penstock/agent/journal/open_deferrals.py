@@ -1,4 +1,4 @@
-"""What a transaction does to the deferrals that are open: those that begin and end in it are never written."""
+"""Open deferrals of one transaction. A deferral that starts and ends in it is not written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class OpenDeferrals:
-    """Follows the events of a transaction, in the order of the log. Pure.
+    """Collects the starts and ends of a transaction's deferrals, in the order of the log. Pure.
 
     What is in the table for anything of ``ended`` or ``closed`` goes first, then :meth:`begun` is written.
 
@@ -26,8 +26,8 @@ class OpenDeferrals:
         self.closed: list[tuple[int, str]] = []
         self._begun: dict[tuple[int, str], dict[int, tuple[Event, int]]] = {}
 
-    def follow(self, epoch: int, batch_id: int, contents: BatchColumns) -> None:
-        """Take the events of one batch."""
+    def add_batch(self, epoch: int, batch_id: int, contents: BatchColumns) -> None:
+        """Add the events of one batch."""
         groups = contents.groups
         # Where each ended last in this batch.
         ended: dict[tuple[str, int], int] = {}
@@ -51,13 +51,13 @@ class OpenDeferrals:
                 if closed.get(request_id, -1) < place and ended.get((request_id, reason), -1) < place:
                     self._begun.setdefault((epoch, request_id), {})[reason] = (event, batch_id)
 
-    def forget(self, epoch: int) -> None:
-        """Drop what a source that is gone has begun."""
+    def drop_source(self, epoch: int) -> None:
+        """Drop the deferrals of a source that has ended."""
         for key in [key for key in self._begun if key[0] == epoch]:
             del self._begun[key]
 
     def begun(self) -> list[tuple[int, str, int, bytes, int]]:
-        """Return (epoch, request, reason, the start as bytes, its batch) of what has begun and not ended."""
+        """Return the rows of deferrals that have started and not ended: epoch, request, reason, serialized start, batch."""
         return [
             (epoch, request_id, reason, start.SerializeToString(), batch_id)
             for (epoch, request_id), reasons in self._begun.items()

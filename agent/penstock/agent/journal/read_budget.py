@@ -1,4 +1,4 @@
-"""How much of the log one question may read, and for how long."""
+"""The budget of one query: bytes of the log, and time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 DEFAULT_BYTES = 64 << 20
 
 STEP_SECONDS = 2.0
-"""Of a step of a question. Bytes alone bound no time: what is done with an entry of 30 bytes takes as long as with one of a kilobyte."""
+"""Time of one step of a query. Bytes alone do not bound it: an entry of 30 bytes takes as long as one of a kilobyte."""
 
 
 class ReadBudget:
-    """Bytes of batches, and time; the batch that goes beyond them is read, none after it.
+    """Bytes of batches, and time. The batch that exceeds it is read, none after it.
 
     Args:
         size: bytes.
@@ -39,12 +39,12 @@ class ReadBudget:
         self._end = clock() + seconds
         self.cut = False
 
-    def take(self, size: int) -> None:
-        """Note that a batch of *size* bytes was read."""
+    def consume(self, size: int) -> None:
+        """Count a batch of *size* bytes that was read."""
         self._left -= size
 
     @property
     def ends(self) -> bool:
-        """Whether nothing more may be read; to be asked when there is more."""
+        """Whether the budget is used up; asked only when there is more to read."""
         self.cut = self.cut or self._left <= 0 or self._clock() >= self._end
         return self.cut

@@ -1,217 +1,39 @@
-"""Reading the log, each reader on a read-only connection of its own."""
+"""Searching the log by request, by kind and by time."""
 
 from __future__ import annotations
 
 import heapq
-import sqlite3
-import sys
-from contextlib import closing
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from google.protobuf.message import DecodeError
-from penstock.agent.batch import BatchColumns, with_kinds
-from penstock.agent.errors import ImpossibleError
-from penstock.agent.journal.batch_parser import BATCH_COLUMNS, BatchParser, event_of, logged_of
-from penstock.agent.journal.connection import MAX_INTEGER, connect_reader, describe, signed, unsigned, whole
+from penstock.agent.batch import BatchColumns, typed_events
+from penstock.agent.journal.connection import (
+    MAX_INTEGER,
+    whole,
+)
 from penstock.agent.journal.index_keys import KIND_NUMBERS, event_request_ids, request_ids, request_key
-from penstock.agent.journal.lookup import Lookup
+from penstock.agent.journal.log_reader import BATCH_QUERY, LogReader
 from penstock.agent.journal.read_budget import STEP_SECONDS, ReadBudget
-from penstock.agent.journal.sources import source_from_blob
-from penstock.agent.state import DamagedError, is_damage, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-    from pathlib import Path
-    from typing import Self
+    from collections.abc import Collection, Iterator
 
-    from penstock.agent.model import LoggedBatch, Source
-    from penstock.agent.state import DatabaseFiles
-    from penstock.proto.v1.events_pb2 import Event
+    from penstock.agent.model import LoggedBatch
     from penstock.proto.v1.ingest_pb2 import Batch
 
-_BATCH = f"SELECT {BATCH_COLUMNS} FROM batches"  # noqa: S608  (constants)
-# Of the newest batches, when the beginning of an id is looked for: some 500,000 entries, and a quarter of a second.
-_LOOKED_THROUGH_BYTES = 64 << 20
+# Of the newest batches, when ids are searched by prefix: some 500,000 entries, and a quarter of a second.
+_SEARCHED_BYTES = 64 << 20
 # Above the ids of all batches.
 _NO_BATCH = (1 << 63) - 1
 
 
-class OpenDeferral(NamedTuple):
-    """The start of a deferral that has not ended."""
-
-    epoch: int
-    start: Event
-
-
-class SourceRow(NamedTuple):
-    """What the journal knows of a source; ``closed`` after a goodbye or a loss."""
-
-    source: Source
-    watermark: int
-    last_seen_unix_nano: int
-    closed: bool
-    last_batch: int
-
-
-class Reader:
-    """Sees what is committed when a method is called. One thread at a time.
-
-    Args:
-        path: of the journal.
-        stopped: asked before each batch; once it returns True, reading one raises ImpossibleError.
-        whereabouts: of the journal's files; after they were put back, a reader that follows the log goes on in the new ones.
-        damaged: told what SQLite says, where it finds that the file is damaged and this reader is used in a ``with``.
-
-    Raises:
-        StateError: it cannot be read; or its files are gone, and will be put back within a second.
-
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        stopped: Callable[[], bool] = lambda: False,
-        whereabouts: DatabaseFiles | None = None,
-        damaged: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._path = path
-        self._stopped = stopped
-        self._whereabouts = whereabouts
-        self._damaged = damaged
-        self._parser = BatchParser()
-        self._open()
-
-    def _open(self) -> None:
-        restored = 0
-        if self._whereabouts is not None:
-            restored = self._whereabouts.restored
-            self._whereabouts.check()
-        with describe(self._path):
-            self._database = connect_reader(self._path)
-        self._restored = restored
-        self._lookup = Lookup(self._database)
-
-    def _follow(self) -> None:
-        """See that what is open is where the log goes on."""
-        if self._whereabouts is not None and self._whereabouts.restored != self._restored:
-            old = self._database
-            self._open()
-            old.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Close the connection."""
-        self.close()
-        if error is not None and is_damage(error):
-            self._damaged(words_of(error))
-
-    def close(self) -> None:
-        """Close the connection; a reader that is closed cannot be used again."""
-        self._database.close()
-
-    def parse(self, logged: LoggedBatch) -> Batch:
-        """Return the batch; an empty one in the place of one that a bad disk has spoilt, which :attr:`unreadable` counts."""
-        return self._parser.parse(logged)
-
-    @property
-    def unreadable(self) -> int:
-        """How many different batches could not be parsed so far."""
-        return len(self._parser.unreadable)
-
-    def first(self) -> int:
-        """Return the id of the oldest batch; 0 if there is none."""
-        return self._number("SELECT min(id) FROM batches")
-
-    def last(self) -> int:
-        """Return the id of the newest batch; 0 if there is none."""
-        self._follow()
-        return self._number("SELECT max(id) FROM batches")
-
-    def _number(self, query: str, values: Sequence[int | str] = ()) -> int:
-        row = self._database.execute(query, values).fetchone()
-        return int(row[0]) if row is not None and row[0] is not None else 0
-
-    def _batches(self, query: str, values: Sequence[int | str] = ()) -> Generator[LoggedBatch, None, None]:
-        """Yield what *query* finds, one in memory at a time."""
-        with closing(self._database.execute(query, values)) as rows:
-            for row in rows:
-                if self._stopped():
-                    raise ImpossibleError("the agent is stopping; ask again")
-                yield logged_of(row)
-
-    def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
-        """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*.
-
-        Raises:
-            DamagedError: they do not ascend; who goes on from the last one would go in a circle.
-
-        """
-        self._follow()
-        found: list[LoggedBatch] = []
-        query = f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?"
-        with closing(self._batches(query, (after, limit))) as logged:
-            for batch in logged:
-                if batch.id <= after:
-                    raise DamagedError(f"batch {batch.id} of the log comes after {after}")
-                after = batch.id
-                found.append(batch)
-                max_bytes -= len(batch.body)
-                if max_bytes <= 0:
-                    break
-        return found
-
-    def source(self, epoch: int) -> Source | None:
-        """Return the source of an epoch; None if it is not known, or a bad disk has spoilt what is."""
-        row = self._database.execute("SELECT hello FROM sources WHERE epoch = ?", (signed(epoch),)).fetchone()
-        try:
-            return None if row is None else source_from_blob(epoch, row[0])
-        except DecodeError:
-            return None
-
-    def sources(self) -> list[Source]:
-        """Return all sources, in the order in which they were first seen."""
-        return [row.source for row in self.source_rows()]
-
-    def source_rows(self) -> list[SourceRow]:
-        """Return all sources with what the journal knows of them, in the order in which they were first seen."""
-        rows = self._database.execute(
-            "SELECT epoch, hello, watermark, last_seen_unix_nano, closed_unix_nano IS NOT NULL, last_batch FROM sources"
-            " ORDER BY opened_unix_nano, rowid"
-        )
-        return [
-            SourceRow(
-                source_from_blob(unsigned(epoch), hello), watermark, last_seen, bool(closed), last_batch
-            )
-            for epoch, hello, watermark, last_seen, closed, last_batch in rows
-        ]
-
-    def ends_with_goodbye(self, row: SourceRow) -> bool:
-        """Tell whether a source's newest batch is its goodbye; False if that is gone from the log, or damaged."""
-        try:
-            logged = self.batch(row.last_batch)
-        except sqlite3.Error as error:
-            if is_damage(error):
-                return False
-            raise
-        return logged is not None and self.parse(logged).HasField("goodbye")
-
-    def is_open(self, epoch: int) -> bool:
-        """Tell whether a source has connected, and since then neither said goodbye nor was found lost."""
-        query = "SELECT count(*) FROM sources WHERE epoch = ? AND closed_unix_nano IS NULL"
-        return self._number(query, (signed(epoch),)) > 0
-
-    def batch(self, number: int) -> LoggedBatch | None:
-        """Return one batch; None if it is gone."""
-        return next(iter(list(self._batches(f"{_BATCH} WHERE id = ?", (number,)))), None)
+class Reader(LogReader):
+    """A :class:`LogReader` that searches, too."""
 
     def request_batch_ids(self, request_id: str, before: int = _NO_BATCH) -> Iterator[int]:
         """Yield the ids of the batches before *before* that may name the request by any of its ids, the newest first.
 
-        Some are about another one, whose id has the same hash.
+        Some are about other requests, whose ids have the same key.
         """
         return reversed(self._lookup.batches(request_key(request_id), before))
 
@@ -238,7 +60,7 @@ class Reader:
             if logged is None:
                 continue
             # Also for one that only has the hash: it was read.
-            allowance.take(len(logged.body))
+            allowance.consume(len(logged.body))
             # Of one that is spoilt its index says that it named the request.
             if text in logged.body or not logged.body:
                 yield logged
@@ -249,13 +71,13 @@ class Reader:
         The newest batches are looked through, 64 MiB of them or two seconds; no further than it takes.
         """
         found: set[str] = set()
-        text, allowance = prefix.encode(), ReadBudget(_LOOKED_THROUGH_BYTES, STEP_SECONDS)
-        for logged in self._batches(f"{_BATCH} ORDER BY id DESC"):
+        text, allowance = prefix.encode(), ReadBudget(_SEARCHED_BYTES, STEP_SECONDS)
+        for logged in self._batches(f"{BATCH_QUERY} ORDER BY id DESC"):
             if text in logged.body or not logged.body:
                 found.update(
                     name for name in request_ids(BatchColumns(self.parse(logged))) if name.startswith(prefix)
                 )
-            allowance.take(len(logged.body))
+            allowance.consume(len(logged.body))
             if allowance.ends or len(found) >= limit:
                 break
         return sorted(found)[:limit]
@@ -323,23 +145,8 @@ class Reader:
                 return
             logged = self.batch(number)
             if logged is not None:
-                allowance.take(len(logged.body))
+                allowance.consume(len(logged.body))
                 yield logged
-
-    def open_deferrals(self, epoch: int, limit: int = 10_000) -> tuple[list[OpenDeferral], int]:
-        """Return at most *limit* deferrals of a source that have not ended, and how many there are in all."""
-        rows = self._database.execute(
-            "SELECT start FROM open_deferrals WHERE epoch = ? LIMIT ?", (signed(epoch), limit)
-        )
-        deferrals = [OpenDeferral(epoch, start) for (body,) in rows if (start := event_of(body)) is not None]
-        return deferrals, self._number(
-            "SELECT count(*) FROM open_deferrals WHERE epoch = ?", (signed(epoch),)
-        )
-
-    def cursor(self, name: str) -> tuple[int, int]:
-        """Return the cursor's (low, exported); (0, 0) if it was never saved."""
-        row = self._database.execute("SELECT low, exported FROM cursors WHERE name = ?", (name,)).fetchone()
-        return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
 def _batch_id(row: tuple[object]) -> int:
@@ -348,7 +155,7 @@ def _batch_id(row: tuple[object]) -> int:
 
 def _places(batch: Batch, kinds: frozenset[int], since_unix_nano: int, request_id: str = "") -> Iterator[int]:
     """Yield the indexes of a batch's events of *kinds*, about *request_id* where one is given; the last first."""
-    events = with_kinds(batch)
+    events = typed_events(batch)
     for pos in range(len(events) - 1, -1, -1):
         kind, event = events[pos]
         if (

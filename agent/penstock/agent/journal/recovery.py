@@ -1,4 +1,4 @@
-"""A damaged journal: how it is marked, set aside and replaced by what can be read of it."""
+"""Recovery of a damaged journal: it is marked, set aside, and replaced by what can be read of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 from penstock.agent.journal import disk_reserve
 from penstock.agent.journal.salvage import Salvage
 from penstock.agent.journal.schema import FILE
-from penstock.agent.state import is_unwritable, set_aside, size_of, spoils_a_start
+from penstock.agent.state import is_bad_state, is_unwritable, set_aside, size_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ _MODE = 0o600
 _SHARE = 16
 
 
-def mark(path: Path, reason: str) -> None:
-    """Let the next :func:`replace_damaged` set the journal at *path* aside, in this life or the next."""
+def mark_damaged(path: Path, reason: str) -> None:
+    """Mark the journal at *path*, so that the next :func:`replace_damaged` sets it aside."""
     _marker(path).touch(_MODE)
     _marker(path).write_text(reason, errors="replace")
 
@@ -61,17 +61,17 @@ def _put_back(place: Path, path: Path, reason: str) -> None:
     place.rmdir()
     # Without the mark the next start meets the damage again.
     with suppress(OSError):
-        mark(path, reason)
+        mark_damaged(path, reason)
 
 
 def _salvage(damaged: Path, path: Path, limit: int) -> str:
-    """Return what was kept, in words; empty if the journal begins anew."""
+    """Return a text about what was kept; empty if the journal starts empty."""
     written = _written(path)
     size = max(limit // _SHARE, (limit - size_of(damaged.parent)) // 2)
     try:
         said = Salvage(damaged, written, size).run()
     except Exception as error:
-        if is_unwritable(error) and not spoils_a_start(error):
+        if is_unwritable(error) and not is_bad_state(error):
             written.unlink(missing_ok=True)
             raise
         # A new journal is better than none.
@@ -94,13 +94,13 @@ def _marker(path: Path) -> Path:
 
 
 def _damage_of(path: Path) -> str:
-    """Return what is known to be wrong before it is opened; empty for nothing."""
+    """Return the damage that is known before it is opened; empty for none."""
     if _marker(path).exists():
         return _marker(path).read_text(errors="replace") or "an earlier life of the agent found damage in it"
     return "it is empty" if _was_cut_to_nothing(path) else ""
 
 
 def _was_cut_to_nothing(path: Path) -> bool:
-    """Tell whether a journal was here of which nothing is left: to SQLite an empty file is a new database."""
+    """Return whether the file was truncated to nothing: to SQLite an empty file is a new database."""
     beside = (path.with_name(disk_reserve.FILE), path.with_name(f"{path.name}-wal"))
     return path.exists() and not size_of(path) and any(size_of(place) for place in beside)

@@ -1,4 +1,4 @@
-"""The index of requests on the writer's side: what is recent is moved into runs, what is gone from the log is dropped."""
+"""The index of requests: the writer moves recent keys into runs and drops deleted batches; readers look keys up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.agent.journal.connection import blob
-from penstock.agent.journal.request_index_format import BUCKETS, RUN_BATCHES, RUN_KEYS, make_run
+from penstock.agent.journal.request_index_format import (
+    BUCKETS,
+    RUN_BATCHES,
+    RUN_KEYS,
+    batches_in,
+    bucket_of,
+    holds,
+    make_run,
+    pack_keys,
+    passes,
+    unpack_keys,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -15,7 +26,7 @@ _KEY_BYTES = 4
 
 
 class RequestIndex:
-    """Keeps what is not in a run yet below a run's size; on the writer's thread."""
+    """The writer's side: moves recent keys into runs. On the writer's thread."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -24,8 +35,8 @@ class RequestIndex:
         self._changed = False
         self._measure()
 
-    def use(self, database: sqlite3.Connection) -> None:
-        """Go on with another connection to the same content."""
+    def set_connection(self, database: sqlite3.Connection) -> None:
+        """Use another connection to the same content."""
         self._database = database
 
     def _measure(self) -> None:
@@ -36,7 +47,7 @@ class RequestIndex:
         self._changed = False
 
     def added(self, last: int, keys: int) -> None:
-        """Note that batches up to *last* were committed, with so many keys."""
+        """Count the *keys* of committed batches up to *last*."""
         if keys:
             self._keys += keys
             self._first = self._first or last
@@ -84,7 +95,7 @@ class RequestIndex:
         return rows
 
     def drop(self, through: int) -> None:
-        """Delete what is known of batches up to *through*, inside of the caller's transaction; a run goes with its last one."""
+        """Delete the keys of batches up to *through*, inside the caller's transaction; a run is deleted with its last batch."""
         if self._database.execute("DELETE FROM recent WHERE batch <= ?", (through,)).rowcount:
             # Or not, if the caller's transaction fails.
             self._changed = True
@@ -94,3 +105,82 @@ class RequestIndex:
             [(first * BUCKETS, first * BUCKETS + BUCKETS - 1) for (first,) in gone],
         )
         self._database.executemany("DELETE FROM runs WHERE first = ?", gone)
+
+
+# Of the filter of recent keys: less than one of a hundred passes it by chance.
+_BITS = 24
+_SHIFT = 32 - _BITS
+
+
+class _Recent:
+    """Keys that are in no run yet, with a filter: most look-ups are about new requests."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._begin()
+
+    def _begin(self) -> None:
+        self._at = self._held = 0
+        self._bits = bytearray(1 << (_BITS - 3))
+
+    def find(self, key: int) -> list[int]:
+        if self._held > 2 * RUN_KEYS:
+            # Most of them have moved into runs.
+            self._begin()
+        self._read_new()
+        bit = key >> _SHIFT
+        if not self._bits[bit >> 3] & (1 << (bit & 7)):
+            return []
+        wanted = pack_keys((key,))
+        rows = self._database.execute("SELECT batch, keys FROM recent")
+        return [batch for batch, keys in rows if wanted in blob(keys) and holds(keys, key)]
+
+    def _read_new(self) -> None:
+        """Add the keys of batches since the last look-up to the filter."""
+        bits = self._bits
+        rows = self._database.execute(
+            "SELECT batch, keys FROM recent WHERE batch > ? ORDER BY batch", (self._at,)
+        )
+        for batch, stored in rows:
+            keys = unpack_keys(blob(stored))
+            for key in keys:
+                bits[key >> (_SHIFT + 3)] |= 1 << (key >> _SHIFT & 7)
+            self._at = batch
+            self._held += len(keys)
+
+
+class RequestLookup:
+    """The readers' side: finds the batches of a key. Keeps the filters of all runs in memory: 20 MiB for a log of 1 GiB."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._recent = _Recent(database)
+        # The runs' filters, by the first batch of each.
+        self._runs: dict[int, bytes] = {}
+        self._newest = 0
+
+    def batches(self, key: int, before: int) -> list[int]:
+        """Return the batches before *before* that name *key*, ascending."""
+        # The recent ones first: a batch that moves into a run meanwhile is found in both, and not in none.
+        found = set(self._recent.find(key))
+        self._read_new()
+        for first, passing in self._runs.items():
+            if first < before and passes(passing, key):
+                row = self._database.execute(
+                    "SELECT body FROM buckets WHERE id = ?", (first * BUCKETS + bucket_of(key),)
+                ).fetchone()
+                if row is not None:
+                    found.update(batches_in(first, blob(row[0]), key))
+        return sorted(batch for batch in found if batch < before)
+
+    def _read_new(self) -> None:
+        # In one statement: between two, the oldest may go.
+        rows = self._database.execute(
+            "SELECT first, passing, (SELECT min(first) FROM runs) FROM runs WHERE first > ? ORDER BY first",
+            (self._newest,),
+        ).fetchall()
+        if not rows:
+            return
+        self._newest, _, oldest = rows[-1]
+        self._runs = {first: passing for first, passing in self._runs.items() if first >= oldest}
+        self._runs.update({first: blob(passing) for first, passing, _ in rows})

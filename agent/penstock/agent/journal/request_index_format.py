@@ -1,9 +1,9 @@
-"""How the index of requests lies on disk: keys of a batch as they come, later many batches' in one run. Pure.
+"""The request index on disk: the keys of a batch, and later those of many batches in one run. Pure.
 
 A *run* holds the keys of many batches that follow each other, in 256 buckets by a key's first eight bits. In a bucket come the
-keys first, then their batches, counted from the run's first one, so that a look is one search through a few hundred keys.
-Its filter says of most keys that are not in a run that they are not.
-Why it is so: ``docs/decisions/0012-requests-are-indexed-in-runs.md``.
+keys first, then their batches, counted from the run's first one, so that a look-up is one search through a few hundred keys.
+Its filter excludes most keys that are not in the run.
+See ``docs/decisions/0012-requests-are-indexed-in-runs.md``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RUN_KEYS: Final = 144 << 10
 """Keys of a run: 576 in a bucket, which fill a page of the database and do not overflow it."""
 
 RUN_BATCHES: Final = 1 << 16
-"""Numbers of batches that a run can tell apart."""
+"""Distinct batch numbers of a run."""
 
 BUCKETS: Final = 256
 
@@ -55,7 +55,7 @@ def pack_keys(keys: Iterable[int]) -> bytes:
 
 
 def unpack_keys(stored: bytes) -> array[int]:
-    """Undo :func:`pack_keys`; what a bad disk has cut is left out."""
+    """Undo :func:`pack_keys`; a truncated last key is left out."""
     keys = array("I", stored[: len(stored) - len(stored) % _KEY_BYTES])
     if sys.byteorder == "big":
         keys.byteswap()
@@ -63,7 +63,7 @@ def unpack_keys(stored: bytes) -> array[int]:
 
 
 def holds(stored: bytes, key: int) -> bool:
-    """Tell whether *key* is among the packed keys of a batch."""
+    """Return whether *key* is among the packed keys of a batch."""
     return any(True for _ in places(stored, key))
 
 
@@ -111,7 +111,7 @@ def bucket_of(key: int) -> int:
 
 
 def passes(passing: bytes, key: int) -> bool:
-    """Tell whether *key* may be in the run of a filter; if not, it is not."""
+    """Return whether *key* may be in the run of a filter; False is certain."""
     bit = key >> (_KEY_BITS - (len(passing) * 8 - 1).bit_length())
     return passing[bit >> 3] & (0x80 >> (bit & 7)) != 0
 

@@ -1,4 +1,4 @@
-"""What keeps the log within its budget: the oldest batches go, and sources that nothing is left of."""
+"""Retention: deletes the oldest batches at the budget, and closed sources without batches."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 TRACES = "traces"
-"""The cursor that tells what the trace export has delivered."""
+"""The cursor of the trace export."""
 
 MAX_CLOSED_SOURCES = 10_000
-"""Sources that have ended and left nothing in the log, of which the watermarks are kept."""
+"""Closed sources without batches whose watermarks are kept."""
 
 # Of the limit, for those; what a source says of itself may be long.
 _SHARE_OF_CLOSED = 32
 
 # What lies far below its mark is not looked at after each commit: that would cost as much as the commit.
-_LOOK_SECONDS = 0.05
+_MEASURE_SECONDS = 0.05
 # Of a batch in the file and the indexes, for each byte of its body, at most; and for the batch itself.
 _SWELL = 4
 _BATCH_BYTES = 1_024
@@ -38,7 +38,7 @@ _SOURCES_A_CHECK = 256
 
 
 class Usage(NamedTuple):
-    """How the journal stands.
+    """The size of the journal.
 
     Attributes:
         used_bytes: in use in the database's file.
@@ -59,7 +59,7 @@ class Usage(NamedTuple):
 
 
 class Retention:
-    """Deletes the oldest of the log; on the writer's thread.
+    """Deletes the oldest batches; on the writer's thread.
 
     Only what the saved metrics have counted may go: a counter never loses what was acknowledged. What the trace
     export has not delivered yet goes too, when nothing else is left, and is counted: the other choice, to take in
@@ -75,25 +75,25 @@ class Retention:
         self._requests = requests
         self._budget = budget
         self._opened = 0
-        self._looked = 0.0
+        self._measured = 0.0
         self._grown = 0
-        self._unexported_told = False
+        self._unexported_logged = False
         self.blocked = False
         self.usage = Usage()
         self.measure()
 
-    def use(self, database: sqlite3.Connection) -> None:
-        """Go on with another connection to the same content."""
+    def set_connection(self, database: sqlite3.Connection) -> None:
+        """Use another connection to the same content."""
         self._database = database
 
     @property
     def full(self) -> bool:
-        """Whether nothing more may be appended, because nothing may go."""
+        """Whether appends are refused, because nothing may be deleted."""
         return self.blocked and self.usage.used_bytes >= self._budget.stop
 
     def measure(self) -> None:
-        """Look at the file again."""
-        self._looked, self._grown = time.monotonic(), 0
+        """Measure the file."""
+        self._measured, self._grown = time.monotonic(), 0
         size = self._number("PRAGMA page_size")
         pages, free = self._number("PRAGMA page_count"), self._number("PRAGMA freelist_count")
         pruned, unexported = self._database.execute("SELECT batches, unexported FROM pruned").fetchone()
@@ -105,7 +105,7 @@ class Retention:
         return int(row[0]) if row is not None and row[0] is not None else 0
 
     def opened(self, count: int) -> None:
-        """Note that *count* sources were seen for the first time."""
+        """Count sources that were seen for the first time."""
         self._opened += count
 
     def step(self, appended: int, size: int) -> bool:
@@ -120,7 +120,7 @@ class Retention:
         if (
             usage.used_bytes + self._grown < self._budget.high
             and usage.file_bytes <= self._budget.full
-            and time.monotonic() - self._looked < _LOOK_SECONDS
+            and time.monotonic() - self._measured < _MEASURE_SECONDS
         ):
             return False
         self.measure()
@@ -138,7 +138,7 @@ class Retention:
         return self._number("PRAGMA auto_vacuum") > 0 and self._number("PRAGMA freelist_count") > 0
 
     def make_room(self) -> bool:
-        """Delete some of the log's oldest batches that nothing needs any more; False if there are none.
+        """Delete some of the oldest batches that are counted and exported; False if there are none.
 
         Raises:
             sqlite3.Error: there is not even room to delete.
@@ -179,7 +179,7 @@ class Retention:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             raise
-        self._tell(unexported, exported)
+        self._log_unexported(unexported, exported)
         return True
 
     def _oldest(self, last: int, count: int) -> list[int]:
@@ -208,17 +208,17 @@ class Retention:
         self._database.execute("DELETE FROM open_deferrals WHERE batch <= ?", (through,))
         self._database.execute("DELETE FROM batches WHERE id <= ?", (through,))
 
-    def _tell(self, unexported: int, exported: int) -> None:
-        if unexported and not self._unexported_told:
+    def _log_unexported(self, unexported: int, exported: int) -> None:
+        if unexported and not self._unexported_logged:
             _log.error(
-                "the log is at its limit and the trace backend is behind: the oldest traces are given up",
+                "the log is at its limit and the trace backend is behind: the oldest traces are dropped",
                 exported=exported,
                 limit_bytes=self._budget.limit,
             )
-        self._unexported_told = unexported > 0
+        self._unexported_logged = unexported > 0
 
     def forget_sources(self) -> list[int]:
-        """Now and then, forget the longest ended of the sources that nothing is left of; returns their epochs."""
+        """Delete the closed sources without batches that are over the limit; return their epochs. Most calls do nothing."""
         if self._opened < _SOURCES_A_CHECK:
             return []
         self._opened = 0

@@ -1,4 +1,4 @@
-"""What can still be read of a damaged journal, in a new one: counters, watermarks, and the newest of the log.
+"""Salvages a damaged journal into a new one: counters, watermarks, and the newest batches.
 
 Nothing is taken over that is not proven: a batch by its checksum, its epoch and its number, a source by its Hello, the counters
 by the checksum of their dump. What was lost is counted, so that counters which cannot go on begin anew.
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 from penstock.agent.batch import BatchColumns
-from penstock.agent.journal.batch_parser import BATCH_COLUMNS, logged_of, parse
+from penstock.agent.journal.batch_parser import BATCH_COLUMNS, logged_of, parse_batch
 from penstock.agent.journal.connection import connect, connect_reader, unsigned
 from penstock.agent.journal.index_keys import kind_rows, request_keys
 from penstock.agent.journal.request_index_format import pack_keys
-from penstock.agent.journal.schema import migrate
-from penstock.agent.journal.sources import source_from_blob
+from penstock.agent.journal.schema import create_schema
+from penstock.agent.journal.source_encoding import decode_source
 from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
@@ -59,18 +59,18 @@ class Salvage:
         self._short = 0
 
     def run(self) -> str:
-        """Read and write; returns what was kept and what was lost, in words; empty if there is nothing to go on from."""
+        """Read and write; return a text about what was kept and lost, empty if nothing was kept."""
         with closing(connect_reader(self._damaged)) as old, closing(connect(self._target)) as new:
             # A file that is shorter than it says, or has a table that nobody knows, is read as far as it goes; rows that are
             # cut are found, and not read as others.
             old.execute("PRAGMA writable_schema = ON")
             old.execute("PRAGMA cell_size_check = ON")
-            migrate(new)
+            create_schema(new)
             new.execute("BEGIN")
-            self._take_meta(old, new)
+            self._copy_meta(old, new)
             sources = self._sources(old)
             self._epochs = dict.fromkeys((row[0] for row in sources), (0, 0))
-            oldest, last = self._take_batches(old, new)
+            oldest, last = self._copy_batches(old, new)
             self._put_sources(new, sources)
             said = self._account(old, new, oldest, last)
             new.execute("COMMIT")
@@ -80,7 +80,7 @@ class Salvage:
             os.fsync(file)
         return said if self._kept or self._counted else ""
 
-    def _take_meta(self, old: sqlite3.Connection, new: sqlite3.Connection) -> None:
+    def _copy_meta(self, old: sqlite3.Connection, new: sqlite3.Connection) -> None:
         for key in ("created_unix_nano", "agent_epoch", "lost_batches"):
             for (value,) in _some(old, "SELECT value FROM meta WHERE key = ?", (key,)):
                 if isinstance(value, int) and value > 0:
@@ -102,12 +102,12 @@ class Salvage:
         for row in newest_first(old, columns, "sources", "epoch"):
             epoch, hello, *counts, closed = row
             with suppress(*_DAMAGE):
-                source_from_blob(unsigned(epoch), hello)
+                decode_source(unsigned(epoch), hello)
                 if all(map(_is_count, counts)) and (closed is None or _is_count(closed)):
                     found.append(row)
         return found
 
-    def _take_batches(self, old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
+    def _copy_batches(self, old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
         """Keep the batches of known sources, the newest first; returns the numbers of the oldest and the newest one kept."""
         until, oldest, newest = self._clock() + _SECONDS, 0, 0
         for row in newest_first(old, BATCH_COLUMNS, "batches", "id"):
@@ -129,21 +129,21 @@ class Salvage:
         return oldest, newest
 
     def _proven(self, row: Sequence[Any]) -> BatchColumns | None:
-        """Return what a batch holds; None if it is not as it was stored, or its source is not known."""
+        """Return the contents of a batch; None if it is damaged or its source is unknown."""
         number, epoch, _, received, *_ = row
         if epoch not in self._epochs or number <= 0 or not _is_count(received):
             return None
         with suppress(*_DAMAGE, IndexError):
             logged = logged_of(row)
-            contents = BatchColumns(parse(logged), logged.body)
-            # Of a batch without a checksum, as older agents wrote them, this may be what fails.
+            contents = BatchColumns(parse_batch(logged), logged.body)
+            # They read what parsing alone does not.
             kind_rows(contents), request_keys(contents)
             return contents
         return None
 
     def _put_sources(self, new: sqlite3.Connection, sources: Sequence[tuple[Any, ...]]) -> None:
         for epoch, hello, watermark, opened, seen, closed in sources:
-            source = source_from_blob(unsigned(epoch), hello)
+            source = decode_source(unsigned(epoch), hello)
             highest, newest = self._epochs[epoch]
             self._short += max(0, watermark - highest)
             new.execute(
@@ -152,7 +152,7 @@ class Salvage:
             )  # fmt: skip
 
     def _account(self, old: sqlite3.Connection, new: sqlite3.Connection, oldest: int, last: int) -> str:
-        """Note how much of the log is missing, and where readers stand; returns it in words."""
+        """Store how much of the log is missing and the cursors; return it as a text."""
         for (number,) in _some(old, "SELECT seq FROM sqlite_sequence WHERE name = 'batches'"):
             if _is_count(number) and number <= max(last, self._counted) + _MOST_MISSING:
                 last = max(last, number)
@@ -161,7 +161,7 @@ class Salvage:
             new.execute("DELETE FROM folds")
         new.execute("DELETE FROM sqlite_sequence WHERE name = 'batches'")
         new.execute("INSERT INTO sqlite_sequence VALUES ('batches', ?)", (last,))
-        gone = self._take_places(old, new, last)
+        gone = self._copy_positions(old, new, last)
         lost = max(0, last - gone - self._kept, 0 if gone else self._short)
         new.execute(
             "INSERT INTO meta VALUES ('lost_batches', ?) ON CONFLICT (key) DO UPDATE SET value = value + excluded.value",
@@ -170,8 +170,8 @@ class Salvage:
         since = f" (from number {oldest})" if oldest else ""
         return f"{self._kept} of {last - gone} batches of the log were kept{since}; {self._counters(new, last, whole=not (lost or gone))}"
 
-    def _take_places(self, old: sqlite3.Connection, new: sqlite3.Connection, last: int) -> int:
-        """Take over what was deleted on purpose, where the trace export stands, and who waits; returns how many batches were deleted."""
+    def _copy_positions(self, old: sqlite3.Connection, new: sqlite3.Connection, last: int) -> int:
+        """Copy the count of pruned batches, the export's cursor and the open deferrals; return the count."""
         gone = unexported = 0
         for batches, late in _some(old, "SELECT batches, unexported FROM pruned"):
             if _is_count(batches) and _is_count(late) and late <= batches <= last:
@@ -180,18 +180,18 @@ class Salvage:
         for low, exported in _some(old, "SELECT low, exported FROM cursors WHERE name = 'traces'"):
             if _is_count(low) and _is_count(exported) and max(low - 1, exported) <= last:
                 new.execute("INSERT INTO cursors VALUES ('traces', ?, ?)", (low, exported))
-        self._take_deferrals(old, new)
+        self._copy_deferrals(old, new)
         return gone
 
     def _counters(self, new: sqlite3.Connection, last: int, *, whole: bool) -> str:
-        """Say what becomes of the counters."""
+        """Return a text about the counters."""
         if not self._counted:
             return f"the counters are made again from {'the whole log' if whole else 'these, and begin anew'}"
         (kept,) = new.execute("SELECT count(*) FROM batches WHERE id > ?", (self._counted,)).fetchone()
         missing = last - self._counted - kept
         return f"the counters go on{f' without {missing} of those' if missing else ' and miss none'}"
 
-    def _take_deferrals(self, old: sqlite3.Connection, new: sqlite3.Connection) -> None:
+    def _copy_deferrals(self, old: sqlite3.Connection, new: sqlite3.Connection) -> None:
         for row in _some(old, "SELECT epoch, request_id, reason, start, batch FROM open_deferrals"):
             if row[0] in self._epochs and isinstance(row[3], bytes):
                 new.execute("INSERT OR IGNORE INTO open_deferrals VALUES (?, ?, ?, ?, ?)", row)
@@ -235,7 +235,7 @@ def _one(database: sqlite3.Connection, query: str, highest: int) -> tuple[bool, 
 
 
 def _fits(row: tuple[Any, ...], highest: int) -> bool:
-    """Tell whether a row can be one: a page that is gone may give a row of nothing."""
+    """Return whether a row is plausible: a lost page may yield a row of NULLs."""
     return isinstance(row[0], int) and row[0] <= highest and row[1] is not None
 
 

@@ -1,4 +1,4 @@
-"""The database's schema, its version, and how an older one is brought up to it."""
+"""The schema of the journal's database, and how the database is opened."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import StateError
 from penstock.agent.journal import disk_reserve
-from penstock.agent.journal.connection import connect, describe, limit_to
-from penstock.agent.journal.index_keys import request_key
+from penstock.agent.journal.connection import connect, journal_errors, limit_to
 from penstock.agent.journal.integrity_check import check_version, prove
-from penstock.agent.journal.request_index_format import pack_keys
-from penstock.agent.state import MIN_LIMIT, Budget, archive, size_of, spoils_a_start, trim
+from penstock.agent.state import MIN_LIMIT, Budget, archive_database, is_bad_state, size_of, trim_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,172 +20,100 @@ if TYPE_CHECKING:
 FILE = "journal.db"
 _MODE = 0o600
 
-# Step n brings a database of version n to n + 1. A step that was ever released never changes.
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+VERSION = 1
+"""``PRAGMA user_version`` of a journal; a database of any other version is refused."""
 
-    CREATE TABLE sources (
-        epoch INTEGER PRIMARY KEY,          -- two's complement of the wire's unsigned 64 bits
-        hello BLOB NOT NULL,
-        server TEXT NOT NULL,
-        engine TEXT NOT NULL,
-        process TEXT NOT NULL,
-        watermark INTEGER NOT NULL,
-        opened_unix_nano INTEGER NOT NULL,
-        last_seen_unix_nano INTEGER NOT NULL,
-        closed_unix_nano INTEGER            -- said goodbye, or was found lost
-    );
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
-    -- AUTOINCREMENT: an id is never used twice, even after the newest rows were deleted.
-    CREATE TABLE batches (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        epoch INTEGER NOT NULL,
-        seq INTEGER NOT NULL,
-        received_unix_nano INTEGER NOT NULL,
-        body BLOB NOT NULL
-    );
-    CREATE INDEX batches_received ON batches (received_unix_nano);
+CREATE TABLE sources (
+    epoch INTEGER PRIMARY KEY,          -- two's complement of the wire's unsigned 64 bits
+    hello BLOB NOT NULL,
+    server TEXT NOT NULL,
+    engine TEXT NOT NULL,
+    process TEXT NOT NULL,
+    watermark INTEGER NOT NULL,
+    opened_unix_nano INTEGER NOT NULL,
+    last_seen_unix_nano INTEGER NOT NULL,
+    closed_unix_nano INTEGER,           -- said goodbye, or was found lost
+    last_batch INTEGER NOT NULL         -- the newest batch: once it is deleted, the source may be forgotten
+);
 
-    -- kind is the number of the field in Event.body.
-    CREATE TABLE events (
-        kind INTEGER NOT NULL,
-        batch INTEGER NOT NULL,
-        pos INTEGER NOT NULL,
-        time_unix_nano INTEGER NOT NULL,
-        PRIMARY KEY (kind, batch, pos)
-    ) WITHOUT ROWID;
+-- AUTOINCREMENT: an id is never used twice, even after the newest rows were deleted.
+CREATE TABLE batches (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    epoch INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    received_unix_nano INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    packed INTEGER NOT NULL             -- how the body is stored: journal.compression
+);
+CREATE INDEX batches_received ON batches (received_unix_nano);
 
-    -- Which batches name a request, by any of its ids.
-    CREATE TABLE requests (
-        request_id TEXT NOT NULL,
-        batch INTEGER NOT NULL,
-        PRIMARY KEY (request_id, batch)
-    ) WITHOUT ROWID;
+-- Which batches hold events of a kind (the number of the field in Event.body), and the time of the newest of them.
+CREATE TABLE kinds (
+    kind INTEGER NOT NULL,
+    batch INTEGER NOT NULL,
+    newest_unix_nano INTEGER NOT NULL,
+    PRIMARY KEY (kind, batch)
+) WITHOUT ROWID;
 
-    -- Deferrals that have begun and not ended; start is the serialized event.
-    CREATE TABLE open_deferrals (
-        epoch INTEGER NOT NULL,
-        request_id TEXT NOT NULL,
-        reason INTEGER NOT NULL,
-        start BLOB NOT NULL,
-        PRIMARY KEY (epoch, request_id, reason)
-    ) WITHOUT ROWID;
+-- The keys of the requests that a batch names, until they move into a run; packed by journal.request_index_format.
+CREATE TABLE recent (batch INTEGER PRIMARY KEY, keys BLOB NOT NULL);
 
-    CREATE TABLE folds (
-        name TEXT PRIMARY KEY,
-        batch INTEGER NOT NULL,
-        body BLOB NOT NULL
-    ) WITHOUT ROWID;
+-- A run has the keys of the batches from its first to its last.
+CREATE TABLE runs (
+    first INTEGER PRIMARY KEY,
+    last INTEGER NOT NULL,
+    passing BLOB NOT NULL               -- a filter: most keys that are not in the run do not pass it
+);
+-- Its keys, each with its batch: id is first * 256 + the first eight bits of the keys.
+CREATE TABLE buckets (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 
-    CREATE TABLE cursors (
-        name TEXT PRIMARY KEY,
-        low INTEGER NOT NULL,
-        exported INTEGER NOT NULL
-    ) WITHOUT ROWID;
-    """,
-    """
-    -- The newest batch of the source: when that is gone from the log, the source may be forgotten.
-    ALTER TABLE sources ADD COLUMN last_batch INTEGER NOT NULL DEFAULT 0;
-    UPDATE sources SET last_batch = newest.id
-        FROM (SELECT epoch, max(id) AS id FROM batches GROUP BY epoch) AS newest
-        WHERE newest.epoch = sources.epoch;
+-- Deferrals that have begun and not ended; start is the serialized event, batch the one that holds it.
+CREATE TABLE open_deferrals (
+    epoch INTEGER NOT NULL,
+    request_id TEXT NOT NULL,
+    reason INTEGER NOT NULL,
+    start BLOB NOT NULL,
+    batch INTEGER NOT NULL,
+    PRIMARY KEY (epoch, request_id, reason)
+) WITHOUT ROWID;
 
-    -- Whether the body is compressed (zlib).
-    ALTER TABLE batches ADD COLUMN packed INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE folds (
+    name TEXT PRIMARY KEY,
+    batch INTEGER NOT NULL,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
 
-    -- The batch of the start.
-    ALTER TABLE open_deferrals ADD COLUMN batch INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE cursors (
+    name TEXT PRIMARY KEY,
+    low INTEGER NOT NULL,
+    exported INTEGER NOT NULL
+) WITHOUT ROWID;
 
-    -- What was deleted to stay within the limit; one row.
-    CREATE TABLE pruned (batches INTEGER NOT NULL, unexported INTEGER NOT NULL);
-    INSERT INTO pruned VALUES (0, 0);
-    """,
-    """
-    -- Which batches hold events of a kind, and when the newest of them happened.
-    CREATE TABLE kinds (
-        kind INTEGER NOT NULL,
-        batch INTEGER NOT NULL,
-        newest_unix_nano INTEGER NOT NULL,
-        PRIMARY KEY (kind, batch)
-    ) WITHOUT ROWID;
-    INSERT INTO kinds SELECT kind, batch, max(time_unix_nano) FROM events GROUP BY kind, batch;
-    DROP TABLE events;
-
-    -- Which batches name a request: by a hash of the id, which several may have.
-    ALTER TABLE requests RENAME TO named;
-    CREATE TABLE requests (
-        key INTEGER NOT NULL,
-        batch INTEGER NOT NULL,
-        PRIMARY KEY (key, batch)
-    ) WITHOUT ROWID;
-    INSERT OR IGNORE INTO requests SELECT request_key(request_id), batch FROM named ORDER BY 1, 2;
-    DROP TABLE named;
-    """,
-    """
-    -- From here on batches.packed is the number of what compressed the body (journal.packing): 1 is zlib, 2 zstd.
-
-    -- The keys of the requests that a batch names, until they move into a run; packed as journal.runs says.
-    CREATE TABLE recent (batch INTEGER PRIMARY KEY, keys BLOB NOT NULL);
-    INSERT INTO recent SELECT batch, pack_keys(key) FROM requests GROUP BY batch;
-    DROP TABLE requests;
-
-    -- A run has the keys of the batches from its first to its last.
-    CREATE TABLE runs (
-        first INTEGER PRIMARY KEY,
-        last INTEGER NOT NULL,
-        passing BLOB NOT NULL               -- tells of most keys that are not in it that they are not
-    );
-    -- Its keys, each with its batch: id is first * 256 + the first eight bits of the keys.
-    CREATE TABLE buckets (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
-    """,
-)
-VERSION = len(MIGRATIONS)
+-- What was deleted to stay within the limit; one row.
+CREATE TABLE pruned (batches INTEGER NOT NULL, unexported INTEGER NOT NULL);
+INSERT INTO pruned VALUES (0, 0);
+"""
 
 
-def _sort_beside(database: sqlite3.Connection) -> None:
-    """Let a step sort in files beside the database: a container may have no other place that can be written."""
-    path = database.execute("PRAGMA database_list").fetchone()[2]
-    if path:
-        directory = os.path.dirname(path).replace("'", "''")  # noqa: PTH120  (SQLite's own text)
-        database.execute(f"PRAGMA temp_store_directory = '{directory}'")
-
-
-class _PackKeys:
-    """SQLite's aggregate of the keys of one batch."""
-
-    def __init__(self) -> None:
-        self._keys: list[int] = []
-
-    def step(self, key: int) -> None:
-        self._keys.append(key)
-
-    def finalize(self) -> bytes:
-        return pack_keys(self._keys)
-
-
-def migrate(database: sqlite3.Connection, steps: tuple[str, ...] = MIGRATIONS) -> None:
-    """Bring the database to the version ``len(steps)``, each step in a transaction of its own.
+def create_schema(database: sqlite3.Connection) -> None:
+    """Create the tables in a database that is empty, in one transaction; leave one that has them as it is.
 
     Raises:
-        StateError: it was written by a newer version.
+        StateError: it is of another version.
 
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version > len(steps):
+    if version not in (0, VERSION):
         raise StateError(
-            f"the journal has schema {version}, this agent knows {len(steps)}; start the newer agent that wrote it, "
-            "or give --state-dir an empty directory"
+            f"the journal has schema {version} and this agent reads schema {VERSION} only; "
+            "move the state directory away, or give --state-dir an empty one"
         )
-    database.create_function("request_key", 1, request_key, deterministic=True)
-    database.create_aggregate("pack_keys", 1, _PackKeys)  # type: ignore[arg-type]  # typeshed knows integers only
-    if version < len(steps):
-        _sort_beside(database)
-    for number in range(version, len(steps)):
+    if not version:
         with contextlib.closing(database.cursor()) as cursor:
-            cursor.executescript(
-                f"BEGIN IMMEDIATE;{steps[number]};PRAGMA user_version = {number + 1};COMMIT;"
-            )
+            cursor.executescript(f"BEGIN IMMEDIATE;{_SCHEMA};PRAGMA user_version = {VERSION};COMMIT;")
 
 
 class Opened(NamedTuple):
@@ -204,16 +130,16 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
 
     Raises:
         StateError: one sentence, for a directory or a file that cannot be used.
-        DamagedError, sqlite3.Error, ValueError: it is damaged, see :func:`spoils_a_start`.
+        DamagedError, sqlite3.Error, ValueError: it is damaged, see :func:`is_bad_state`.
 
     """
     path = state_dir / FILE
-    with describe(path):
+    with journal_errors(path):
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             database = _open(path, pod_uid)
         except sqlite3.DatabaseError as error:
-            if not spoils_a_start(error) and path.with_name(disk_reserve.FILE).exists():
+            if not is_bad_state(error) and path.with_name(disk_reserve.FILE).exists():
                 # On a full disk even opening needs room; it is taken again when there is some.
                 path.with_name(disk_reserve.FILE).unlink()
             else:
@@ -230,7 +156,7 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
 
 def _share(state_dir: Path, limit: int) -> Budget:
     """Give the journal what the limit leaves it beside all other files."""
-    trim(state_dir, limit // 2)
+    trim_archive(state_dir, limit // 2)
     own = {FILE, f"{FILE}-wal", f"{FILE}-shm", disk_reserve.FILE}
     others = sum(size_of(place) for place in state_dir.iterdir() if place.name not in own)
     return Budget(max(MIN_LIMIT, limit - others))
@@ -240,16 +166,16 @@ def _open(path: Path, pod_uid: str) -> sqlite3.Connection:
     _make_private(path)
     database = connect(path)
     try:
-        check_version(database, VERSION)
-        migrate(database)
+        check_version(database)
+        create_schema(database)
         if _belongs_to_another(database, pod_uid):
             # Folds the write-ahead log into the file, so that one rename moves all of it.
             database.execute("PRAGMA journal_mode = DELETE")
             database.close()
-            archive(path)
+            archive_database(path)
             _make_private(path)
             database = connect(path)
-            migrate(database)
+            create_schema(database)
         # Without a change it writes nothing: the disk may be full.
         database.execute(
             "INSERT INTO meta VALUES ('schema', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"

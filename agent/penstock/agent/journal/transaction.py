@@ -1,4 +1,4 @@
-"""One write transaction: what happens to the tables for each command."""
+"""One write transaction: the changes of the tables for each command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.agent.journal.connection import signed
 from penstock.agent.journal.index_keys import kind_rows, request_keys
 from penstock.agent.journal.open_deferrals import OpenDeferrals
 from penstock.agent.journal.request_index_format import pack_keys
-from penstock.agent.journal.sources import source_to_blob
+from penstock.agent.journal.source_encoding import encode_source
 from penstock.agent.model import AGENT_PROCESS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MANY = 100
 
 
 class Appended(NamedTuple):
-    """What became of a batch; ``batch_id`` is 0 if it was there already."""
+    """The result of an append; ``batch_id`` is 0 for a batch that was stored before."""
 
     watermark: int
     batch_id: int
@@ -53,13 +53,13 @@ class Transaction:
         self.last = 0
 
     def open_source(self, source: Source, now: int) -> int:
-        """Note that *source* has connected; returns its watermark."""
+        """Record that *source* has connected; return its watermark."""
         self.opened += source.epoch not in self._committed
         self._database.execute(
             "INSERT INTO sources VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, 0)"
             " ON CONFLICT (epoch) DO UPDATE SET hello = excluded.hello,"
             " last_seen_unix_nano = excluded.last_seen_unix_nano, closed_unix_nano = NULL",
-            (signed(source.epoch), source_to_blob(source), *source.key, source.process, now, now),
+            (signed(source.epoch), encode_source(source), *source.key, source.process, now, now),
         )
         return self._watermark(source.epoch)
 
@@ -79,7 +79,7 @@ class Transaction:
     def append(
         self, source: Source, batch: Batch, body: bytes, now: int, contents: BatchColumns | None = None
     ) -> Appended:
-        """Append *batch* and all that the tables derive from it; *contents* is what was read of it already.
+        """Append *batch* and all that the tables derive from it; *contents* are its columns, if they were read already.
 
         Raises:
             GapError: its number is not the next one, or the source was never opened; nothing is written.
@@ -104,7 +104,7 @@ class Transaction:
             self._requests.append((batch_id, pack_keys(keys)))
             self.keys += len(keys)
             self.last = batch_id
-        self._waits.follow(signed(source.epoch), batch_id, contents)
+        self._waits.add_batch(signed(source.epoch), batch_id, contents)
         if source.process == AGENT_PROCESS:
             for _, event in contents.in_order(("source_lost",)):
                 self._close(event.source_lost.epoch, now)
@@ -116,7 +116,7 @@ class Transaction:
         self._database.execute(
             "UPDATE sources SET closed_unix_nano = ? WHERE epoch = ?", (now, signed(epoch))
         )
-        self._waits.forget(signed(epoch))
+        self._waits.drop_source(signed(epoch))
         self._database.execute("DELETE FROM open_deferrals WHERE epoch = ?", (signed(epoch),))
 
     def save_fold(self, batch_id: int, blob: bytes) -> None:
@@ -127,16 +127,16 @@ class Transaction:
         """Replace a cursor."""
         self._database.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?, ?)", (name, low, exported))
 
-    def begin_anew(self, now: int) -> None:
+    def restart_counting(self, now: int) -> None:
         """Replace the time from which the counters count."""
         self._database.execute("INSERT OR REPLACE INTO meta VALUES ('created_unix_nano', ?)", (now,))
 
     def probe(self, now: int) -> None:
-        """Write something, to see whether that works."""
+        """Write one value, to find out whether writes succeed."""
         self._database.execute("INSERT OR REPLACE INTO meta VALUES ('probed_unix_nano', ?)", (now,))
 
     def finish(self) -> None:
-        """Write what is gathered over the whole of it; the caller commits next."""
+        """Write what was collected over the transaction; the caller commits next."""
         write = self._database.executemany
         write("INSERT INTO kinds VALUES (?, ?, ?)", sorted(self._kinds))
         write("INSERT INTO recent VALUES (?, ?)", self._requests)
@@ -152,7 +152,7 @@ class Transaction:
         )
 
     def _end_waits(self) -> None:
-        """Delete the waits of earlier transactions that ended in this one."""
+        """Delete deferrals of earlier transactions that ended in this one."""
         ended, closed = self._waits.ended, self._waits.closed
         most = len(ended) + len(closed)
         if most > _MANY:

@@ -49,13 +49,13 @@ class WalCheckpointer:
         self._thread.start()
 
     def wait_if_slow(self) -> None:
-        """Wait for the end of a checkpoint that takes long; for the writer, after each commit."""
+        """Wait for a slow checkpoint to end; called by the writer after each commit."""
         if time.monotonic() - self._begun > _PATIENCE_SECONDS:
             with self._turn:
                 pass
 
     def close(self) -> None:
-        """End; blocks until a checkpoint that is under way is done. Idempotent."""
+        """Stop; blocks until a running checkpoint is done. Idempotent."""
         self._ending.set()
         self._thread.join()
 

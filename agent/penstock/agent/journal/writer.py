@@ -1,4 +1,4 @@
-"""The one thread that writes: everything that is queued goes into one transaction."""
+"""The writer thread: runs all queued commands in one transaction."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from penstock.agent.errors import FullError, PenstockError, StateError
+from penstock.agent.journal.commands import probe, run_command
 from penstock.agent.journal.transaction import Transaction
 from penstock.agent.state import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.agent.journal.commands import Command, Write
     from penstock.agent.journal.disk_reserve import DiskReserve
     from penstock.agent.journal.request_index import RequestIndex
     from penstock.agent.journal.retention import Retention
@@ -31,34 +33,12 @@ _MAX_GROUP = 512
 # batches. One source, which waits for its acknowledgement, never comes so soon.
 _APART_SECONDS = 0.003
 _RATE_OF_ERRORS = 30.0
-# While nothing can be written: how often that is tried without anybody asking.
+# While nothing can be written: how often a write is tried without a request.
 _PROBE_SECONDS = 2.0
 # While nothing is written: how often it is looked at whether the files are still there.
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 # SQLite's primary result codes: a write of the system's failed, the disk is full.
 _IO_ERROR, _FULL = 10, 13
-
-Write: TypeAlias = "Callable[[Transaction], None]"
-
-
-class Command(Protocol):
-    """Something to be done inside a transaction."""
-
-    size: int
-
-    def run(self, transaction: Transaction) -> Any:
-        """Do it; a PenstockError concerns only this command, and must come before its first write."""
-
-
-def _probe(transaction: Transaction) -> None:
-    transaction.probe(time.time_ns())
-
-
-def _run(command: Command, transaction: Transaction) -> Any:
-    try:
-        return command.run(transaction)
-    except PenstockError as error:
-        return error
 
 
 class Writer:
@@ -109,12 +89,12 @@ class Writer:
 
     @property
     def depth(self) -> int:
-        """How many commands wait."""
+        """Number of queued commands."""
         return len(self._queue)
 
     @property
     def alive(self) -> bool:
-        """False only after :meth:`close` or a bug."""
+        """Whether the thread runs; False only after :meth:`close` or a bug."""
         return self._thread.is_alive()
 
     def put(self, command: Command) -> None:
@@ -129,7 +109,7 @@ class Writer:
             if self._closing:
                 raise StateError("the journal is closed")
             if len(self._queue) >= MAX_QUEUED or self._queued_bytes + command.size > MAX_QUEUED_BYTES:
-                raise FullError(f"{len(self._queue)} batches wait for the disk; try again later")
+                raise FullError(f"{len(self._queue)} batches wait for the disk; retry later")
             self._queue.append(command)
             self._queued_bytes += command.size
             self._changed.notify()
@@ -172,14 +152,14 @@ class Writer:
         self._database.close()
 
     def _wait(self) -> None:
-        """Wait for something to do; what failed before is tried again by itself, but not at once."""
+        """Wait for work; what failed before is retried after a pause."""
         self._changed.wait_for(
             lambda: self._queue or self._fresh or self._closing or self._trimming,
-            _PROBE_SECONDS if self.error else _LOOK_SECONDS,
+            _PROBE_SECONDS if self.error else _CHECK_SECONDS,
         )
         self._fresh = False
         if self.error:
-            self._latest.setdefault("probe", _probe)
+            self._latest.setdefault("probe", probe)
 
     def _group(self) -> list[Command]:
         group: list[Command] = []
@@ -193,7 +173,7 @@ class Writer:
         return group
 
     def _settled(self, group: list[Command], latest: dict[str, Write]) -> list[tuple[Command, Any]]:
-        """Commit, but only to files that will be there after this process."""
+        """Commit, after restoring files that were removed."""
         try:
             database = self._settle(self._database)
         except PenstockError as error:
@@ -201,12 +181,12 @@ class Writer:
             return self._refuse(group, error)
         if database is not self._database:
             self._database = database
-            self._retention.use(database)
-            self._requests.use(database)
+            self._retention.set_connection(database)
+            self._requests.set_connection(database)
         return self._commit(group, latest)
 
     def _keep(self, latest: dict[str, Write]) -> None:
-        """Try these again the next time, where they are still the latest."""
+        """Retry these the next time, unless newer ones replace them."""
         with self._changed:
             self._latest = {**latest, **self._latest}
 
@@ -229,7 +209,7 @@ class Writer:
         begun = time.monotonic()
         try:
             self._database.execute("BEGIN IMMEDIATE")
-            results = [(command, _run(command, transaction)) for command in group]
+            results = [(command, run_command(command, transaction)) for command in group]
             for write in latest.values():
                 write(transaction)
             transaction.finish()
@@ -265,31 +245,31 @@ class Writer:
 
     def _refuse(self, group: list[Command], error: Exception) -> list[tuple[Command, Any]]:
         self._report(error)
-        failure = FullError(f"the journal cannot be written ({error}); try again later")
+        failure = FullError(f"the journal cannot be written ({error}); retry later")
         return [(command, failure) for command in group]
 
     def _make_room(self, latest: dict[str, Write], error: Exception) -> bool:
-        """On a full disk, give up some of the log's past; True if another try is worth it."""
+        """On a full disk, delete some of the oldest batches; True if a retry may succeed."""
         if not isinstance(error, sqlite3.Error) or error.sqlite_errorcode & 0xFF not in (_IO_ERROR, _FULL):
             return False
         return self._use_reserve(latest)
 
     def _use_reserve(self, latest: dict[str, Write]) -> bool:
-        """Delete what nothing needs, in the space that the reserve gives for that; True if there is room now."""
-        self._reserve.give_up()
+        """Delete old batches within the reserve's space; True if there is room now."""
+        self._reserve.release()
         try:
             made = self._restart_log()
             self._write([], latest)
             made = self._retention.make_room() or made
             made = self._restart_log() or made
         except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
-            _log.info("no room could be made in the journal", error=str(error))
+            _log.info("no space could be freed in the journal", error=str(error))
             made = False
-        self._reserve.take()
+        self._reserve.acquire()
         return made
 
     def _restart_log(self) -> bool:
-        """Fold the write-ahead log in, so that it begins again at its start; True if it could be."""
+        """Checkpoint and restart the write-ahead log; True if that succeeded."""
         busy, pages, _ = self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
         return not busy and pages > 0
 
@@ -304,7 +284,7 @@ class Writer:
             for epoch in self._retention.forget_sources():
                 self.watermarks.pop(epoch, None)
             if not self._reserve.held:
-                self._reserve.take()
+                self._reserve.acquire()
         except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
             self._trimming = False
             if is_damage(error):

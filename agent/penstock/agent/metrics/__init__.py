@@ -7,13 +7,11 @@ from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator, EngineRows
 from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.family import Family, Sample
 from penstock.agent.metrics.gatherer import Gatherer
-from penstock.agent.metrics.model import NANO, Metric
+from penstock.agent.metrics.model import Family, Metric, Sample
 from penstock.agent.metrics.series import Row
 
 __all__ = [
-    "NANO",
     "AgentMetrics",
     "Aggregator",
     "AggregatorCheckpoint",

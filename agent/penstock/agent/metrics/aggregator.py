@@ -1,4 +1,4 @@
-"""Counters and histograms as a fold over the log: what was committed, counted exactly once.
+"""Counters and histograms, aggregated from the log: each committed batch counts exactly once.
 
 State is whole numbers, so it is the same for any order in which the batches of different sources come (as
 long as no metric is at its cap), and a replay from a dump gives what a replay from the beginning gives.
@@ -194,7 +194,7 @@ class Aggregator:
         return zlib.compress(text.encode(), 1)
 
     def load(self, blob: bytes) -> None:
-        """Take over the state that :meth:`dump` returned; a metric that is gone is left out, a new one begins at 0.
+        """Restore the state that :meth:`dump` returned; a removed metric is left out, a new one starts at 0.
 
         Raises:
             StateError: it is damaged or of another shape; nothing has changed. Replay the log instead.
@@ -209,9 +209,8 @@ class Aggregator:
                 )
             room = SeriesBudget(self._total)
             engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
-            # An older agent wrote none.
-            accounts = Accounts.load(state.get("accounts", ()))
-            ended = EndedByLoss(state.get("ended", ()))
+            accounts = Accounts.load(state["accounts"])
+            ended = EndedByLoss(state["ended"])
         except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:

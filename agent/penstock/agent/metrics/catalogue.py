@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.agent.metrics.model import NANO, Metric, MetricKind
+from penstock.agent.metrics.model import Metric, MetricKind
+from penstock.proto.names import NANOS
 
-_MICRO = NANO // 10**6
+_MICRO = NANOS // 10**6
 
 
 def _seconds(*bounds: float) -> tuple[int, ...]:
@@ -27,7 +28,7 @@ _DURATION = _seconds(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
 _DEFERRED = _seconds(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _AGENT = _seconds(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SIZE = tuple(1 << exponent for exponent in range(14, 35, 2))
-_RATIO = tuple(tenth * NANO // 10 for tenth in range(1, 11))
+_RATIO = tuple(tenth * NANOS // 10 for tenth in range(1, 11))
 
 _PEER = frozenset({"peer"})
 _CONNECTOR_PEER = frozenset({"connector", "peer"})
@@ -48,7 +49,7 @@ TRANSFER_DURATION: Final = Metric(
     ("channel", "peer"),
     free=_PEER,
     buckets=_DURATION,
-    scale=NANO,
+    scale=NANOS,
     exemplars=True,
 )
 TRANSFER_SIZE: Final = Metric(
@@ -66,7 +67,7 @@ HANDSHAKE_DURATION: Final = Metric(
     ("peer",),
     free=_PEER,
     buckets=_DURATION,
-    scale=NANO,
+    scale=NANOS,
     exemplars=True,
 )
 HANDSHAKE_QUEUE: Final = Metric(
@@ -76,7 +77,7 @@ HANDSHAKE_QUEUE: Final = Metric(
     ("peer",),
     free=_PEER,
     buckets=_DURATION,
-    scale=NANO,
+    scale=NANOS,
     exemplars=True,
 )
 
@@ -87,7 +88,7 @@ COLLATERAL_DELAY: Final = Metric(
     ("channel", "caused_by_peer"),
     free=frozenset({"caused_by_peer"}),
     buckets=_DURATION,
-    scale=NANO,
+    scale=NANOS,
 )
 
 # --- from the log: failures and what was done about them -------------------------------------------
@@ -141,7 +142,7 @@ DEFERRED_TIME: Final = Metric(
     "Time from the start of a deferral to its end.",
     ("reason",),
     buckets=_DEFERRED,
-    scale=NANO,
+    scale=NANOS,
     exemplars=True,
 )
 
@@ -165,14 +166,14 @@ EPLB_REBALANCE_DURATION: Final = Metric(
     MetricKind.HISTOGRAM,
     "Time a rebalance took on a rank, all layers.",
     buckets=(*_DURATION, *_seconds(60, 120)),
-    scale=NANO,
+    scale=NANOS,
 )
 EPLB_PAUSE: Final = Metric(
     "penstock_eplb_pause_seconds",
     MetricKind.HISTOGRAM,
     "Time the forward pass was held up by a rebalance on a rank.",
     buckets=_DURATION,
-    scale=NANO,
+    scale=NANOS,
 )
 EPLB_BALANCEDNESS: Final = Metric(
     "penstock_eplb_balancedness_ratio",
@@ -180,7 +181,7 @@ EPLB_BALANCEDNESS: Final = Metric(
     "Mean load of the ranks divided by the highest, before and after a rebalance; 1 is perfect.",
     ("when",),
     buckets=_RATIO,
-    scale=NANO,
+    scale=NANOS,
 )
 EPLB_EXPERTS: Final = Metric(
     "penstock_eplb_experts_total",
@@ -429,7 +430,7 @@ COMMIT_DURATION: Final = Metric(
     "Time a commit to the journal took.",
     per_engine=False,
     buckets=_AGENT,
-    scale=NANO,
+    scale=NANOS,
 )
 ACK_DURATION: Final = Metric(
     "penstock_agent_ack_duration_seconds",
@@ -437,7 +438,7 @@ ACK_DURATION: Final = Metric(
     "Time from the arrival of a batch to its acknowledgement.",
     per_engine=False,
     buckets=_AGENT,
-    scale=NANO,
+    scale=NANOS,
 )
 EXPORT_DURATION: Final = Metric(
     "penstock_agent_export_duration_seconds",
@@ -445,7 +446,7 @@ EXPORT_DURATION: Final = Metric(
     "Time an export of spans took, failed ones included.",
     per_engine=False,
     buckets=_AGENT,
-    scale=NANO,
+    scale=NANOS,
 )
 COMMIT_QUEUE: Final = Metric(
     "penstock_agent_commit_queue_batches",

@@ -1,4 +1,4 @@
-"""Keeps the metrics' fold in step with the log: restored at the start, applied at each commit, saved now and then."""
+"""The aggregator's checkpoint: restored at the start, updated at each commit, saved periodically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import StateError
-from penstock.agent.journal import parse
+from penstock.agent.journal import parse_batch
 from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ MAX_WAITING = 1_024
 
 
 class Checkpointed(Protocol):
-    """The part of the metrics' fold that is used here."""
+    """The part of the aggregator that is used here."""
 
     def apply(self, source: Source, contents: BatchColumns) -> None:
-        """Take the next batch of the log."""
+        """Count the next batch of the log."""
 
     def dump(self) -> bytes:
         """Return the state."""
 
     def load(self, blob: bytes) -> None:
-        """Take over a state; StateError if it cannot."""
+        """Restore a state; StateError if that fails."""
 
 
 class AggregatorCheckpoint:
@@ -78,7 +78,7 @@ class AggregatorCheckpoint:
                 self._fold.load(saved[1])
                 self.at = self._saved = saved[0]
             except StateError as error:
-                _log.warning("the saved metrics are left aside, the log is replayed", reason=str(error))
+                _log.warning("the saved metrics cannot be used; replaying the log", reason=str(error))
         replayed = 0
         sources: dict[int, Source | None] = {}
         with self._journal.reader() as reader:
@@ -86,7 +86,7 @@ class AggregatorCheckpoint:
                 reader.first() > 1 or self._journal.usage.pruned or self._journal.lost_batches
             ):
                 # The beginning of the log is gone: what it alone can tell is a genuine reset.
-                self._journal.begin_anew()
+                self._journal.restart_counting()
             while rows := reader.batches(self.at, max_bytes=REPLAY_BYTES):
                 for row in rows:
                     if row.epoch not in sources:
@@ -99,10 +99,10 @@ class AggregatorCheckpoint:
         return replayed
 
     def _replay(self, row: LoggedBatch, source: Source | None) -> None:
-        """Apply a batch of the log. One that a bad disk has spoilt is not counted; to end of it would be for ever."""
+        """Apply a batch of the log. A damaged one is not counted: an error here would repeat at every start."""
         self.at = row.id
         try:
-            batch = parse(row)
+            batch = parse_batch(row)
         except DamagedError as error:
             self._leave_out(row, str(error))
             return
@@ -123,7 +123,7 @@ class AggregatorCheckpoint:
         # Without what was read of them: that takes as much memory again.
         self._waiting.append((batch_id, source, contents.batch))
         if len(self._waiting) >= MAX_WAITING:
-            self._take_dump()
+            self._finish_dump()
 
     def _apply(self, batch_id: int, source: Source, contents: BatchColumns) -> None:
         # First, so that a batch that the fold cannot take is not tried for ever.
@@ -146,7 +146,7 @@ class AggregatorCheckpoint:
 
     def save(self) -> None:
         """Queue the state for the journal, if it has changed. Blocks while it is dumped."""
-        self._take_dump()
+        self._finish_dump()
         if self.at > self._saved:
             self._put(self._fold.dump())
 
@@ -155,7 +155,7 @@ class AggregatorCheckpoint:
         self._saved = self.at
         self._entries = 0
 
-    def _take_dump(self) -> None:
+    def _finish_dump(self) -> None:
         """Wait for the dump that is under way, if there is one, and apply what was committed meanwhile."""
         if self._dump is None:
             return
@@ -173,10 +173,10 @@ class AggregatorCheckpoint:
             try:
                 await asyncio.shield(asyncio.wrap_future(dump))
             finally:
-                self._take_dump()
+                self._finish_dump()
 
     async def keep_saving(self) -> None:
-        """Save beside the loop, for ever: every 30 seconds, after so much that a replay stays short, on demand."""
+        """Save in a thread, until cancelled: every 30 seconds, when a replay would get long, and on demand."""
         last = time.monotonic()
         with ThreadPoolExecutor(1, "penstock-fold") as pool:
             while True:

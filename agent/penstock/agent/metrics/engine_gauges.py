@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.event_updates import boolean
 from penstock.agent.metrics.gauge_set import MAX, MIN
-from penstock.agent.metrics.model import NANO
-from penstock.proto.names import label, words
+from penstock.proto.names import NANOS, label, words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import policy_pb2 as policy
 
@@ -31,7 +30,7 @@ def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapsho
     facts = snapshot.engine
     start = facts.start_time_unix_nano or source.start_time_unix_nano
     if start:
-        sheet.set(c.ENGINE_START, key, start / NANO)
+        sheet.set(c.ENGINE_START, key, start / NANOS)
     sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts, engines))
     if facts.compatibility_hash:
         rows = {"": "", **facts.compatibility_factors}
@@ -86,6 +85,6 @@ def add_policy(
     if goal is not None:
         sheet.merge(MIN, c.POLICY_IN_SYNC, key, in_force == goal)
     if status.changed_time_unix_nano:
-        sheet.set(c.POLICY_LAST_CHANGE, key, status.changed_time_unix_nano / NANO)
+        sheet.set(c.POLICY_LAST_CHANGE, key, status.changed_time_unix_nano / NANOS)
     if status.expires_time_unix_nano and not snapshot.paused:
-        sheet.set(c.POLICY_EXPIRY, key, status.expires_time_unix_nano / NANO)
+        sheet.set(c.POLICY_EXPIRY, key, status.expires_time_unix_nano / NANOS)

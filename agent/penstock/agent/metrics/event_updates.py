@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.batch import balancedness
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.model import NANO
-from penstock.proto.names import label, labels
+from penstock.proto.names import NANOS, label, labels
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -181,7 +180,7 @@ def _eplb_rebalance(event: events.Event, body: events.EplbRebalance) -> Iterator
     for when in ("before", "after"):
         ratio = balancedness(body, when)
         if ratio is not None:
-            yield Update(c.EPLB_BALANCEDNESS, (when,), round(ratio * NANO))
+            yield Update(c.EPLB_BALANCEDNESS, (when,), round(ratio * NANOS))
     for source, field in _EXPERT_SOURCES:
         yield Update(c.EPLB_EXPERTS, (source,), sum(getattr(layer, field) for layer in body.layers))
 

@@ -1,7 +1,8 @@
 """The two text formats of Prometheus: 0.0.4 and OpenMetrics 1.0.
 
-A writer of our own because prometheus_client's takes 110 to 200 ms for 10,000 series (docs/decisions); what it
-writes is the same byte for byte, and a test holds it to that. Negotiation follows the Accept header.
+Metrics of engines have a writer of their own, because prometheus_client's takes 110 to 200 ms for 10,000 series
+(docs/decisions/metrics-exposition.md); the text is the same byte for byte, which a test compares. The agent's own
+metrics are in a registry of prometheus_client, and its writers write them.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.agent.metrics.model import MetricKind
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.exposition import generate_latest as _generate_plain
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.openmetrics.exposition import generate_latest as _generate_openmetrics
 from prometheus_client.utils import floatToGoString
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.model import Distribution, ExemplarPoint, Family, Metric, Sample
+    from prometheus_client import CollectorRegistry
 
 PLAIN: Final = CONTENT_TYPE_PLAIN_0_0_4
 OPENMETRICS: Final = CONTENT_TYPE_LATEST
 
 _VERSION = "1.0.0"
+_EOF = b"# EOF\n"
 
 
 def negotiate(accept: str) -> str:
@@ -43,6 +47,19 @@ def write(families: Iterable[Family], content_type: str) -> bytes:
     for family in families:
         writer.family(family)
     return writer.finish()
+
+
+def write_registry(registry: CollectorRegistry, content_type: str) -> bytes:
+    """Return what prometheus_client writes for *registry*."""
+    if content_type == OPENMETRICS:
+        return bytes(_generate_openmetrics(registry))  # type: ignore[no-untyped-call]
+    return _generate_plain(registry)
+
+
+def join(*texts: bytes, content_type: str) -> bytes:
+    """Return expositions of different metrics as one."""
+    body = b"".join(text.removesuffix(_EOF) for text in texts)
+    return body + _EOF if content_type == OPENMETRICS else body
 
 
 def _number(value: float) -> str:

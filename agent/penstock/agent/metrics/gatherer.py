@@ -1,17 +1,16 @@
-"""What a scrape gets: the log's counters, the live gauges and the agent's own metrics as one text."""
+"""Gathers the log's counters, the live gauges and the agent's own metrics into one exposition."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.exposition import negotiate, write
-from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
+from penstock.agent.metrics.exposition import join, negotiate, write, write_registry
 from penstock.agent.metrics.gauge_set import GaugeSet
-from penstock.agent.metrics.model import NANO, MetricKind
+from penstock.agent.metrics.model import Distribution, ExemplarPoint, Family, MetricKind, Sample
 from penstock.agent.metrics.snapshot_gauges import add_snapshots, by_engine
-from penstock.agent.model import ENGINE_CORE
+from penstock.proto.names import ENGINE_CORE, NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import LiveSource
 
+_T = TypeVar("_T")
 _ORDER = {metric: index for index, metric in enumerate(c.METRICS)}
 
 log = structlog.get_logger(__name__)
@@ -55,26 +55,30 @@ class Gatherer:
         self._wanted = wanted
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """Return the body and its content type for an Accept header. A part that fails does not take the rest along."""
+        """Return the body and its content type for an Accept header. A part that fails is left out."""
         content_type = negotiate(accept)
-        families: list[Family] = []
         success = Family(c.COLLECTOR_SUCCESS)
-        for name, part in (
-            ("log", self._log),
-            ("snapshots", self._snapshots),
-            ("agent", self._agent.families),
-        ):
-            try:
-                families += part()
-                worked = True
-            except Exception:
-                log.exception("a part of the metrics could not be collected", collector=name)
-                worked = False
-            success.samples.append(Sample((name,), worked))
-        families.append(success)
-        families = [family for family in families if family.samples or family.distributions]
+        nothing: list[Family] = []
+        families = [
+            *self._collect("log", self._log, nothing, success),
+            *self._collect("snapshots", self._snapshots, nothing, success),
+        ]
+        own = self._collect("agent", lambda: write_registry(self._agent.registry, content_type), b"", success)
+        families = [family for family in (*families, success) if family.samples or family.distributions]
         families.sort(key=lambda family: _ORDER[family.metric])
-        return write(families, content_type), content_type
+        return join(write(families, content_type), own, content_type=content_type), content_type
+
+    def _collect(self, name: str, collect: Callable[[], _T], nothing: _T, success: Family) -> _T:
+        """Return a part of the exposition, or *nothing* if it fails; add the result to *success*."""
+        try:
+            part = collect()
+        except Exception:
+            log.exception("a collector failed; its metrics are missing from this scrape", collector=name)
+            part, worked = nothing, False
+        else:
+            worked = True
+        success.samples.append(Sample((name,), worked))
+        return part
 
     def _log(self) -> list[Family]:
         """Return the counters of all engines that are not forgotten."""
@@ -141,5 +145,5 @@ class Gatherer:
 
 def _mark(exemplar: Exemplar, metric: Metric) -> ExemplarPoint:
     return ExemplarPoint(
-        exemplar.trace_id, exemplar.span_id, exemplar.value / metric.scale, exemplar.time_unix_nano / NANO
+        exemplar.trace_id, exemplar.span_id, exemplar.value / metric.scale, exemplar.time_unix_nano / NANOS
     )

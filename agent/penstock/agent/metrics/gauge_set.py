@@ -1,11 +1,11 @@
-"""Gauges while they are being computed: one value for each label set, under a cap."""
+"""Gauges of one scrape: one value a label set, under a cap."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.metrics.family import Family, Sample
+from penstock.agent.metrics.model import Family, Sample
 from penstock.agent.metrics.series import CAP
 
 if TYPE_CHECKING:

@@ -1,13 +1,10 @@
-"""What one metric is: the shape of an entry of the catalogue."""
+"""A metric of the catalogue, and the families of samples that an exposition is made of."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
-
-NANO: Final = 10**9
-"""State units in a second (or in a ratio of 1): nanoseconds."""
+from typing import Final, NamedTuple
 
 ENGINE_LABELS: Final = ("engine", "server")
 """What every metric of an engine carries before its own labels."""
@@ -75,3 +72,50 @@ class Metric:
         return tuple(
             OTHER if name in self.free else value for name, value in zip(self.labels, labels, strict=True)
         )
+
+
+class ExemplarPoint(NamedTuple):
+    """An exemplar in base units; ``labels`` are its trace_id and span_id."""
+
+    trace_id: str
+    span_id: str
+    value: float
+    time_seconds: float
+
+
+class Sample(NamedTuple):
+    """One series of a counter, gauge or info.
+
+    Attributes:
+        labels: values of `Metric.all_labels`, in their order.
+
+    """
+
+    labels: tuple[str, ...]
+    value: float
+    mark: ExemplarPoint | None = None
+
+
+class Distribution(NamedTuple):
+    """One series of a histogram.
+
+    Attributes:
+        labels: values of `Metric.all_labels`, in their order.
+        counts: by bucket, not cumulative, infinity last.
+        marks: exemplars by bucket index.
+
+    """
+
+    labels: tuple[str, ...]
+    total: float
+    counts: tuple[int, ...]
+    marks: dict[int, ExemplarPoint]
+
+
+@dataclass(slots=True)
+class Family:
+    """One metric with its series: samples, or distributions if it is a histogram."""
+
+    metric: Metric
+    samples: list[Sample] = field(default_factory=list)
+    distributions: list[Distribution] = field(default_factory=list)

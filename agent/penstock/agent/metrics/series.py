@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.agent.metrics.model import OTHER
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 CAP: Final = 1000
 """Label sets of its own that a metric may have in an engine."""
 
-IDLE_NANO: Final = 15 * 60 * 10**9
+IDLE_NANO: Final = 15 * 60 * NANOS
 """Idle for this long, a label set gives way to a new one."""
 
 TOTAL: Final = 50_000

@@ -18,9 +18,8 @@ from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.engine_gauges import add_facts, add_hooks, add_policy
 from penstock.agent.metrics.event_updates import peer_of
 from penstock.agent.metrics.gauge_set import MAX, MIN, add
-from penstock.agent.metrics.model import NANO
 from penstock.agent.model import engines_by_server
-from penstock.proto.names import label
+from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -74,12 +73,12 @@ def _add_flows(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
         labels = (label(common.Channel, flow.channel), peer_of(flow.peer))
         sheet.merge(add, c.TRANSFERS_IN_FLIGHT, key, flow.count, *labels)
         if flow.count and flow.oldest_start_time_unix_nano:
-            sheet.merge(MIN, c.OLDEST_TRANSFER, key, flow.oldest_start_time_unix_nano / NANO, *labels)
+            sheet.merge(MIN, c.OLDEST_TRANSFER, key, flow.oldest_start_time_unix_nano / NANOS, *labels)
     for deferred in snapshot.deferred:
         labels = (label(common.DeferralReason, deferred.reason), peer_of(deferred.peer))
         sheet.merge(add, c.DEFERRED_REQUESTS, key, deferred.count, *labels)
         if deferred.count and deferred.oldest_start_time_unix_nano:
-            sheet.merge(MIN, c.OLDEST_DEFERRAL, key, deferred.oldest_start_time_unix_nano / NANO, *labels)
+            sheet.merge(MIN, c.OLDEST_DEFERRAL, key, deferred.oldest_start_time_unix_nano / NANOS, *labels)
     if snapshot.HasField("leases"):
         sheet.merge(MAX, c.SEND_LEASES, key, snapshot.leases.count)
         sheet.merge(MAX, c.SEND_LEASE_BLOCKS, key, snapshot.leases.blocks)
@@ -118,7 +117,7 @@ def _add_peer(sheet: GaugeSet, key: EngineKey, status: PeerStatus) -> None:
     if status.peer.engine_id:
         sheet.set(c.PEER_INFO, key, 1, peer, status.peer.engine_id)
     if status.HasField("clock_offset_nano"):
-        sheet.set(c.PEER_CLOCK_OFFSET, key, status.clock_offset_nano / NANO, peer)
+        sheet.set(c.PEER_CLOCK_OFFSET, key, status.clock_offset_nano / NANOS, peer)
     if status.quarantine != events.QUARANTINE_STATE_UNSPECIFIED:
         for state in _STATES:
             sheet.set(

@@ -1,4 +1,4 @@
-"""What can be rehearsed, by channel, in the words of the command line."""
+"""Modes of fault drills by channel, as the command line names them."""
 
 from __future__ import annotations
 

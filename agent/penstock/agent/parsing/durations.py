@@ -1,4 +1,4 @@
-"""Durations as people write them: ``30s``, ``5m``, ``1h30m``, ``500ms``."""
+"""Durations as text: ``30s``, ``5m``, ``1h30m``, ``500ms``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WHOLE = re.compile(DURATION_PATTERN)
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read ``1h30m``; units are d, h, m, s and ms, and a part may have decimals.
+    """Parse ``1h30m``; units are d, h, m, s and ms, and a part may have decimals.
 
     Raises:
-        ValueError: the text is not a duration.
+        ValueError: the text is not a duration; the sentence names it.
 
     """
     if not _WHOLE.fullmatch(text):
@@ -33,7 +33,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """Write the canonical form, to the millisecond: ``1h30m``, ``0s``; it parses back to the same."""
+    """Format in the canonical form, to the millisecond: ``1h30m``, ``0s``; it parses back to the same."""
     rest = round(value / _UNITS["ms"])
     parts = []
     for unit in ("h", "m", "s", "ms"):

@@ -27,7 +27,7 @@ _TERM = re.compile(r"(?:[^,()]|\([^()]*\))+")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a selector sees of an engine.
+    """The properties of an engine that a selector matches.
 
     Attributes:
         labels: those of ``PENSTOCK_LABELS`` and the downward API, ``role`` among them.
@@ -48,7 +48,7 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether *labels* satisfy the term; NotIn is true of a label that is absent."""
+        """Return whether *labels* satisfy the term; NotIn is true of a label that is absent."""
         if self.operator == "Exists":
             return self.key in labels
         if self.operator == "DoesNotExist":
@@ -77,7 +77,7 @@ class Selection:
         return not (self.requirements or self.models or self.keys)
 
     def matches(self, target: Target) -> bool:
-        """Tell whether *target* is selected."""
+        """Return whether *target* is selected."""
         return (
             all(requirement.matches(target.labels) for requirement in self.requirements)
             and (not self.models or any(fnmatchcase(target.model, glob) for glob in self.models))
@@ -86,7 +86,7 @@ class Selection:
 
 
 def parse_labels(text: str) -> tuple[Requirement, ...]:
-    """Read ``role=decode,tier in (a,b),!canary``; an empty text has no terms.
+    """Parse ``role=decode,tier in (a,b),!canary``; an empty text has no terms.
 
     Raises:
         ValueError: a term cannot be read; the text names it.
@@ -101,12 +101,12 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
 
 
 def format_labels(requirements: Iterable[Requirement]) -> str:
-    """Write what :func:`parse_labels` reads."""
+    """Format what :func:`parse_labels` parses."""
     return ",".join(map(_format, requirements))
 
 
 def parse_key(text: str) -> EngineKey:
-    """Read an engine as people type it: ``0``, or ``decode/0`` where a pod has several servers.
+    """Parse an engine's key: ``0``, or ``decode/0`` if a pod has several servers.
 
     Raises:
         ValueError: the text names no engine.
@@ -119,7 +119,7 @@ def parse_key(text: str) -> EngineKey:
 
 
 def no_engine(key: EngineKey, known: Iterable[EngineKey]) -> str:
-    """Say that there is no engine *key* among those that are *known*, and which may be meant."""
+    """Return the sentence for an unknown engine *key*, with similar ones among *known*."""
     known = sorted(known)
     of_server = [str(each) for each in known if each.server and str(key) == each.server]
     if of_server:

@@ -62,7 +62,7 @@ class Document:
     lines: dict[Location, int]
 
     def line_of(self, location: Location) -> int:
-        """Return the line of *location*, or of the nearest that is around it."""
+        """Return the line of *location*, or of its nearest parent."""
         while location not in self.lines:
             location = location[:-1]
         return self.lines[location]
@@ -83,7 +83,7 @@ class Document:
 
 
 def read_documents(text: str) -> list[Document]:
-    """Read all documents of *text*; empty ones are left out.
+    """Parse all documents of *text*; empty ones are left out.
 
     Raises:
         DocumentError: it is not YAML, or more than JSON can say.

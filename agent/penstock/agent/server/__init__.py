@@ -11,10 +11,10 @@ from penstock.agent.server.addresses import (
     parse_tcp,
 )
 from penstock.agent.server.callers import LOCAL, AllowList, Caller, Role, parse_allow_list
-from penstock.agent.server.grpc_server import MAX_SEND_BYTES, GrpcServer, allow_files
+from penstock.agent.server.grpc_server import MAX_SEND_BYTES, GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
-from penstock.agent.server.request_decoding import decode
-from penstock.agent.server.status_codes import refuse
+from penstock.agent.server.request_decoding import decode_request
+from penstock.agent.server.status_codes import abort_with
 from penstock.agent.server.tls import AdminTls, Certificates
 
 __all__ = [
@@ -30,11 +30,11 @@ __all__ = [
     "Role",
     "TcpAddress",
     "UnixAddress",
-    "allow_files",
-    "decode",
+    "abort_with",
+    "decode_request",
     "parse_address",
     "parse_admin",
     "parse_allow_list",
     "parse_tcp",
-    "refuse",
+    "raise_file_limit",
 ]

@@ -1,4 +1,4 @@
-"""Who calls the admin service, and what they may do. Pure.
+"""Callers of the admin service and their roles. Pure.
 
 Over the unix socket everybody who may open it may do everything, and says
 who they are. Over TCP the client's certificate says it, and a list says what
@@ -23,7 +23,7 @@ _MAX_CLAIM = 256
 
 
 class Role(IntEnum):
-    """What a caller may do; each includes those before it."""
+    """A caller's permissions; each role includes those before it."""
 
     READ = 1
     WRITE = 2
@@ -31,7 +31,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls.
+    """A caller.
 
     Attributes:
         name: as the allow-list and the certificate have it; empty over the unix socket.
@@ -87,7 +87,7 @@ class AllowList:
 
 
 def parse_allow_list(text: str) -> AllowList:
-    """Parse ``ops.example.com=write,spiffe://cluster/grafana=read``; empty for nobody.
+    """Parse ``ops.example.com=write,spiffe://cluster/grafana=read``; empty for none.
 
     Raises:
         ValueError: it is something else.

@@ -1,4 +1,4 @@
-"""The gRPC servers' sockets: one owner each, the right permissions, dead peers noticed."""
+"""gRPC servers: one owner a socket, file permissions, keepalive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The ingest's own check answers with a sentence up to here; gRPC itself refuses what is larger.
 _MAX_RECEIVE_BYTES = 2 << 20
 MAX_SEND_BYTES = 16 << 20
-"""Of one answer."""
+"""Maximum size of a response."""
 _MAX_CONNECTIONS = 2_048
 # Calls that are open, over all connections: two for each of as many sources as are taken in. Each holds a task and
 # perhaps a message, before anybody has looked at what it says.
@@ -58,8 +58,8 @@ _OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def allow_files() -> None:
-    """Raise this process's limit of open files to what its connections may need, as far as the system allows."""
+def raise_file_limit() -> None:
+    """Raise the limit of open files to what the connections may need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -151,12 +151,12 @@ class GrpcServer:
             ) from error
 
     async def set_serving(self, serving: bool) -> None:
-        """Tell the health service's clients."""
+        """Report the state to the health service's clients."""
         status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
         await self._health.set("", status)
 
     async def stop(self, grace: float) -> None:
-        """End it: calls that are open have *grace* seconds."""
+        """Stop serving; open calls have *grace* seconds."""
         await self.server.stop(grace)
         if self._lock is not None:
             # Only the lock's owner: the socket may be another agent's.

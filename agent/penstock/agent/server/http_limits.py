@@ -1,4 +1,4 @@
-"""Bounds around an asyncio protocol that has none: how many connections there are, and how long each may last."""
+"""Limits for an asyncio protocol: the number of connections, and the time of each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Connections:
         return _Connection(self, self._make())
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Note a connection; another ends if it is one too many."""
+        """Count a connection; close an older one beyond the limit."""
         if len(self._waiting) + len(self._asked) >= self._most:
             oldest = next(iter(self._waiting or self._asked))
             self.end(oldest)
@@ -40,20 +40,20 @@ class Connections:
         self._waiting[transport] = timer
 
     def asked(self, transport: asyncio.BaseTransport | None) -> None:
-        """Note that a connection has sent its request."""
+        """Stop the deadline of a connection: its request has arrived."""
         timer = self._waiting.pop(transport, None)  # type: ignore[call-overload]
         if timer is not None:
             self._asked[transport] = timer  # type: ignore[index]
 
     def end(self, transport: asyncio.Transport) -> None:
-        """Note that a connection has ended. Idempotent."""
+        """Forget a connection that has ended. Idempotent."""
         timer = self._waiting.pop(transport, None) or self._asked.pop(transport, None)
         if timer is not None:
             timer.cancel()
 
 
 class _Connection(asyncio.Protocol):
-    """Hands everything on to *inner*."""
+    """Forwards everything to *inner*."""
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
         self._connections = connections

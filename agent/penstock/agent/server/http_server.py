@@ -37,7 +37,7 @@ _logger = logging.getLogger("penstock.agent.server.http_server")
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
-    """Keep bytes that are no HTTP out of the log: anyone can send them, and they get their 400."""
+    """Keep malformed requests out of the log: any client can send them, and gets a 400."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -140,7 +140,7 @@ class HttpServer:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _render_alone(self, accept: str) -> tuple[bytes, str]:
-        """Render on a thread; one that is given up keeps its turn to its end, so that threads do not pile up."""
+        """Render on a thread; an abandoned one keeps its slot until it ends, so that threads do not accumulate."""
         await self._turn.acquire()
         rendering = asyncio.get_running_loop().run_in_executor(self._thread, self._render, accept)
         rendering.add_done_callback(self._rendered)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 from penstock.agent.errors import ContractError
-from penstock.agent.server.status_codes import refuse
+from penstock.agent.server.status_codes import abort_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-def decode(handler: Any, body: bytes) -> Any:
+def decode_request(handler: Any, body: bytes) -> Any:
     """Return the request of a call to *handler*, with the deserializer that the generated code gave it.
 
     Raises:
@@ -43,7 +43,7 @@ class DecodeInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Put the parsing before the method."""
+        """Parse the request before the method."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None or handler.request_streaming:
             return handler
@@ -77,6 +77,6 @@ def _stream(handler: Any) -> Any:
 
 async def _request(handler: Any, body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
     try:
-        return decode(handler, body)
+        return decode_request(handler, body)
     except ContractError as error:
-        await refuse(context, error)
+        await abort_with(context, error)

@@ -1,4 +1,4 @@
-"""The gRPC status of every error of ours: the only place that maps them."""
+"""The gRPC status of every error of the agent, mapped here only."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ _MAX_DETAILS = 7_000
 _KEPT = 250
 
 
-async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: PenstockError) -> NoReturn:
-    """End a call with the status and the sentence of *error*."""
+async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: PenstockError) -> NoReturn:
+    """Abort a call with the status and the sentence of *error*."""
     sentence = str(error)
     if len(quote(sentence)) > _MAX_DETAILS:
         # The end says what to do.
@@ -66,5 +66,5 @@ async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: PenstockErr
 
 
 def code_of(error: PenstockError) -> grpc.StatusCode:
-    """Return the status that *error* ends a call with."""
+    """Return the status of *error*."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), grpc.StatusCode.INTERNAL)

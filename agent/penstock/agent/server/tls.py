@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AdminTls:
-    """What ``--admin-tls-*`` and ``--admin-allow`` say.
+    """The values of ``--admin-tls-*`` and ``--admin-allow``.
 
     Attributes:
         client_ca: certificates of who may sign clients' certificates.
@@ -34,7 +34,7 @@ class AdminTls:
 
 
 class Certificates:
-    """The present content of the files; what cannot be used is not taken."""
+    """The certificates of the files; new ones that are invalid are not used."""
 
     def __init__(self, tls: AdminTls) -> None:
         """Read them.
@@ -56,11 +56,11 @@ class Certificates:
         )
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what new connections get if the files have changed; gRPC asks at each handshake."""
+        """Return new credentials if the files have changed; gRPC asks at each handshake."""
         try:
             contents = self._read()
         except ConfigError as error:
-            _log.warning("new certificates are not taken; the present ones stay", reason=str(error))
+            _log.warning("new certificates are invalid; the present ones stay in use", reason=str(error))
             return None
         if contents == self._contents:
             return None

@@ -1,4 +1,4 @@
-"""Who emits: live sources, their last snapshots, and the account of their entries. Pure."""
+"""Emitting processes: live sources, their last snapshots, and the account of their entries. Pure."""
 
 from __future__ import annotations
 

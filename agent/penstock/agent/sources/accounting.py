@@ -1,4 +1,4 @@
-"""How many entries of each source the log holds, and how many it says were lost. Pure.
+"""Accounts of each source's entries in the log and of those reported lost. Pure.
 
 With what a source says it has produced and what waits in it, every entry is accounted for: produced = stored + lost +
 pending.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.proto.names import NOT_ENTRIES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 MAX_ACCOUNTS = 4_096
 
 # Kinds of drops that are no entries.
-_NO_ENTRIES = frozenset({"snapshot", "snapshot_row"})
 
 
 class Account(NamedTuple):
@@ -33,7 +34,7 @@ class Account(NamedTuple):
             len(batch.events) + len(batch.transfers.end_time_unix_nano) + len(batch.probes.end_time_unix_nano)
         )
         lost = sum(
-            drop.count for drop in (*batch.drops, *batch.tombstone.lost) if drop.kind not in _NO_ENTRIES
+            drop.count for drop in (*batch.drops, *batch.tombstone.lost) if drop.kind not in NOT_ENTRIES
         )
         return Account(self.stored + stored, self.lost + lost)
 
@@ -45,7 +46,7 @@ class Accounts:
         self._accounts: OrderedDict[int, Account] = OrderedDict()
 
     def apply(self, epoch: int, batch: Batch) -> None:
-        """Take a committed batch, in the order of the log."""
+        """Count a committed batch, in the order of the log."""
         account = Account() if batch.seq == 1 else self._accounts.pop(epoch, None)
         if account is None:
             return
@@ -55,7 +56,7 @@ class Accounts:
             self._accounts.popitem(last=False)
 
     def get(self, epoch: int) -> Account | None:
-        """Return a source's account; None if its first batch was not seen, or long ago."""
+        """Return a source's account; None if its first batch was not seen or is too old."""
         return self._accounts.get(epoch)
 
     def dump(self) -> list[list[int]]:

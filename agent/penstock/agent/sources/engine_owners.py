@@ -1,4 +1,4 @@
-"""Which process speaks for each engine. Pure, in memory, on one thread.
+"""Ownership of engines by processes. Pure, in memory, on one thread.
 
 gRPC tells a server nothing about the process behind a unix socket. So each engine process draws a secret and sends it in
 the first message of both of its streams. The first EngineCore process holds its engine while it is connected: no other
@@ -29,7 +29,7 @@ _GRACE = 10.0
 
 @dataclass(eq=False, slots=True)
 class Ownership:
-    """One stream that speaks for an engine.
+    """A stream that speaks for an engine.
 
     Attributes:
         credential: digest of its process's secret; empty if it has none.
@@ -68,13 +68,13 @@ class EngineOwners:
         self._engines: dict[EngineKey, _Owned] = {}
 
     def restore(self, key: EngineKey, credential: bytes, seconds: float) -> None:
-        """Let the process that held *key* in an earlier life of the agent take it back within *seconds*."""
+        """Reserve *key* for the process that held it in an earlier life of the agent, for *seconds*."""
         if credential:
             engine = self._engine(key)
             engine.earlier, engine.until = credential, self._clock() + seconds
 
     def enter(self, key: EngineKey, credential: bytes, oust: Callable[[], None]) -> Ownership:
-        """Take a stream in.
+        """Admit a stream.
 
         Raises:
             HeldError: another process, which is connected, holds the engine.
@@ -100,7 +100,7 @@ class EngineOwners:
         return hold
 
     def leave(self, hold: Ownership, *, goodbye: bool = False) -> None:
-        """Note that a stream has ended; after a *goodbye* its process does not come back. Idempotent."""
+        """Release a stream that has ended; after a *goodbye* its process does not return. Idempotent."""
         engine = self._engines.get(hold.key)
         if engine is None or hold not in engine.holds:
             return

@@ -1,4 +1,4 @@
-"""Which sources and engines there are, and what they said last. Pure, in memory, on one thread."""
+"""Sources and engines with their last snapshots. Pure, in memory, on one thread."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.agent.model import ENGINE_CORE
 from penstock.agent.sources.accounting import Account
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ MAX_SOURCES = 1_024
 _MAX_KINDS = 512
 
 CLOCK_READINGS = 16
-"""Snapshots, one a second, by which a source's clock is compared with ours."""
+"""Snapshots, one a second, that the estimate of a source's clock offset uses."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Registry:
     def __init__(
         self, clock: Callable[[], int], account: Callable[[int], Account | None] = lambda _: None
     ) -> None:
-        """Make an empty one.
+        """Create an empty registry.
 
         Args:
             clock: unix nanoseconds.
@@ -141,7 +141,7 @@ class Registry:
         return self._account(epoch) if watermark else Account()
 
     def connect(self, source: Source, watermark: int) -> None:
-        """Take in a source whose stream has begun."""
+        """Add a source whose stream has begun."""
         live = self._sources.get(source.epoch)
         if live is None:
             live = self._add(LiveSource(source, account=self._opening(source.epoch, watermark)))
@@ -166,7 +166,7 @@ class Registry:
         return live
 
     def disconnect(self, epoch: int, *, said_goodbye: bool = False) -> None:
-        """Let go of a source whose stream has ended, one way or another."""
+        """Mark a source as disconnected: its stream has ended."""
         live = self._sources.get(epoch)
         if live is not None:
             live.connected, live.snapshot, live.unaccounted = False, None, None
@@ -174,7 +174,7 @@ class Registry:
             self._notify()
 
     def forget(self, key: EngineKey) -> None:
-        """Let go of the sources of *key*; those that are connected stay."""
+        """Forget the sources of *key*; connected ones stay."""
         gone = [
             live.source.epoch
             for live in self._sources.values()
@@ -186,7 +186,7 @@ class Registry:
             self._notify()
 
     def snapshot(self, epoch: int, snapshot: Snapshot) -> None:
-        """Take the source's gauges as they are now, after all batches that it sent before them were committed."""
+        """Store the source's snapshot, after all batches that it sent before were committed."""
         live = self._sources.get(epoch)
         if live is not None:
             live.snapshot, live.last_seen_unix_nano = snapshot, self._clock()
@@ -195,7 +195,7 @@ class Registry:
             live.unaccounted = _unaccounted(live.account, snapshot)
 
     def committed(self, epoch: int, batch: Batch) -> None:
-        """Take what a committed batch says about its sender."""
+        """Apply what a committed batch reports about its source."""
         live = self._sources.get(epoch)
         if live is None:
             return

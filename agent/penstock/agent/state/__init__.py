@@ -1,23 +1,23 @@
-"""The state directory: its owner, its disk budget, what was set aside."""
+"""The state directory: its owner, its disk budget, archived databases."""
 
 from __future__ import annotations
 
 from penstock.agent.state.archive import (
     DamagedError,
-    archive,
-    damaged,
+    archive_database,
+    count_damaged,
+    error_text,
+    is_bad_state,
     is_damage,
     is_unwritable,
     set_aside,
     size_of,
-    spoils_a_start,
-    trim,
-    words_of,
+    trim_archive,
 )
 from penstock.agent.state.database_files import DatabaseFiles, write_copy
-from penstock.agent.state.directory import LOCK, StateDirectory, foreign_link, stays_open
+from penstock.agent.state.directory import LOCK, StateDirectory, find_foreign_link, is_writable_by_others
 from penstock.agent.state.disk_budget import DEFAULT_LIMIT, MIB, MIN_LIMIT, Budget
-from penstock.agent.state.file_lock import Lock, identity
+from penstock.agent.state.file_lock import Lock, file_identity
 
 __all__ = [
     "DEFAULT_LIMIT",
@@ -29,17 +29,17 @@ __all__ = [
     "DatabaseFiles",
     "Lock",
     "StateDirectory",
-    "archive",
-    "damaged",
-    "foreign_link",
-    "identity",
+    "archive_database",
+    "count_damaged",
+    "error_text",
+    "file_identity",
+    "find_foreign_link",
+    "is_bad_state",
     "is_damage",
     "is_unwritable",
+    "is_writable_by_others",
     "set_aside",
     "size_of",
-    "spoils_a_start",
-    "stays_open",
-    "trim",
-    "words_of",
+    "trim_archive",
     "write_copy",
 ]

@@ -1,4 +1,4 @@
-"""Databases that are not used any more and are kept for people: damaged ones, and those of another pod.
+"""Archived databases, kept for inspection: damaged ones, and those of another pod.
 
 They lie in the state directory and share its limit, the youngest first.
 """
@@ -35,11 +35,11 @@ SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 class DamagedError(Exception):
-    """A database holds what the agent never wrote."""
+    """A database holds a value that the agent never writes."""
 
 
 def is_damage(error: BaseException) -> bool:
-    """Tell whether *error* says that a file is damaged, and not that it is locked, full or unreadable."""
+    """Return whether *error* means damage of a file, not a lock, a full disk or missing permission."""
     # SQLite's message, or a text, holds bytes that are none.
     if isinstance(error, DamagedError | UnicodeDecodeError) or str(error).startswith("Could not decode"):
         return True
@@ -47,7 +47,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 def is_unwritable(error: BaseException) -> bool:
-    """Tell whether *error* says that the disk takes nothing: it is full, read-only or broken."""
+    """Return whether *error* means that the disk is full, read-only or broken."""
     if isinstance(error, OSError):
         return error.errno in _UNWRITABLE
     return _code(error) in (_READ_ONLY, _IO_ERROR, _FULL)
@@ -58,8 +58,8 @@ def _code(error: BaseException) -> int:
     return code & 0xFF
 
 
-def spoils_a_start(error: BaseException) -> bool:
-    """Tell whether *error*, met while the state is read at a start, comes from what lies there.
+def is_bad_state(error: BaseException) -> bool:
+    """Return whether *error*, raised while a start reads the state, is caused by its content.
 
     That is everything but a sentence of ours, and what is wrong with the system: the agent wrote what it reads, so what it
     cannot make sense of is damage.
@@ -68,7 +68,7 @@ def spoils_a_start(error: BaseException) -> bool:
         return True
     if isinstance(error, PenstockError):
         # A sentence about what SQLite said.
-        return isinstance(error.__cause__, sqlite3.Error | DamagedError) and spoils_a_start(error.__cause__)
+        return isinstance(error.__cause__, sqlite3.Error | DamagedError) and is_bad_state(error.__cause__)
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", 0)
         return code in (_READ, _SHORT_READ) or code & 0xFF not in _SYSTEM
@@ -76,13 +76,13 @@ def spoils_a_start(error: BaseException) -> bool:
     return isinstance(error, Exception) and not isinstance(error, OSError | MemoryError)
 
 
-def words_of(error: BaseException) -> str:
-    """Return what *error* says, or what it is; without bytes that are no text."""
+def error_text(error: BaseException) -> str:
+    """Return the text of *error*, or its class, in ASCII."""
     return (str(error) or type(error).__name__).encode("ascii", "replace").decode()
 
 
 def set_aside(database: Path, reason: str) -> Path:
-    """Move a database that cannot be used into ``state.corrupt-<time>`` beside it; returns that directory.
+    """Move an unusable database into ``state.corrupt-<time>`` beside it; return that directory.
 
     Raises:
         OSError: it cannot be moved.
@@ -98,23 +98,23 @@ def set_aside(database: Path, reason: str) -> Path:
     return place
 
 
-def archive(database: Path) -> Path:
+def archive_database(database: Path) -> Path:
     """Rename the closed journal of another pod to ``journal-<time>.db``."""
     place = database.with_name(f"{_ARCHIVE}{time.time_ns()}.db")
     database.rename(place)
     return place
 
 
-def damaged(state_dir: Path) -> dict[str, int]:
-    """Count the damaged databases that lie in the state directory, by the file's name without its ending."""
+def count_damaged(state_dir: Path) -> dict[str, int]:
+    """Return the number of damaged databases in the state directory, by file stem."""
     found = Counter({"journal": 0, "policy": 0})
     for place in state_dir.glob(f"{_DAMAGED}*"):
         found.update(file.stem for file in place.glob("*.db"))
     return dict(found)
 
 
-def trim(state_dir: Path, allowance: int) -> None:
-    """Delete what was set aside beyond *allowance* bytes, the oldest first."""
+def trim_archive(state_dir: Path, allowance: int) -> None:
+    """Delete archived databases beyond *allowance* bytes, the oldest first."""
     places = [
         place
         for place in (*state_dir.glob(f"{_DAMAGED}*"), *state_dir.glob(f"{_ARCHIVE}*.db"))
@@ -126,7 +126,11 @@ def trim(state_dir: Path, allowance: int) -> None:
         left -= size
         if left < 0:
             left = 0
-            _log.warning("the state directory is over its limit; deleted", place=str(place), bytes=size)
+            _log.warning(
+                "the state directory is over its limit; archived database deleted",
+                place=str(place),
+                bytes=size,
+            )
             if place.is_dir():
                 shutil.rmtree(place, ignore_errors=True)
             else:
@@ -134,7 +138,7 @@ def trim(state_dir: Path, allowance: int) -> None:
 
 
 def size_of(place: Path) -> int:
-    """Return the bytes of a file, or of all files below a directory; what goes meanwhile counts nothing."""
+    """Return the bytes of a file or of all files below a directory; files removed meanwhile count 0."""
     total = 0
     for path in place.rglob("*") if place.is_dir() else (place,):
         try:

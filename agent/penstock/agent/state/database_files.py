@@ -1,4 +1,4 @@
-"""Whether an open database is still at its path, and how it is put back if it is not.
+"""Watches the files of an open database, and restores them if they are removed or replaced.
 
 A file that is removed or replaced while it is open lives on for the process that has it open, and dies with it: what is
 committed to it then is lost at the next start. So its content is written to its path again, from the open file.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.errors import StateError
 from penstock.agent.state.archive import SUFFIXES, set_aside
-from penstock.agent.state.file_lock import identity
+from penstock.agent.state.file_lock import file_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,15 +51,15 @@ def write_copy(database: sqlite3.Connection, path: Path) -> None:
 
 
 class DatabaseFiles:
-    """Where the files of an open database are. Any thread may look, one at a time may settle.
+    """The files of an open database. Any thread may check them, one at a time may restore them.
 
     Args:
         path: of the database, which is open.
         reopen: opens it once more, for what is at *path* by then.
-        claim: sees that the directory is there and this agent's own; raises StateError if it is not.
+        claim: verifies that the directory exists and is this agent's own; raises StateError if it is not.
 
     Attributes:
-        restored: how often the database was put back.
+        restored: number of restores.
 
     """
 
@@ -72,33 +72,33 @@ class DatabaseFiles:
         self._path = path
         self._reopen = reopen
         self._claim = claim
-        self._files = self._look()
+        self._files = self._identities()
         self._names = self._files.keys()
         self._stale = False
         self._notice = ""
         self._told_at = 0.0
         self.restored = 0
 
-    def _look(self) -> dict[Path, Identity]:
+    def _identities(self) -> dict[Path, Identity]:
         paths = [self._path.with_name(self._path.name + suffix) for suffix in _WATCHED]
-        return {path: found for path in paths if (found := identity(path)) is not None}
+        return {path: found for path in paths if (found := file_identity(path)) is not None}
 
     def trouble(self) -> str:
-        """Return what has happened to the files, in words; empty if they are where they were."""
+        """Return a sentence about files that were removed or replaced; empty if all are in place."""
         for path, ours in self._files.items():
             with suppress(OSError):  # One that cannot be looked at may well be there.
-                found = identity(path)
+                found = file_identity(path)
                 if found != ours:
                     return f"{path} was {'removed' if found is None else 'replaced'} while the agent ran"
         return ""
 
-    def check(self) -> None:
-        """See that a connection that begins now finds the open files.
+    def require_in_place(self) -> None:
+        """Verify that a new connection finds the open files.
 
         Over another one at the same path, it would begin the shared memory anew that the open one uses.
 
         Raises:
-            StateError: they are gone, and will be put back within a second.
+            StateError: they are gone and will be restored within a second.
 
         """
         if trouble := self.trouble():
@@ -106,17 +106,17 @@ class DatabaseFiles:
 
     @property
     def notice(self) -> str:
-        """A sentence about the last time that the database was put back, for an hour; else empty."""
+        """A sentence about the last restore, for an hour after it; else empty."""
         return self._notice if time.monotonic() < self._told_at + _TOLD_SECONDS else ""
 
-    def forget(self) -> None:
-        """Look no more: the database was closed, and SQLite has removed what it needs no longer."""
+    def unwatch(self) -> None:
+        """Stop watching: the database was closed, and SQLite has removed its temporary files."""
         self._files = {}
 
-    def settle(self, database: sqlite3.Connection) -> sqlite3.Connection:
-        """Return the connection to go on with: *database*, or a new one after its files had to be put back.
+    def restore_if_moved(self, database: sqlite3.Connection) -> sqlite3.Connection:
+        """Return the connection to use: *database*, or a new one after its files were restored.
 
-        *database* must be in no transaction; it is closed if there is a new one. Blocks while it is copied.
+        *database* must be in no transaction; it is closed if there is a new one. Blocks during the copy.
 
         Raises:
             StateError: it could not be put back; *database* holds everything still, and is what is tried again with.
@@ -138,9 +138,9 @@ class DatabaseFiles:
         return fresh
 
     def _open_anew(self) -> sqlite3.Connection:
-        """Open the copy; what has taken its place meanwhile is not what is to be written to."""
+        """Open the copy; refuse a file that has replaced it meanwhile."""
         fresh = self._reopen(self._path)
-        files = self._look()
+        files = self._identities()
         if files.keys() != self._names or files[self._path] != self._files[self._path]:
             fresh.close()
             raise StateError("it was removed once more")
@@ -169,10 +169,10 @@ class DatabaseFiles:
 
         Another database's write-ahead log would be read as its own, and the old shared memory is in use.
         """
-        foreign = identity(self._path) not in (None, self._files.get(self._path))
+        foreign = file_identity(self._path) not in (None, self._files.get(self._path))
         beside = [self._path.with_name(self._path.name + suffix) for suffix in SUFFIXES[1:]]
         for path in beside:
-            if not foreign or identity(path) == self._files.get(path):
+            if not foreign or file_identity(path) == self._files.get(path):
                 path.unlink(missing_ok=True)
         if foreign:
             set_aside(self._path, trouble)

@@ -1,4 +1,4 @@
-"""The state directory: one owner, and a substitute where it cannot be written."""
+"""The state directory: one owner, and a substitute if it cannot be written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OURS = (LOCK, "addresses", "journal", "policy", "reserve", "state.corrupt-")
 
 
-def prepare(path: Path) -> None:
+def prepare_directory(path: Path) -> None:
     """Create the state directory if need be, for its owner alone; others may not write to one that is there.
 
     Raises:
@@ -56,7 +56,7 @@ def prepare(path: Path) -> None:
             f"the state directory {str(path)!r} cannot be written; give --state-dir one that can"
         )
     _protect(path)
-    if link := foreign_link(path):
+    if link := find_foreign_link(path):
         raise StateError(
             f"{link} is a symbolic link, and the agent follows none in its state directory: remove it, "
             "or set --state-dir to the directory that it points to"
@@ -71,7 +71,7 @@ def _protect(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.chmod(mode & ~_OTHERS_WRITE)
         _log.warning(
-            "the state directory was writable by other users; it is not any more",
+            "the state directory was writable by other users; the permission was removed",
             path=str(path),
             mode=f"{mode & ~_OTHERS_WRITE:04o}",
             before=f"{mode:04o}",
@@ -83,12 +83,12 @@ def _is_ours_alone(path: Path) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX
 
 
-def stays_open(path: Path) -> bool:
-    """Tell whether other users can write to the directory and a start leaves that as it is."""
+def is_writable_by_others(path: Path) -> bool:
+    """Return whether other users can write to the directory and a start does not change that."""
     return bool(path.stat().st_mode & _OTHERS_WRITE) and not _is_ours_alone(path)
 
 
-def foreign_link(path: Path) -> Path | None:
+def find_foreign_link(path: Path) -> Path | None:
     """Return a symbolic link in the state directory that has the name of a file of ours; None if there is none."""
     try:
         return next(
@@ -109,7 +109,7 @@ class StateDirectory:
     """
 
     def __init__(self, wanted: Path, limit: int) -> None:
-        """Take *wanted*, or a substitute where that cannot be written.
+        """Own *wanted*, or a substitute if that cannot be written.
 
         Raises:
             StateError: another agent has it, or there is no place that can be written.
@@ -117,7 +117,7 @@ class StateDirectory:
         """
         self.path, self.limit, self.trouble = wanted, limit, ""
         try:
-            prepare(wanted)
+            prepare_directory(wanted)
         except UnwritableError as error:
             self._substitute(str(error))
         self._turn = threading.Lock()
@@ -127,7 +127,7 @@ class StateDirectory:
         return Lock(self.path / LOCK, f"--state-dir {self.path}")
 
     def claim(self) -> None:
-        """See that the directory is there and this agent's; one that was removed is made anew. From any thread.
+        """Verify that the directory exists and is this agent's; create one that was removed. From any thread.
 
         Raises:
             TakenError: another agent has taken it meanwhile.
@@ -136,13 +136,13 @@ class StateDirectory:
         """
         with self._turn:
             if not self._lock.in_place:
-                prepare(self.path)
+                prepare_directory(self.path)
                 lock = self._own()
                 self._lock.release()
                 self._lock = lock
 
     def leave(self, error: UnwritableError) -> None:
-        """Go on in a substitute, because no database can be opened here.
+        """Switch to a substitute, because no database can be opened here.
 
         Raises:
             UnwritableError: this is one already.
@@ -163,10 +163,14 @@ class StateDirectory:
             with contextlib.suppress(OSError):
                 shutil.copyfile(path, self.path / path.name)
         self.trouble = f"{reason}; until then counters, traces and policies are kept in {self.path} and are lost with the agent"
-        _log.error("the state does not outlive the agent", reason=reason, place=str(self.path))
+        _log.error(
+            "the state is on a substitute directory and ends with the agent",
+            reason=reason,
+            place=str(self.path),
+        )
 
     def release(self) -> None:
-        """Let go; a substitute is removed."""
+        """Release the directory; a substitute is removed."""
         self._lock.release()
         if self.trouble:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -183,7 +187,7 @@ def _volatile(reason: str) -> Path:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what killed agents have left: their directories that nobody has locked."""
+    """Remove the substitutes of killed agents: those without a lock."""
     for path in place.glob(f"{_VOLATILE}*"):
         with contextlib.suppress(OSError), _unowned(path):
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""How the bytes of ``--state-limit`` are shared out."""
+"""The shares of ``--state-limit``."""
 
 from __future__ import annotations
 

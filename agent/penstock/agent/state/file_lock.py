@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Identity: TypeAlias = tuple[int, int]
 
 
-def identity(path: Path) -> Identity | None:
+def file_identity(path: Path) -> Identity | None:
     """Return device and inode of what is at *path*, a link itself and not its target; None if nothing is there."""
     try:
         found = os.lstat(path)
@@ -54,12 +54,12 @@ class Lock:
 
     @property
     def in_place(self) -> bool:
-        """Whether its file is still there: over another one of that name another process may have a lock."""
+        """Whether its file is still at its path; another process may hold a lock on a new one."""
         ours = os.fstat(self._file)
-        return identity(self._path) == (ours.st_dev, ours.st_ino)
+        return file_identity(self._path) == (ours.st_dev, ours.st_ino)
 
     def release(self) -> None:
-        """Let go; again is fine. The file stays: removing it would let two processes lock two files of one name."""
+        """Release it. Idempotent. The file stays: removing it would let two processes lock two files of one name."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

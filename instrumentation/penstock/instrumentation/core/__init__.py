@@ -7,6 +7,7 @@ from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER, ROLES
 from penstock.instrumentation.core.drop_counter import OTHER, DropCounter, count_entries
 from penstock.instrumentation.core.fork import wait_for_grpc_to_end
 from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core.guarded import guarded
 from penstock.instrumentation.core.identity import Identity
 from penstock.instrumentation.core.log_limit import LogLimit
 from penstock.instrumentation.core.session import Session
@@ -24,6 +25,7 @@ __all__ = [
     "constants",
     "count_entries",
     "guard",
+    "guarded",
     "settings",
     "wait_for_grpc_to_end",
 ]

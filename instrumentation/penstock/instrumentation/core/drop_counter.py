@@ -5,18 +5,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from penstock.proto.names import NOT_ENTRIES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OTHER: Final = "other"
 
-NO_ENTRIES: Final = frozenset({"snapshot", "snapshot_row"})
-"""Kinds of a drop account that are no entries: a lost gauge is sent again within a second."""
-
 
 def count_entries(counts: Mapping[tuple[str, str], int]) -> int:
     """Return how many entries a drop account, by (reason, kind), counts."""
-    return sum(count for (_, kind), count in counts.items() if kind not in NO_ENTRIES)
+    return sum(count for (_, kind), count in counts.items() if kind not in NOT_ENTRIES)
 
 
 class DropCounter:

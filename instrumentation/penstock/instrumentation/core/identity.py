@@ -6,7 +6,9 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Final
 
-PRECEDENCE: Final = {"": 0, "api": 1, "worker": 2, "engine-core": 3}
+from penstock.proto.names import ENGINE_CORE
+
+PRECEDENCE: Final = {"": 0, "api": 1, "worker": 2, ENGINE_CORE: 3}
 """Rank of each part. A process that holds several parts is named after the highest."""
 
 

@@ -12,13 +12,13 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core import constants
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.instrumentation.resilience.policy import PeerQuarantine
 
-_SECOND: Final = 1_000_000_000
 _MAX_FAILURES: Final = 1000
 
 # Failures that are not the peer's: another request's, our own library's, a reader that came too late or not at all, an
@@ -52,8 +52,8 @@ class Rules:
     """
 
     failures: int = 5
-    window_ns: int = 30 * _SECOND
-    duration_ns: int = 60 * _SECOND
+    window_ns: int = 30 * NANOS
+    duration_ns: int = 60 * NANOS
     max_peers_percent: int = 50
 
     @classmethod
@@ -62,8 +62,8 @@ class Rules:
         default = cls()
         return cls(
             failures=default.failures if policy.failures is None else policy.failures,
-            window_ns=default.window_ns if policy.window is None else round(policy.window * _SECOND),
-            duration_ns=default.duration_ns if policy.duration is None else round(policy.duration * _SECOND),
+            window_ns=default.window_ns if policy.window is None else round(policy.window * NANOS),
+            duration_ns=default.duration_ns if policy.duration is None else round(policy.duration * NANOS),
             max_peers_percent=(
                 default.max_peers_percent if policy.max_peers_percent is None else policy.max_peers_percent
             ),
@@ -74,7 +74,7 @@ class Rules:
             raise ValueError(f"peerQuarantine.failures is {self.failures}; use 1 to {_MAX_FAILURES}")
         if self.window_ns <= 0 or self.duration_ns <= 0:
             raise ValueError(
-                f"peerQuarantine: window {self.window_ns / _SECOND:g} s, duration {self.duration_ns / _SECOND:g} s; "
+                f"peerQuarantine: window {self.window_ns / NANOS:g} s, duration {self.duration_ns / NANOS:g} s; "
                 "both must be more than 0 s",
             )
         if not 0 <= self.max_peers_percent <= 100:  # noqa: PLR2004 (a percentage)

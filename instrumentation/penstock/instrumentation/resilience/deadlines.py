@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.instrumentation.resilience.policy import Deferral
-
-_SECOND: Final = 1_000_000_000
 
 
 class WaitKind(StrEnum):
@@ -39,8 +39,8 @@ class DeadlineLimits:
             return cls()
         start, transfer = deferral.max_start_wait, deferral.max_transfer_wait
         return cls(
-            None if start is None else round(start * _SECOND),
-            None if transfer is None else round(transfer * _SECOND),
+            None if start is None else round(start * NANOS),
+            None if transfer is None else round(transfer * NANOS),
         )
 
     def of(self, wait: WaitKind) -> int | None:

@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core import constants
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,9 +32,8 @@ MODES: Final = {
 """The modes that a drill may have, and their names."""
 
 MAX_ACTIVE: Final = 16
-_SECOND: Final = 1_000_000_000
-MAX_VALID_NS: Final = 4 * 3600 * _SECOND
-MAX_DELAY_NS: Final = 60 * _SECOND
+MAX_VALID_NS: Final = 4 * 3600 * NANOS
+MAX_DELAY_NS: Final = 60 * NANOS
 
 
 class DrillRefusedError(ValueError):
@@ -95,11 +95,11 @@ def check_bounds(drill: Drill) -> None:
     if not 0 < drill.valid_for_ns <= MAX_VALID_NS:
         raise DrillRefusedError(
             f"drill {drill.id}: a drill ends by itself; give it a time of at most "
-            f"{MAX_VALID_NS // _SECOND} s, not {drill.valid_for_ns / _SECOND:g} s",
+            f"{MAX_VALID_NS // NANOS} s, not {drill.valid_for_ns / NANOS:g} s",
         )
     if not 0 <= drill.delay_ns <= MAX_DELAY_NS or (drill.mode == SLOW and drill.delay_ns == 0):
         raise DrillRefusedError(
-            f"drill {drill.id}: delay {drill.delay_ns / _SECOND:g} s; use at most {MAX_DELAY_NS // _SECOND} s, "
+            f"drill {drill.id}: delay {drill.delay_ns / NANOS:g} s; use at most {MAX_DELAY_NS // NANOS} s, "
             f"and more than 0 s with mode {MODES[SLOW]}",
         )
 

@@ -18,11 +18,12 @@ from penstock.instrumentation.resilience.circuit_breaker import (
     PeerFailure,
     Rules,
 )
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_IDLE_NS = 15 * 60 * 1_000_000_000
+_IDLE_NS = 15 * 60 * NANOS
 _MAX_PEERS = 1024
 # Names that are not peers: unknown, or this machine's own memory and disk.
 _NOT_PEERS = frozenset({"", "unknown", "host", "disk"})

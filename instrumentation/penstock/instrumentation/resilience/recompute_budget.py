@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from penstock.proto.names import NANOS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_SECOND = 1_000_000_000
 
 
 class RecomputeBudget:
@@ -63,7 +63,7 @@ class RecomputeBudget:
         self._fill()
         self._rate = rate
         self._capacity = max(rate, largest or 0) if rate else 0
-        full = self._capacity * _SECOND
+        full = self._capacity * NANOS
         self._level = full if was_unlimited else min(self._level, full)
 
     def available(self) -> int | None:
@@ -71,21 +71,21 @@ class RecomputeBudget:
         if self._rate is None:
             return None
         self._fill()
-        return self._level // _SECOND
+        return self._level // NANOS
 
     def acquire(self, tokens: int) -> bool:
         """Acquire *tokens* if all of them are available; otherwise acquire none and return False."""
         if self._rate is None:
             return True
         self._fill()
-        if tokens * _SECOND > self._level:
+        if tokens * NANOS > self._level:
             return False
-        self._level -= tokens * _SECOND
+        self._level -= tokens * NANOS
         return True
 
     def _fill(self) -> None:
         now = self._clock()
         if now > self._filled_at:
             brought = (now - self._filled_at) * (self._rate or 0)
-            self._level = min(self._level + brought, self._capacity * _SECOND)
+            self._level = min(self._level + brought, self._capacity * NANOS)
             self._filled_at = now

@@ -1,7 +1,7 @@
-"""The front end: keeps the caller's trace context.
+"""The API server's hook: keeps the caller's trace context.
 
-vLLM drops it in ``AsyncLLM.add_request`` unless ``--otlp-traces-endpoint`` is set. With that option set nothing is done here:
-vLLM passes the context on itself.
+vLLM drops it in ``AsyncLLM.add_request`` unless ``--otlp-traces-endpoint`` is set. With that option vLLM passes the context on itself,
+and the hook does nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 _GUARD = guard("trace_context")
 
-# What the call of add_request in the present context was given; a task that it starts inherits it.
+# The headers of the present call of add_request; a task that it starts inherits them.
 _CONTEXT: ContextVar[Mapping[str, str] | None] = ContextVar("penstock_trace_headers", default=None)
 
 
 class TraceContextHook:
-    """Passes the trace headers by vLLM's own field of the request, past the place that drops them.
+    """Passes the trace headers in vLLM's own field of the request, past the code that drops them.
 
-    ``add_request`` is called without them, so that it has nothing to warn about, and ``assign_request_id``, which it
-    calls for each request that it has made, puts them on the request.
+    ``add_request`` is called without them, so that it does not warn, and ``assign_request_id``, which it
+    calls for each request that it makes, sets them on the request.
     """
 
     name = "trace_context"
@@ -71,7 +71,7 @@ class TraceContextHook:
             try:
                 return await add_request(engine, *args, **{**kwargs, "trace_headers": None})
             finally:
-                # A coroutine that is finalized in another task's context must not raise for our sake.
+                # A coroutine that is finalized in another task's context must not raise because of the hook.
                 with _GUARD:
                     _CONTEXT.reset(token)
 
@@ -90,12 +90,12 @@ class TraceContextHook:
         self._patch.set(InputProcessor, "assign_request_id", attach)
 
     def uninstall(self) -> None:
-        """Put both back, and what came with the first request."""
+        """Restore both, and uninstall what the first request installed."""
         registry.uninstall(ClientErrorHook.name)
         self._patch.undo()
 
     def _announce(self, engine: Any) -> None:
-        """Say once who this process is, and install what the API process alone needs: not before its first request.
+        """Identify the process once, and install what only the API process needs: at its first request.
 
         Engines are forked before that, and by then vLLM itself has imported its servers.
         """

@@ -17,12 +17,12 @@ from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
 if TYPE_CHECKING:
     from penstock.instrumentation.hooks import Hook
 
-# vLLM inspects a model's class in a process of its own, which serves nothing and ends at once.
+# vLLM inspects a model's class in a process of its own, which serves no request and ends at once.
 _INSPECTION: Final = "vllm.model_executor.models.registry"
 
 
 def hooks() -> tuple[Hook, ...]:
-    """Return those that are installed at once, in their order; those of a scheduler class and of NIXL follow when vLLM builds one."""
+    """Return the hooks that are installed at once, in order; those of a scheduler class and of NIXL follow when vLLM builds one."""
     return (
         SchedulerClassHook(),
         KvConnectorHook(),

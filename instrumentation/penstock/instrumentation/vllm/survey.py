@@ -1,7 +1,7 @@
-"""Which hooks fit the vLLM that is installed: all there are, looked at and not installed.
+"""Checks which hooks fit the installed vLLM, without installing any.
 
-In an engine some are looked at only when vLLM resolves a scheduler class, builds a NIXL worker or takes its first request
-(``scheduler_hook.py``, ``nixl_hook.py``, ``frontend.py``); here they are held against the classes that vLLM ships.
+An engine checks some only when vLLM resolves a scheduler class, builds a NIXL worker or takes its first request
+(``scheduler/hook.py``, ``kv/nixl/hook.py``, ``api_server.py``); here they are checked against the classes that vLLM ships.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ MOONCAKE_WORKER: Final = (
 
 
 def survey(disabled: Collection[str] = ()) -> list[HookReport]:
-    """Return what becomes of each hook here; *disabled* are the names of those that are switched off."""
+    """Return the report of each hook; *disabled* are the names of those that are switched off."""
     return [
         *(
-            _answer(each.name, each.component, functools.partial(unmet_requirements, each), disabled)
+            _report(each.name, each.component, functools.partial(unmet_requirements, each), disabled)
             for each in hooks()
         ),
         *(
-            _answer("scheduler", c.COMPONENT_SCHEDULER, functools.partial(_scheduler, name), disabled, name)
+            _report("scheduler", c.COMPONENT_SCHEDULER, functools.partial(_scheduler, name), disabled, name)
             for name in SCHEDULERS
         ),
         *(
-            _answer("nixl", c.COMPONENT_WORKER, functools.partial(_nixl, name), disabled, name)
+            _report("nixl", c.COMPONENT_WORKER, functools.partial(_nixl, name), disabled, name)
             for name in NIXL_WORKERS
         ),
-        _answer(
+        _report(
             "kv_worker", c.COMPONENT_WORKER, functools.partial(unmet_requirements, KvWorkerHook()), disabled
         ),
-        _answer("mooncake", c.COMPONENT_WORKER, _mooncake, disabled),
-        _answer(
+        _report("mooncake", c.COMPONENT_WORKER, _mooncake, disabled),
+        _report(
             "client_error",
             c.COMPONENT_FRONTEND,
             functools.partial(unmet_requirements, ClientErrorHook()),
@@ -102,14 +102,14 @@ def _mooncake() -> str:
     return unmet_requirements(MooncakeHook(worker))
 
 
-def _answer(
-    name: str, component: int, look: Callable[[], str], disabled: Collection[str], host: str = ""
+def _report(
+    name: str, component: int, check: Callable[[], str], disabled: Collection[str], host: str = ""
 ) -> HookReport:
     host = host.rpartition(".")[2]
     if name in disabled:
         return HookReport(name, component, HookStatus.OFF, "disabled by PENSTOCK_HOOKS_DISABLED", host)
     try:
-        reason = look()
+        reason = check()
     except _NotUsedError as error:
         return HookReport(name, component, HookStatus.NOT_USED, str(error), host)
     except (ImportError, AttributeError) as error:

@@ -15,7 +15,7 @@ from penstock.agent.policy.manifest.manifest import parse_manifest
 from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
-from penstock.agent.state.archive import damaged
+from penstock.agent.state.archive import count_damaged
 from penstock.agent.state.directory import StateDirectory
 
 from tests.support.agent.removed_files import HARMS
@@ -84,7 +84,7 @@ async def test_policies_outlive_damage(tmp_path, harm):
     newest, *_ = await store.changes("", 10)
     assert (newest.change.action, newest.change.author) == ("recover", "penstock-agent")
     assert newest.change.reason == database.recovered
-    assert damaged(tmp_path)["policy"] == int(harm is not os.unlink)
+    assert count_damaged(tmp_path)["policy"] == int(harm is not os.unlink)
     database.close()
     assert PolicyDatabase.open(tmp_path).recovered == ""
 
@@ -259,12 +259,12 @@ async def test_what_no_agent_wrote_is_damage(tmp_path, harm):
     database.close()
 
 
-async def test_a_newer_version_is_no_damage(tmp_path):
+async def test_another_version_is_no_damage(tmp_path):
     """Its copy is of that version, too."""
     await fill(tmp_path, copy=True)
     for name in ("policy.db", "policy-copy.db"):
         with closing(sqlite3.connect(tmp_path / name)) as connection:
             connection.execute("PRAGMA user_version = 3")
-    with pytest.raises(StateError, match="run a newer agent"):
+    with pytest.raises(StateError, match="move the state directory away"):
         PolicyDatabase.open(tmp_path)
-    assert damaged(tmp_path)["policy"] == 0
+    assert count_damaged(tmp_path)["policy"] == 0

@@ -100,7 +100,7 @@ async def test_rollback_is_a_new_generation_with_old_content(store: PolicyStore)
     ("name", "generation", "sentence"),
     [
         ("never", 0, "policy 'never' never existed"),
-        ("decode-default", 0, "policy 'decode-default' has no generation before the present one"),
+        ("decode-default", 0, "policy 'decode-default' has no previous generation"),
         ("decode-default", 9, "policy 'decode-default' has no generation 9"),
     ],
 )
@@ -130,7 +130,7 @@ async def test_unknown_names_and_too_many_policies_are_refused(store: PolicyStor
     with pytest.raises(NotFoundError, match="policy 'x' does not exist"):
         await store.delete("x", author="a")
     await store.apply_all([manifest(f"p{number}") for number in range(MAX_POLICIES)], author="a")
-    with pytest.raises(FullError, match="there would be 257 policies, of at most 256; delete some first"):
+    with pytest.raises(FullError, match="there would be 257 policies, the limit is 256; delete some first"):
         await store.apply(manifest(), author="a")
     assert (await store.apply(manifest("p0", priority=7), author="a")).result == "changed"
 
@@ -200,16 +200,18 @@ async def test_subscribers_hear_of_every_change(store: PolicyStore) -> None:
 
 
 def test_a_database_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """Of a newer version, or in no directory."""
+    """Of another version, or in no directory."""
     with pytest.raises(StateError, match=r"policy\.db cannot be used"):
         PolicyDatabase.open(tmp_path / "absent")
-    newer = tmp_path / "newer"
-    newer.mkdir()
-    connection = sqlite3.connect(newer / FILE_NAME)
+    other = tmp_path / "other"
+    other.mkdir()
+    connection = sqlite3.connect(other / FILE_NAME)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StateError, match=r"has version 99, this agent supports 2; run a newer agent"):
-        PolicyDatabase.open(newer)
+    with pytest.raises(
+        StateError, match=r"has version 99 and this agent reads version 1 only; move the state"
+    ):
+        PolicyDatabase.open(other)
 
 
 def test_a_stored_policy_that_is_no_longer_valid_stops_the_start(database: PolicyDatabase) -> None:

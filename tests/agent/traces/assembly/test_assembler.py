@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.journal.batch_parser import parse
+from penstock.agent.journal.batch_parser import parse_batch
 from penstock.agent.traces.assembly import assembler as assemble
 from penstock.agent.traces.assembly import segments
 from penstock.agent.traces.assembly.assembler import Assembler
@@ -75,7 +75,7 @@ class Fold:
 
     def parse(self, logged):
         """Do what the journal's reader does."""
-        return parse(logged)
+        return parse_batch(logged)
 
     def source(self, epoch):
         """Do what the journal's reader does."""

@@ -423,7 +423,7 @@ def test_a_request_that_the_connector_fails(
     assert ("nor encoded here" in found.reason) is not media
     assert engine.errors.keys() == {"first"}
     assert ("mode probe" in (engine.errors["first"] or "")) is told
-    assert not scheduler._penstock_ec._judge._failing
+    assert not scheduler._penstock.ec.failing
 
 
 def test_probes_of_a_connector_that_only_looks(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:

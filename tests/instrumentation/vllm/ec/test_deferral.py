@@ -124,7 +124,7 @@ def test_a_client_that_leaves(kind: str, make_ec_scheduler: MakeScheduler, recor
     engine.step()
     scheduler.finish_requests("leaving", LEFT)
     assert [end.ending for end in recorder.take("deferral_end")] == [ABORTED]
-    assert not scheduler._penstock_ec._waits.now()
+    assert not scheduler._penstock.ec._deadlines.waiting()
 
 
 @KINDS
@@ -141,7 +141,7 @@ def test_a_client_that_leaves(kind: str, make_ec_scheduler: MakeScheduler, recor
 )
 def test_two_clocks(
     kind: str,
-    limits: dict[str, float],
+    limits: dict[str, Any],
     begun: bool,
     seconds: int,
     over: bool,
@@ -234,7 +234,7 @@ def test_what_becomes_of_it(
     if outcome == c.OUTCOME_RECOMPUTED:
         assert engine.outputs["waiting"] == expected(waiting, OUTPUTS)
         assert (engine.loaded, engine.encoded) == (["b"], ["a"])
-    assert not scheduler._penstock_ec._waits.now()
+    assert not scheduler._penstock.ec._deadlines.waiting()
 
 
 def test_no_starvation(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:

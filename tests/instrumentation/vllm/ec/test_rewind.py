@@ -59,11 +59,11 @@ def assert_clean(scheduler: Any, items: Iterable[str] = ()) -> None:
     assert set(manager.cached) >= set(items)
     pool = scheduler.kv_cache_manager.block_pool
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # the null block
-    control = scheduler._penstock_ec
-    assert not control._tracking._pending
-    assert not control._judge._failing
-    assert not control._waits.now()
-    assert not scheduler._penstock._records
+    control = scheduler._penstock.ec
+    assert not control._steps._pending
+    assert not control.failing
+    assert not control._deadlines.waiting()
+    assert not scheduler._penstock.observer._records
 
 
 ITEMS = {

@@ -174,7 +174,7 @@ def test_only_who_waits_for_too_long(make_scheduler: MakeScheduler, clock: Manua
 def test_drills_travel_once() -> None:
     """The workers are told of the drills in the step after a change, and of their end; a MultiConnector's children too."""
     orders = StepMetadata()
-    orders.follow(NO_POLICY, Orders())
+    orders.on_policy_change(NO_POLICY, Orders())
 
     def attached() -> Any:
         metadata = SimpleNamespace(metadata=(SimpleNamespace(),))
@@ -186,11 +186,11 @@ def test_drills_travel_once() -> None:
 
     assert attached() is None
     drill = Drill("d", c.CHANNEL_KV, c.FAILURE_MODE_SETUP, 1.0, 1 << 62)
-    orders.follow(NO_POLICY, Orders(drills=(drill,), received_ns=0))
+    orders.on_policy_change(NO_POLICY, Orders(drills=(drill,), received_ns=0))
     (sent,) = attached()
     assert (sent.id, sent.valid_for_ns < drill.valid_for_ns) == ("d", True)
     assert attached() is None
-    orders.follow(NO_POLICY, Orders())
+    orders.on_policy_change(NO_POLICY, Orders())
     assert attached() == ()
     assert attached() is None
 
@@ -204,15 +204,15 @@ def test_what_workers_do_of_a_policy_travels_once() -> None:
         orders.attach(metadata)
         return getattr(metadata, "penstock_telemetry", None)
 
-    orders.follow(NO_POLICY, Orders())
+    orders.on_policy_change(NO_POLICY, Orders())
     assert attached() is None
     limited = Policy(hash="a", telemetry=Telemetry(failure_log_interval=5.0))
-    orders.follow(limited, Orders())
+    orders.on_policy_change(limited, Orders())
     assert attached() == Telemetry(failure_log_interval=5.0)
     assert attached() is None
-    orders.follow(replace(limited, hash="b", deferral=Deferral(1.0)), Orders())
+    orders.on_policy_change(replace(limited, hash="b", deferral=Deferral(1.0)), Orders())
     assert attached() is None
-    orders.follow(NO_POLICY, Orders())
+    orders.on_policy_change(NO_POLICY, Orders())
     assert attached() == Telemetry()
 
 

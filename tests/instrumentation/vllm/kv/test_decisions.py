@@ -152,8 +152,8 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler, recorder: Recorder) -> N
         fail_loads(scheduler, parked)
         serve(scheduler, parked)
         assert outcome_of(recorder, parked).attempt == 1
-    loads = scheduler._penstock_loads
+    loads = scheduler._penstock.loads
     assert not loads.failing
     assert not loads._gate._loading
-    assert not len(loads._deadlines._deadlines)
-    assert not scheduler._penstock._records
+    assert not len(loads.deadlines._deadlines)
+    assert not scheduler._penstock.observer._records

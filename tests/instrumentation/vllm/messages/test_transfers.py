@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, FinishedTransfer, peer_at, place_of
-from penstock.instrumentation.vllm.messages.worker_report import WorkerReport, find
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport, find_reports
 from penstock.instrumentation.vllm.naming.peers import Peer
 
 
@@ -66,6 +66,6 @@ def test_ranks_are_combined(reports: list[WorkerReport]) -> None:
     first, *others = (pickle.loads(pickle.dumps(each)) for each in reports)
     for each in others:
         first = first.aggregate(each)
-    (found,) = find(first)
+    (found,) = find_reports(first)
     assert found.moves == tuple(move for report in reports for move in report.moves)
     assert found.broken == tuple(broken for report in reports for broken in report.broken)

@@ -1,4 +1,4 @@
-"""What the client is told: vLLM's own output state and serving class, with and without the hook."""
+"""The client's error, by vLLM's own output state and serving class, with and without the hook."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.instrumentation.vllm.recovery.client_error import (
     PREFIX,
     ClientErrorHook,
+    FailingRequests,
     LoadError,
     describe,
-    mark,
 )
 from penstock.instrumentation.vllm.requests.outcomes import Cause
 
@@ -82,15 +82,16 @@ def test_describe() -> None:
     )
 
 
-def test_mark() -> None:
-    """Only error outputs of requests that we know are marked, and each is told once."""
+def test_errors_are_attached() -> None:
+    """Only error outputs of failing requests get a text, each once; requests that are gone are forgotten."""
     good = EngineCoreOutput("good", [], finish_reason=FinishReason.LENGTH)
     ours = EngineCoreOutput("ours", [], finish_reason=FinishReason.ERROR)
     theirs = EngineCoreOutput("theirs", [], finish_reason=FinishReason.ERROR)
-    reasons = {"good": "no", "ours": "why"}
-    mark({0: SimpleNamespace(outputs=[good, theirs]), 1: SimpleNamespace(outputs=[ours])}, reasons)
+    failing = FailingRequests(SimpleNamespace(requests={"good": None}))
+    failing.update({"good": "no", "ours": "why", "gone": "never"})
+    failing.attach_errors({0: SimpleNamespace(outputs=[good, theirs]), 1: SimpleNamespace(outputs=[ours])})
     assert (good.stop_reason, ours.stop_reason, theirs.stop_reason) == (None, f"{PREFIX}why", None)
-    assert reasons == {"good": "no"}
+    assert failing == {"good": "no"}
 
 
 def test_retryable_error(hook: ClientErrorHook) -> None:

@@ -95,7 +95,7 @@ def test_output_after_a_recompute(
     assert not engine.errors
     (outcome,) = recorder.take("load_outcome", "first")
     assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY)
-    assert not scheduler._penstock_media._left_out
+    assert not scheduler._penstock.media._left_out
 
 
 @pytest.mark.parametrize("role", ["kv_consumer", "kv_both"])
@@ -329,5 +329,5 @@ def test_any_scenario(
             assert outputs == right, each.request_id
     assert all(reason.endswith("The request can be retried.") for reason in engine.errors.values())
     assert broken or preempts or not engine.errors
-    assert not scheduler._penstock_media._left_out
-    assert not scheduler._penstock_loads._sync
+    assert not scheduler._penstock.media._left_out
+    assert not scheduler._penstock.loads.unconfirmed

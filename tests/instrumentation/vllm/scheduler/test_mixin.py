@@ -383,7 +383,7 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler) -> None:
         if index % 2:
             fail_load(scheduler, parked)
     scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
-    observer = scheduler._penstock
+    observer = scheduler._penstock.observer
     assert not observer._records
     assert not observer.awaiting_token
     assert not observer._deferrals._open
@@ -391,23 +391,26 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler) -> None:
 
 
 def test_errors_of_ours_are_contained(make_scheduler: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broken observer changes nothing: the request is served, the errors are counted."""
+    """Broken parts change nothing: the request is served, the errors are counted."""
     from penstock.instrumentation.core.guard import guard
 
     scheduler = make_scheduler(own="recompute")
     monkeypatch.setattr(guard, "raising", False)
 
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("ours")
+
     class Broken:
         def __getattr__(self, name: str) -> Any:
-            if name == "is_deferred":
-                return lambda _: False
-            raise RuntimeError(name)
+            return (lambda _: False) if name == "is_deferred" else broken
 
-    scheduler._penstock = Broken()
-    parked = park(scheduler)
-    fail_load(scheduler, parked)
-    while parked.request_id in scheduler.requests:
-        step(scheduler)
+    with monkeypatch.context() as patch:
+        for part in ("observer", "loads", "media", "_waiting"):
+            patch.setattr(scheduler._penstock, part, Broken())
+        parked = park(scheduler)
+        fail_load(scheduler, parked)
+        while parked.request_id in scheduler.requests:
+            step(scheduler)
     assert parked.status.name == "FINISHED_LENGTH_CAPPED"
     assert guard.counts.drain()
 

@@ -41,7 +41,7 @@ class _Steps:
 
 async def backup(agent: AgentContext, request: admin.BackupRequest) -> admin.BackupResponse:
     """Write the backup; returns when it is complete, or fails if the agent stops first."""
-    agent.journal.whereabouts.check()
+    agent.journal.whereabouts.require_in_place()
     size = await asyncio.to_thread(write_backup, agent.state_dir, Path(request.path), agent.stopping.is_set)
     return admin.BackupResponse(path=request.path, bytes=size)
 

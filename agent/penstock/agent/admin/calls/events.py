@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.agent.admin.support import EventScan, messages, selection_of, source_target
 from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError
-from penstock.agent.journal import describe, event_request_ids
+from penstock.agent.journal import event_request_ids, journal_errors
 from penstock.agent.traces.query import explain_request, get_trace
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EPLB, CHANNEL_KV
@@ -114,7 +114,7 @@ async def watch_events(
 ) -> AsyncIterator[admin.LoggedEvent]:
     """Yield events as they are committed; first those after the request's position or time, if it has one."""
     wanted = Filter.of(request)
-    with describe(agent.journal.path), agent.journal.reader(agent.stopping.is_set) as reader:
+    with journal_errors(agent.journal.path), agent.journal.reader(agent.stopping.is_set) as reader:
         position = await _in_thread(reader.last)
         if request.HasField("after_batch"):
             position = request.after_batch if request.after_batch <= position else 0
@@ -168,7 +168,7 @@ async def read_in_thread(agent: AgentContext, read: Callable[[Reader], T]) -> T:
 
     def run() -> T:
         with (
-            describe(agent.journal.path),
+            journal_errors(agent.journal.path),
             agent.journal.reader(agent.stopping.is_set) as reader,
         ):
             return read(reader)

@@ -119,7 +119,7 @@ class _RequestLog:
         entries: dict[RequestKey, list[Entry]] = {}
         logged = self._reader.batch(number)
         if logged is not None:
-            self._allowance.take(len(logged.body))
+            self._allowance.consume(len(logged.body))
             source = self._reader.source(logged.epoch)
             if source is not None:
                 for key, entry in request_entries(source, self._reader.parse(logged)):

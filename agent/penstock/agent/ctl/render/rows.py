@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.ctl.render import text
 from penstock.agent.ctl.render.events import event_peer, event_words
+from penstock.proto.names import ENGINE_CORE
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 _WHOLE = 4096
 """Maximum characters of an event's text under ``-o wide``."""
-
-
-_CORE = "engine-core"
 
 
 class Table(NamedTuple):
@@ -146,7 +144,7 @@ def cores(item: admin.Engine) -> list[admin.Source]:
     found = {
         (source.hello.pid, source.hello.start_time_unix_nano): source
         for source in item.sources
-        if source.connected and source.hello.process == _CORE
+        if source.connected and source.hello.process == ENGINE_CORE
     }
     return list(found.values())
 

@@ -13,7 +13,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from penstock.agent.aio import TokenBucket
 from penstock.agent.errors import ContractError, HeldError, PenstockError
-from penstock.agent.server import refuse
+from penstock.agent.server import abort_with
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class PolicyFeedService:
             if isinstance(error, HeldError):
                 self._count_refused("held")
                 _log.warning("subscription refused", error=str(error))
-            await refuse(context, error)
+            await abort_with(context, error)
         reader = asyncio.ensure_future(self._read(subscriber, context))
         log = _log.bind(engine=str(subscriber.target.key))
         log.info("engine subscribed", hash_in_force=subscriber.hash_in_force)
@@ -75,7 +75,7 @@ class PolicyFeedService:
             await asyncio.wait([reader])
             broken = None if reader.cancelled() else reader.exception()
         if isinstance(broken, PenstockError):
-            await refuse(context, broken)
+            await abort_with(context, broken)
         if not self._feed.is_current(subscriber):
             await context.abort(grpc.StatusCode.ABORTED, "replaced by a newer stream of the same engine")
 
@@ -108,7 +108,7 @@ class PolicyFeedService:
                 self._feed.on_report(subscriber, report)
                 if report.HasField("ack") and subscriber.settled:
                     self._answers.add(subscriber)
-                if (pause := pace.owe(1)) > 0:
+                if (pause := pace.debt(1)) > 0:
                     await asyncio.sleep(pause)
         finally:
             subscriber.wake.notify()

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.aio import aside
+from penstock.agent.aio import run_on_daemon_thread
 from penstock.agent.errors import FilesError, FullError, PenstockError, StateError
 from penstock.agent.policy.files.directory_state import DirectoryState, read_files, scan_directory
 from penstock.agent.policy.files.parse import parse_files
@@ -108,15 +108,15 @@ class FileSource:
 
     async def poll(self) -> float:
         """Poll once, apply files that are stable, and return the seconds until the next poll."""
-        found = await aside(scan_directory, self.path)
+        found = await run_on_daemon_thread(scan_directory, self.path)
         if found == self._applied:
             return POLL_SECONDS
         if found != self._seen:
             self._seen = found
             return SETTLE_SECONDS
         try:
-            texts = await aside(read_files, found)
-            if await aside(scan_directory, self.path) != found:
+            texts = await run_on_daemon_thread(read_files, found)
+            if await run_on_daemon_thread(scan_directory, self.path) != found:
                 return SETTLE_SECONDS
             await self._apply(texts)
         except OSError:

@@ -26,7 +26,7 @@ def _size(row: str) -> str:
 
 
 SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS audit_extent (
+CREATE TABLE audit_extent (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   entries INTEGER NOT NULL,
   bytes INTEGER NOT NULL,
@@ -34,20 +34,17 @@ CREATE TABLE IF NOT EXISTS audit_extent (
   trimmed_to INTEGER NOT NULL DEFAULT 0,
   highest_deleted INTEGER NOT NULL DEFAULT 0
 );
-INSERT OR IGNORE INTO audit_extent (one, entries, bytes)
-  SELECT 1, count(*), coalesce(sum({_size("")}), 0) FROM audit;
-CREATE TRIGGER IF NOT EXISTS audit_grows AFTER INSERT ON audit
+INSERT INTO audit_extent (one, entries, bytes) VALUES (1, 0, 0);
+CREATE TRIGGER audit_grows AFTER INSERT ON audit
   BEGIN UPDATE audit_extent SET entries = entries + 1, bytes = bytes + {_size("NEW.")}; END;
-CREATE TRIGGER IF NOT EXISTS audit_shrinks AFTER DELETE ON audit
+CREATE TRIGGER audit_shrinks AFTER DELETE ON audit
   BEGIN UPDATE audit_extent SET entries = entries - 1, bytes = bytes - ({_size("OLD.")}); END;
-CREATE TRIGGER IF NOT EXISTS audit_is_trimmed_onwards BEFORE UPDATE OF trimmed_to ON audit_extent
+CREATE TRIGGER audit_is_trimmed_onwards BEFORE UPDATE OF trimmed_to ON audit_extent
   WHEN NEW.trimmed_to < OLD.trimmed_to
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
-DROP TRIGGER IF EXISTS audit_is_not_erased;
 CREATE TRIGGER audit_is_not_erased BEFORE DELETE ON audit
   WHEN OLD.id > (SELECT trimmed_to FROM audit_extent)
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
-DROP TRIGGER IF EXISTS audit_is_not_replaced;
 CREATE TRIGGER audit_is_not_replaced BEFORE INSERT ON audit
   WHEN NEW.id BETWEEN 1 AND (SELECT trimmed_to FROM audit_extent) OR EXISTS (SELECT 1 FROM audit WHERE id = NEW.id)
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;

@@ -25,11 +25,11 @@ _log = structlog.get_logger(__name__)
 
 FILE_NAME = "policy.db"
 _DEFAULT_AUDIT = AuditLimit()
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 1
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS counter (one INTEGER PRIMARY KEY CHECK (one = 1), generation INTEGER NOT NULL);
-INSERT OR IGNORE INTO counter VALUES (1, 0);
-CREATE TABLE IF NOT EXISTS policy (
+CREATE TABLE counter (one INTEGER PRIMARY KEY CHECK (one = 1), generation INTEGER NOT NULL);
+INSERT INTO counter VALUES (1, 0);
+CREATE TABLE policy (
   name TEXT PRIMARY KEY,
   generation INTEGER NOT NULL,
   manifest TEXT NOT NULL,
@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS policy (
   author TEXT NOT NULL,
   changed_unix_nano INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS audit (
+CREATE TABLE audit (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   time_unix_nano INTEGER NOT NULL,
   author TEXT NOT NULL,
@@ -49,16 +49,16 @@ CREATE TABLE IF NOT EXISTS audit (
   old_manifest TEXT NOT NULL,
   new_manifest TEXT NOT NULL
 );
-CREATE INDEX IF NOT EXISTS audit_by_name ON audit (name, new_generation);
-CREATE TRIGGER IF NOT EXISTS audit_is_not_edited BEFORE UPDATE ON audit
+CREATE INDEX audit_by_name ON audit (name, new_generation);
+CREATE TRIGGER audit_is_not_edited BEFORE UPDATE ON audit
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
-CREATE TABLE IF NOT EXISTS pause (
+CREATE TABLE pause (
   server TEXT NOT NULL,
   engine TEXT NOT NULL,
   paused INTEGER NOT NULL,
   PRIMARY KEY (server, engine)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS timed_order (
+CREATE TABLE timed_order (
   number INTEGER PRIMARY KEY,
   kind TEXT NOT NULL,
   document TEXT NOT NULL
@@ -117,7 +117,7 @@ class PolicyDatabase:
 
         Raises:
             UnwritableError: it must be written, and the disk is full or read-only.
-            StateError: it cannot be opened, or is of a newer version.
+            StateError: it cannot be opened, or is of another version.
 
         """
         path = state_dir / FILE_NAME
@@ -218,10 +218,10 @@ class PolicyDatabase:
         """Close the connection. Idempotent."""
         with self._lock:
             self._connection.close()
-            self.whereabouts.forget()
+            self.whereabouts.unwatch()
 
     def _settle(self) -> None:
-        self._connection = self.whereabouts.settle(self._connection)
+        self._connection = self.whereabouts.restore_if_moved(self._connection)
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
@@ -234,7 +234,7 @@ def _open(path: Path) -> sqlite3.Connection:
     path.chmod(0o600)
     connection = _reopen(path)
     try:
-        _bring_up(connection, path)
+        _create_schema(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -255,13 +255,20 @@ def _reopen(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
+def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """Create the tables in a database that is empty, in one transaction.
+
+    Raises:
+        StateError: it is of another version.
+
+    """
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version < _SCHEMA_VERSION:
+    if version not in (0, _SCHEMA_VERSION):
+        raise StateError(
+            f"{path} has version {version} and this agent reads version {_SCHEMA_VERSION} only; "
+            "move the state directory away, or give --state-dir an empty one"
+        )
+    if not version:
         connection.executescript(
             f"BEGIN IMMEDIATE; {_SCHEMA} {audit_retention.SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
-        )
-    if version > _SCHEMA_VERSION:
-        raise StateError(
-            f"{path} has version {version}, this agent supports {_SCHEMA_VERSION}; run a newer agent"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.policy.store.connection import connect
-from penstock.agent.state import set_aside, spoils_a_start, words_of
+from penstock.agent.state import error_text, is_bad_state, set_aside
 
 if TYPE_CHECKING:
     import sqlite3
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-_TABLES = ("counter", "policy", "audit", "pause", "timed_order")
+_TABLES = ("counter", "policy", "audit", "pause", "timed_order", "audit_extent")
 
 
 def copy_of(path: Path) -> Path:
@@ -31,7 +31,7 @@ def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) ->
 
     Args:
         path: of the database.
-        known: the highest schema version that this agent can read.
+        known: the schema version that this agent reads.
         damage: damage found by the caller; empty for none.
         copies: whether to try the copy.
 
@@ -46,7 +46,7 @@ def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) ->
         done = f"{path.name} was gone"
         # A leftover write-ahead log would be applied to the copy.
         path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
-    if copies and copy.exists() and not _damage(copy, known) and 0 < _version(copy) <= known:
+    if copies and copy.exists() and not _damage(copy, known) and _version(copy) == known:
         changed = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(timespec="seconds")
         # By a rename, so that a kill leaves no half of it.
         written = path.with_suffix(".tmp")
@@ -62,14 +62,14 @@ def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) ->
 def _contradiction(path: Path, copy: Path, known: int) -> str:
     """Return the damage of an intact database that contradicts its copy; empty for none.
 
-    SQLite takes an empty file for a new database. A database of a newer agent has a copy of that agent.
+    SQLite takes an empty file for a new database. A database of another version has a copy of that version.
     """
     if not (path.exists() and copy.exists()):
         return ""
     version = _version(path)
     if not version:
         return "it is empty"
-    if version > known and not _damage(copy, known) and 0 < _version(copy) <= known:
+    if version != known and not _damage(copy, known) and _version(copy) == known:
         return f"its header says version {version}, its copy {_version(copy)}"
     return ""
 
@@ -89,14 +89,14 @@ def _damage(path: Path, known: int) -> str:
             if verdict != "ok":
                 return str(verdict)
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if not 0 < version <= known:
+            if version != known:
                 return ""
-            for table in (*_TABLES, *(("audit_extent",) if version > 1 else ())):
+            for table in _TABLES:
                 connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  (constants)
             return _spoilt(connection)
     except Exception as error:
-        if spoils_a_start(error):
-            return words_of(error)
+        if is_bad_state(error):
+            return error_text(error)
         raise
 
 

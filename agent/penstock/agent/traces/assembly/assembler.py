@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.agent.batch import with_kinds
-from penstock.agent.journal import parse
-from penstock.agent.model import ENGINE_CORE, EngineKey, Source
+from penstock.agent.batch import typed_events
+from penstock.agent.journal import parse_batch
+from penstock.agent.model import EngineKey, Source
 from penstock.agent.traces.assembly.finished_requests import FinishedRequests, PendingBytes
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished, FinishedRequest
 from penstock.agent.traces.assembly.sampling import sample_request, sample_trace
@@ -31,6 +31,7 @@ from penstock.agent.traces.spans import (
     semconv,
     standalone_spans,
 )
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,9 +171,9 @@ class Assembler:
         return self._finish(clock)
 
     def _apply_batch(self, logged: LoggedBatch) -> None:
-        batch = parse(logged)
+        batch = parse_batch(logged)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
-        events = with_kinds(batch)
+        events = typed_events(batch)
         for kind, event in events:
             if kind not in STANDALONE_KINDS:
                 continue

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.proto.names import NANOS
+
 if TYPE_CHECKING:
     from penstock.agent.traces.assembly.sampling import SamplingDecision
     from penstock.agent.traces.spans import RequestIdentity, Span
-
-_SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class AssemblyLimits:
 
     """
 
-    grace_nano: int = 3 * _SECOND
-    long_deferral_nano: int = 1 * _SECOND
-    max_age_nano: int = 2 * 3600 * _SECOND
+    grace_nano: int = 3 * NANOS
+    long_deferral_nano: int = 1 * NANOS
+    max_age_nano: int = 2 * 3600 * NANOS
     max_pending: int = 20_000
     max_bytes: int = 64 << 20
     max_remembered: int = 20_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.model import ENGINE_CORE
 from penstock.agent.traces.spans import EventEntry, entry_time
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

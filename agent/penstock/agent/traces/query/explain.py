@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
 from penstock.agent.traces.query.search import find_request_traces
 from penstock.agent.traces.spans import attributes, ends_load, request_loads
+from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _PLACES = {
     "disk": "this machine's disk",
 }
 # A wait of this length is worth a sentence of its own.
-_LONG_WAIT = attributes.SECOND
+_LONG_WAIT = NANOS
 
 
 def explain_request(reader: Reader, request_id: str) -> admin_pb2.Explanation:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import NotFoundError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
-from penstock.agent.model import ENGINE_CORE
 from penstock.agent.traces.assembly import AssemblyLimits, EngineLoss, Segment, split_segments
 from penstock.agent.traces.spans import (
     EventEntry,
@@ -23,6 +22,7 @@ from penstock.agent.traces.spans import (
     request_entries,
     without_batch,
 )
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -267,7 +267,7 @@ def _endings(
             break
         last = reader.batch(row.last_batch)
         if last is not None:
-            allowance.take(len(last.body))
+            allowance.consume(len(last.body))
             if reader.parse(last).HasField("goodbye"):
                 yield _stamp(last), EngineLoss(row.source.key, row.source.epoch, last.received_unix_nano)
     newest = reader.batch(reader.last())

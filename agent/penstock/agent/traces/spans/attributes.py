@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.traces.spans import semconv
 from penstock.agent.traces.spans.model import EventEntry, SpanLink
-from penstock.proto.names import label
+from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
-SECOND = 1_000_000_000
 # Name of a load's span, by its channel.
 LOAD_SPAN_NAMES: dict[int, str] = {
     common_pb2.CHANNEL_KV: semconv.KV_LOAD,
@@ -29,7 +28,7 @@ LOAD_SPAN_NAMES: dict[int, str] = {
 
 def seconds(nano: int) -> float:
     """Convert nanoseconds to seconds."""
-    return nano / SECOND
+    return nano / NANOS
 
 
 def present(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.batch import probe_samples, transfer_samples, with_kinds
+from penstock.agent.batch import probe_rows, transfer_rows, typed_events
 from penstock.agent.traces.spans.model import EventEntry, ProbeEntry, SampleEntry
 from penstock.proto.v1.events_pb2 import Event
 
@@ -41,15 +41,15 @@ def request_entries(source: Source, batch: Batch) -> Iterator[tuple[RequestKey, 
     A handshake comes once for each request that waited for it.
     """
     server = source.key.server
-    for kind, event in with_kinds(batch):
+    for kind, event in typed_events(batch):
         if kind == "handshake":
             for waiter in event.handshake.waiting_request_ids:
                 yield RequestKey(server, waiter), EventEntry(source, event)
         elif event.request_id and kind not in _WITHOUT_SPAN:
             yield RequestKey(server, event.request_id), EventEntry(source, event)
-    for sample in transfer_samples(batch):
+    for sample in transfer_rows(batch):
         if sample.request_id:
             yield RequestKey(server, sample.request_id), SampleEntry(source, sample)
-    for probe in probe_samples(batch):
+    for probe in probe_rows(batch):
         if probe.request_id:
             yield RequestKey(server, probe.request_id), ProbeEntry(source, probe)

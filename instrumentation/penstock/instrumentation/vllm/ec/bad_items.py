@@ -1,4 +1,4 @@
-"""Items that are bad: they are not loaded again for a while, because a load that has failed would fail again."""
+"""Items whose load has failed: they are not loaded again for a minute."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.vllm.ec.outcomes import EcCause
+    from penstock.instrumentation.vllm.requests import Cause
 
 REMEMBERED_NS: Final = 60_000_000_000
 CAPACITY: Final = 4096
-"""Items that are remembered; beyond it the one that was remembered first is forgotten."""
+"""Items that are remembered; beyond it the oldest is forgotten."""
 
 
 class BadItems:
@@ -22,7 +22,7 @@ class BadItems:
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         """Start with none; *clock* is monotonic nanoseconds."""
         self._clock = clock
-        self._until: OrderedDict[str, tuple[int, EcCause]] = OrderedDict()
+        self._until: OrderedDict[str, tuple[int, Cause]] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._until)
@@ -30,7 +30,7 @@ class BadItems:
     def __contains__(self, item: str) -> bool:
         return self.cause(item) is not None
 
-    def remember(self, item: str, cause: EcCause) -> None:
+    def remember(self, item: str, cause: Cause) -> None:
         """Note that *item* is bad from now on."""
         self._until[item] = (self._clock() + REMEMBERED_NS, cause)
         self._until.move_to_end(item)
@@ -42,12 +42,12 @@ class BadItems:
         self._until.pop(item, None)
 
     def prune(self) -> None:
-        """Forget what is bad no longer; what was remembered first is first."""
+        """Forget what is bad no longer; the oldest is first."""
         now = self._clock()
         while self._until and next(iter(self._until.values()))[0] <= now:
             self._until.popitem(last=False)
 
-    def cause(self, item: str) -> EcCause | None:
+    def cause(self, item: str) -> Cause | None:
         """Return why *item* is bad; None if it is not, or no longer."""
         found = self._until.get(item)
         if found is None:

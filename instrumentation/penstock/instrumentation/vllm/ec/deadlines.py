@@ -1,4 +1,4 @@
-"""Requests that the scheduler passes over because an encoder output is not there yet, and which have waited for too long."""
+"""Deadlines of encoder outputs (``deferral``): requests that the scheduler passes over until an item is there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EcWait:
 
 
 class EcDeadlines:
-    """Who waits in one scheduler. The clocks run without a policy too, so that one applies to requests that already wait."""
+    """The waiting requests of one scheduler. The clocks run without a policy too, so that a new one applies to requests that already wait."""
 
     def __init__(self) -> None:
         self._limits = DeadlineLimits()
@@ -31,30 +31,30 @@ class EcDeadlines:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._waiting
 
-    def follow(self, policy: Policy) -> None:
-        """Take in the limits of the policy that came into force."""
+    def on_policy_change(self, policy: Policy) -> None:
+        """Apply the limits of the policy that came into force."""
         self._limits = DeadlineLimits.from_policy(policy.deferral)
 
-    def passed_over(self, request: Any, computed: int) -> None:
-        """Note that a request waits; asked again, that it still does."""
+    def on_waiting(self, request: Any, computed: int) -> None:
+        """Note that a request waits, or still does."""
         self._waiting[request.request_id] = EcWait(request, computed)
         self._deadlines.begin(request.request_id, time.monotonic_ns())
 
-    def began(self, request_id: str) -> None:
+    def on_began(self, request_id: str) -> None:
         """Note that a transfer has begun that a request waits for; the first of several starts the clock."""
         self._deadlines.started(request_id, time.monotonic_ns())
 
-    def ended(self, request_id: str) -> None:
+    def on_ended(self, request_id: str) -> None:
         """Note that a request no longer waits."""
         if self._waiting.pop(request_id, None) is not None:
             self._deadlines.end(request_id)
 
-    def now(self) -> list[EcWait]:
-        """Return who waits now."""
+    def waiting(self) -> list[EcWait]:
+        """Return the requests that wait now."""
         return list(self._waiting.values())
 
     def take_overdue(self) -> list[EcWait]:
-        """Return who has waited for too long; each is told once, and then waits no longer."""
+        """Return the requests that are over a deadline; each is returned once, and then waits no longer."""
         if not self._waiting:
             return []
         overdue = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())

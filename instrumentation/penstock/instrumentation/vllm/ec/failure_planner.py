@@ -1,7 +1,7 @@
-"""Items that the workers could not load in a step: who has computed on the placeholders, and the way back.
+"""Items that the workers could not load in a step: the requests that computed on the placeholders, and the way back.
 
-All that was computed from a placeholder is tainted, and all that was computed behind it; so is everybody who shares such a block
-(``rewind.py``). Tainted blocks leave the prefix cache before anything else, the item leaves vLLM's encoder cache, and each
+All that was computed from a placeholder is tainted, and all that was computed behind it; so is every request that shares such a block
+(``recovery/rewind.py``). Tainted blocks leave the prefix cache before anything else, the item leaves vLLM's encoder cache, and each
 affected request goes back by vLLM's own preemption or fails; what it has in flight is dropped.
 """
 
@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.resilience import Outcome
-from penstock.instrumentation.vllm.ec.outcomes import EcAffected
 from penstock.instrumentation.vllm.ec.pending_items import features_beyond
-from penstock.instrumentation.vllm.kv.failure_planner import exports
-from penstock.instrumentation.vllm.recovery import named, rewind
+from penstock.instrumentation.vllm.recovery import freed_by_name, rewind
+from penstock.instrumentation.vllm.requests import Affected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec.pending_items import PendingItems
     from penstock.instrumentation.vllm.ec.step_loads import EcStepLoads
 
-    Settle = Callable[[Any, EcAffected], Decision]
+    Settle = Callable[[Any, Affected], Decision]
 
 _RUNNING: Final = "RUNNING"
 
@@ -40,30 +39,30 @@ _MANAGER: Final = (
 class EcFailurePlanner:
     """Takes back what was computed from bad items, in one scheduler; on its thread, inside a step."""
 
-    def __init__(self, scheduler: Any, needs: PendingItems, *, settle: Settle) -> None:
+    def __init__(self, scheduler: Any, pending: PendingItems, *, settle: Settle) -> None:
         """Act on *scheduler*; *settle* decides about one request and, where it must fail, lets vLLM fail it in this step."""
         self._scheduler = scheduler
-        self._needs = needs
+        self._pending = pending
         self._settle = settle
-        self._exports = exports(scheduler)
+        self._exports = rewind.exports(scheduler)
         self._forgotten: set[str] = set()
 
-    def handle(self, loads: EcStepLoads, failed: Collection[str]) -> None:
+    def plan(self, loads: EcStepLoads, failed: Collection[str]) -> None:
         """Rewind or fail every request that the *failed* items of a step have spoiled."""
         seeds = _seeds(loads, failed)
         live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
-        ghosts = named(loads.ghosts)
+        freed = freed_by_name(loads.freed)
         holders = rewind.holders(self._scheduler, live)
         taint = rewind.spread(
-            [*holders, *(ghost.holder(name) for name, ghost in ghosts.items())],
+            [*holders, *(each.holder(name) for name, each in freed.items())],
             frozenset(),
             rewind.block_sizes(self._scheduler),
             seeds
-            | {name: seeds[ghost.request_id] for name, ghost in ghosts.items() if ghost.request_id in seeds},
+            | {name: seeds[each.request_id] for name, each in freed.items() if each.request_id in seeds},
         )
-        # First of all, so that no request finds the poison again, whatever becomes of it.
+        # First of all, so that no request finds the tainted blocks again, whatever is decided.
         rewind.evict(self._scheduler, taint)
-        haunted = {ghosts[name].request_id for name in taint.starts if name in ghosts}
+        freed_requests = {freed[name].request_id for name in taint.starts if name in freed}
         holding = {holder.request_id for holder in holders if any(holder.blocks)}
         for request in live:
             request_id = request.request_id
@@ -71,7 +70,9 @@ class EcFailurePlanner:
             computed = min(request.num_computed_tokens, request.num_tokens)
             tainted = start is not None and start < computed and request_id in holding
             # Preempted meanwhile: nothing is left to take back but the output of the tainted step, which vLLM would deliver.
-            stale = (start is not None or request_id in haunted) and request.num_stale_output_tokens > 0
+            stale = (
+                start is not None or request_id in freed_requests
+            ) and request.num_stale_output_tokens > 0
             if not tainted and not stale:
                 continue
             kept = start if tainted and start is not None else computed
@@ -82,12 +83,12 @@ class EcFailurePlanner:
                     if feature.identifier in failed
                 )
             )
-            affected = EcAffected(
+            affected = Affected(
                 request_id,
-                items,
                 kept,
                 computed - kept,
-                local_media=self._needs.has_media(request, kept, items),
+                items,
+                local_media=self._pending.has_media(request, kept, items),
                 exported=tainted and request.status.name == _RUNNING and self._exports,
                 held=tainted and request.status.name != _RUNNING,
                 collateral=request_id not in seeds,
@@ -96,15 +97,15 @@ class EcFailurePlanner:
         self._forgotten.update(item for item in failed if forget(self._scheduler, item))
 
     def abandon(self, loads: EcStepLoads, failed: Collection[str]) -> None:
-        """After an error in :meth:`handle`: fail whoever may have used a *failed* item. Too many, for once, but none too few.
+        """After an error in :meth:`plan`: fail every request that may have used a *failed* item. Some may fail needlessly.
 
-        Nobody is told why but the guard: better this than tokens that come from a placeholder.
+        Only the guard reports the error: a failure is better than tokens that come from a placeholder.
         """
         users = _seeds(loads, failed).keys()
         live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
         holders = rewind.holders(self._scheduler, live)
         tainted = [set[int]() for _ in rewind.block_sizes(self._scheduler)]
-        for holder in (*holders, *(ghost.holder(ghost.request_id) for ghost in loads.ghosts)):
+        for holder in (*holders, *(each.holder(each.request_id) for each in loads.freed)):
             if holder.request_id in users:
                 for group, blocks in zip(tainted, holder.blocks, strict=True):
                     group.update(blocks)
@@ -122,11 +123,11 @@ class EcFailurePlanner:
     def release(self, output: Any) -> None:
         """Have the workers drop the placeholders with the step of that *output*, which was just scheduled.
 
-        VLLM leaves out what was allocated again in the same step, and its V2 runner does not encode what it still holds.
+        vLLM leaves out what was allocated again in the same step, and its V2 runner does not encode what it still holds.
         """
         if self._forgotten:
-            told = output.free_encoder_mm_hashes
-            output.free_encoder_mm_hashes = [*told, *sorted(self._forgotten.difference(told))]
+            freed = output.free_encoder_mm_hashes
+            output.free_encoder_mm_hashes = [*freed, *sorted(self._forgotten.difference(freed))]
             self._forgotten.clear()
 
     def _carry_out(self, request: Any, decision: Decision, *, tainted: bool) -> None:
@@ -147,7 +148,7 @@ def supports(scheduler: Any) -> bool:
 def forget(scheduler: Any, item: str) -> bool:
     """Take *item* out of vLLM's encoder cache, with all references to it, as its own eviction does; tell whether it was there.
 
-    The worker drops it when it is told with the next step, so that a step that is under way still finds it.
+    The worker drops it with the next step, so that a step that is under way still finds it.
     """
     manager = scheduler.encoder_cache_manager
     for request_id in list(manager.cached.get(item, ())):

@@ -1,15 +1,15 @@
-"""EC connectors: whatever vLLM's factory builds keeps its class's name and gains a mixin, in the scheduler and in the workers."""
+"""The EC connector factory's hook: what it builds keeps its class's name and gains a mixin, in the scheduler and in the workers."""
 
 from __future__ import annotations
 
 from abc import ABC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import Extension, Patch, Requirement, Swaps
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec.step_loads import ask
+from penstock.instrumentation.vllm.ec.step_loads import ask_connector
 from penstock.instrumentation.vllm.ec.worker_mixin import EcWorkerSideMixin
 from penstock.instrumentation.vllm.messages import EcReport
 from penstock.instrumentation.vllm.naming import engine_identity
@@ -23,44 +23,57 @@ if TYPE_CHECKING:
 _GUARD = guard("ec_connector")
 
 
-class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
-    """Over a connector in the scheduler. Set by the engine's source: whom to tell, and whom to ask."""
+class EcSession(Protocol):
+    """What the mixin uses of the scheduler's session."""
 
-    _penstock_ec: EcLoadController | None = None
+    @property
+    def ec(self) -> EcLoadController | None:
+        """The scheduler's encoder outputs."""
+
+
+class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
+    """Over a connector in the scheduler, whose session sets itself on it."""
+
+    _penstock: EcSession | None = None
+
+    @property
+    def _penstock_ec(self) -> EcLoadController | None:
+        session = self._penstock
+        return session.ec if session is not None else None
 
     def has_cache_item(self, identifier: str) -> bool:
         """Keep items that are bad from being loaded."""
-        host: Any = super()
-        answer = ask(host.has_cache_item, identifier)
+        upstream: Any = super()
+        answer = ask_connector(upstream.has_cache_item, identifier)
         control = self._penstock_ec
         if control is not None:
             with _GUARD:
-                return control.answered(identifier, answer)
+                return control.on_answer(identifier, answer)
         return answer.found
 
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
-        """Note who waits; let nobody wait for what is given up."""
-        host: Any = super()
-        ready: bool = host.ensure_cache_available(request, num_computed_tokens)
+        """Note the requests that wait; end the wait for items that are given up."""
+        upstream: Any = super()
+        ready: bool = upstream.ensure_cache_available(request, num_computed_tokens)
         control = self._penstock_ec
         if control is not None:
             with _GUARD:
-                return control.available(request, num_computed_tokens, ready)
+                return control.is_available(request, num_computed_tokens, ready)
         return ready
 
     def update_state_after_alloc(self, request: Any, index: int) -> None:
         """Note what is loaded in this step; the connector may ask itself again whether it has the item."""
-        host: Any = super()
+        upstream: Any = super()
         control = self._penstock_ec
         if control is not None:
             with _GUARD:
-                control.allocated(request, index)
-        host.update_state_after_alloc(request, index)
+                control.on_allocated(request, index)
+        upstream.update_state_after_alloc(request, index)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """Put what the workers have to know on the metadata of the step."""
-        host: Any = super()
-        metadata = host.build_connector_meta(scheduler_output)
+        upstream: Any = super()
+        metadata = upstream.build_connector_meta(scheduler_output)
         control = self._penstock_ec
         if control is not None:
             with _GUARD:
@@ -69,21 +82,21 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
 
     def take_unavailable_requests(self) -> set[str]:
         """Note the requests that the connector fails."""
-        host: Any = super()
-        found: set[str] = host.take_unavailable_requests()
+        upstream: Any = super()
+        found: set[str] = upstream.take_unavailable_requests()
         control = self._penstock_ec
         if control is not None and found:
             with _GUARD:
-                control.unavailable(found)
+                control.on_unavailable(found)
         return found
 
     def update_connector_output(self, connector_output: Any) -> Any:
         """Give the connector its own worker metadata, without our report around it."""
-        host: Any = super()
+        upstream: Any = super()
         metadata = getattr(connector_output, "ec_connector_worker_meta", None)
         if isinstance(metadata, EcReport):
             connector_output.ec_connector_worker_meta = metadata.inner
-        return host.update_connector_output(connector_output)
+        return upstream.update_connector_output(connector_output)
 
 
 class EcConnectorHook:

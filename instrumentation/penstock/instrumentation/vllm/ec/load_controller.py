@@ -1,7 +1,7 @@
-"""What one scheduler does about encoder outputs from elsewhere: deferral, deadlines, failures. It joins the parts.
+"""Controls the encoder outputs that one scheduler loads: deferral, deadlines, failures. It joins the parts.
 
-The scheduler's mixin and the EC connector's talk to it inside the guard. While Penstock is paused it decides nothing new by a
-policy; what was begun before (a placeholder in a worker, an item that is bad) is still cleared up, because the engine must
+The scheduler's session and the EC connector's mixin call it inside the guard. While Penstock is paused it decides nothing new by a
+policy; what was begun before (a placeholder in a worker, an item that is bad) is still cleaned up, because the engine must
 not serve it. A connector that has a default of its own for failed loads keeps it then: its loads are guarded in any case.
 """
 
@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec import outcomes
 from penstock.instrumentation.vllm.ec.bad_items import BadItems
 from penstock.instrumentation.vllm.ec.deadlines import EcDeadlines
 from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
 from penstock.instrumentation.vllm.ec.failure_planner import EcFailurePlanner, supports
 from penstock.instrumentation.vllm.ec.observer import EcObserver
-from penstock.instrumentation.vllm.ec.outcomes import EcAffected, EcCause
 from penstock.instrumentation.vllm.ec.pending_items import PendingItems
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader
 from penstock.instrumentation.vllm.ec.step_loads import UnconfirmedEcLoads
 from penstock.instrumentation.vllm.messages import StepMetadata, failed_items
+from penstock.instrumentation.vllm.requests import Affected, Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,17 +35,22 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE
-_UNKNOWN: Final = EcCause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
-_TIMED_OUT: Final = EcCause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
-_NOT_FOUND: Final = EcCause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
+_UNKNOWN: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
+_TIMED_OUT: Final = Cause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
+_NOT_FOUND: Final = Cause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
 _OUTCOMES: Final = {"recompute": Outcome.RECOMPUTED, "fail": Outcome.FAILED}
 
 
 class EcLoadController:
-    """The encoder outputs of one scheduler that has an EC connector."""
+    """The encoder outputs of one scheduler that has an EC connector.
+
+    Attributes:
+        failing: requests that are about to fail, and their clients' sentences.
+
+    """
 
     def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs) -> None:
-        """Control *scheduler*, which is built but has not run, and tell by *observer*; *media*: what its workers know."""
+        """Control *scheduler*, which is built but has not run; *media*: what its workers know of inputs."""
         self._scheduler = scheduler
         self._observer = observer
         self._connector = scheduler.ec_connector
@@ -57,25 +61,25 @@ class EcLoadController:
             self._loader = self._connector
             own = _OUTCOMES.get(self._loader.load_failure_default, own)
             self._loader.observe(self._telemetry)
-        self._judge = EcFailureDecider(scheduler, observer, connector=self._telemetry.connector, own=own)
-        self.mark = self._judge.mark
+        self._decider = EcFailureDecider(scheduler, observer, connector=self._telemetry.connector, own=own)
+        self.failing = self._decider.failing
         self._rewinds = supports(scheduler)
-        self._tracking = UnconfirmedEcLoads(scheduler)
+        self._steps = UnconfirmedEcLoads(scheduler)
         self._bad = BadItems()
-        self._needs = PendingItems(scheduler, self._loader, self._bad, media)
-        self._failures = EcFailurePlanner(scheduler, self._needs, settle=self._settle)
-        self._waits = EcDeadlines()
+        self._pending = PendingItems(scheduler, self._loader, self._bad, media)
+        self._planner = EcFailurePlanner(scheduler, self._pending, settle=self._settle)
+        self._deadlines = EcDeadlines()
         self._orders = StepMetadata()
 
-    def follow(self, policy: Policy, directives: Orders) -> None:
-        """Take in what came into force; between two steps, on any thread."""
-        self._judge.policy = policy
-        self._waits.follow(policy)
-        self._orders.follow(policy, directives)
+    def on_policy_change(self, policy: Policy, orders: Orders) -> None:
+        """Apply the policy and the orders that came into force; between two steps, on any thread."""
+        self._decider.policy = policy
+        self._deadlines.on_policy_change(policy)
+        self._orders.on_policy_change(policy, orders)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add what is in flight and what is done about a failed load; on the exporter's thread, reads only."""
-        rule = self._judge.policy.ec_load_failure if runtime.active else None
+        rule = self._decider.policy.ec_load_failure if runtime.active else None
         own = self._loader.load_failure_default if self._loader is not None else ""
         snapshot.policy.ec_action = rule.action.value if rule is not None and rule.action is not None else own
         for peer, count, oldest_ns in self._loader.in_flight() if self._loader is not None else ():
@@ -90,37 +94,37 @@ class EcLoadController:
 
     # The connector
 
-    def answered(self, item: str, answer: CacheAnswer) -> bool:
+    def on_answer(self, item: str, answer: CacheAnswer) -> bool:
         """Return whether *item* may be loaded, by the connector's *answer*; note it for the allocation that follows."""
-        if answer.found and (item in self._bad or (self._guards and self._tracking.encodes(item))):
+        if answer.found and (item in self._bad or (self._guards and self._steps.encodes(item))):
             answer = replace(answer, found=False)
-        self._tracking.asked(item, answer)
+        self._steps.on_answer(item, answer)
         return answer.found
 
-    def available(self, request: Any, computed: int, ready: bool) -> bool:
+    def is_available(self, request: Any, computed: int, ready: bool) -> bool:
         """Return whether a request with *computed* tokens can be scheduled, where the connector says *ready*."""
         request_id = request.request_id
-        if self._judge.is_failing(request_id):
+        if request_id in self.failing:
             return False
         if self._bad:
-            self._needs.recall(request, computed)
+            self._pending.recall(request, computed)
         if self._bad and self._fails_without_media(request, computed):
             return False
-        if ready or (self._bad and self._needs.only_what_is_given_up(request, computed)):
-            self._no_longer_waits(request_id)
+        if ready or (self._bad and self._pending.only_what_is_given_up(request, computed)):
+            self._no_longer_deadlines(request_id)
             return True
         if runtime.active:
-            self._waits.passed_over(request, computed)
-            self._observer.deferred(request, _REASON, self._needs.awaited_peer(request, computed))
-            transfer = self._needs.transfer(request, computed)
+            self._deadlines.on_waiting(request, computed)
+            self._observer.on_deferred(request, _REASON, self._pending.awaited_peer(request, computed))
+            transfer = self._pending.transfer(request, computed)
             if transfer is not None:
-                self._waits.began(request_id)
-                self._observer.transfer_began(request_id, _REASON, *transfer)
+                self._deadlines.on_began(request_id)
+                self._observer.on_transfer_began(request_id, _REASON, *transfer)
         return False
 
-    def allocated(self, request: Any, index: int) -> None:
+    def on_allocated(self, request: Any, index: int) -> None:
         """Note that an input got its room in vLLM's encoder cache."""
-        answer = self._tracking.allocated(request, index)
+        answer = self._steps.on_allocated(request, index)
         if answer is not None and self._loader is None and self._connector.is_consumer:
             self._telemetry.probed(
                 request.mm_features[index].identifier,
@@ -132,8 +136,8 @@ class EcLoadController:
             )
 
     def attach(self, metadata: Any) -> None:
-        """Tell the workers what they load in this step, whether to guard it, and which drills are in force."""
-        items, encodes = self._tracking.collect()
+        """Put on the step's *metadata* what the workers load, whether to guard it, and the drills in force."""
+        items, encodes = self._steps.collect()
         if runtime.active:
             self._orders.attach(metadata)
         elif self._loader is None:
@@ -148,110 +152,115 @@ class EcLoadController:
         metadata.penstock_items = tuple(tuple(each) for each in items)
         if self._guards:
             metadata.penstock_guarded = True
-            self._tracking.planned(metadata, items)
+            self._steps.on_planned(metadata, items)
 
-    def unavailable(self, request_ids: Iterable[str]) -> None:
+    def on_unavailable(self, request_ids: Iterable[str]) -> None:
         """Note the requests that the connector itself fails, because an item of theirs cannot be had."""
         for request_id in request_ids:
             request = self._scheduler.requests.get(request_id)
-            if request is None or request.is_finished() or self._judge.is_failing(request_id):
+            if request is None or request.is_finished() or request_id in self.failing:
                 continue
             computed = request.num_computed_tokens
-            items = tuple(self._needs.missing(request, computed))
-            affected = EcAffected(
-                request_id, items, computed, local_media=self._needs.has_media(request, computed, items)
+            items = tuple(self._pending.missing(request, computed))
+            affected = Affected(
+                request_id,
+                computed,
+                items=items,
+                local_media=self._pending.has_media(request, computed, items),
             )
             # Without a policy the answer of vLLM's own connectors stays as it is.
             explain = self._loader is not None or self._guards
-            self._judge.failed_by_connector(request, affected, self._cause_of(items), explain=explain)
+            self._decider.failed_by_connector(request, affected, self._cause_of(items), explain=explain)
 
     # The scheduler
 
-    def begin_step(self) -> None:
-        """Decide about what failed and who has waited for too long since the last step."""
+    def before_schedule(self) -> None:
+        """Decide about the loads that failed and the waits that are overdue since the last step."""
         self._bad.prune()
         if self._loader is not None:
             causes = {
-                failure.item: EcCause(failure.mode, failure.error_type, peer=failure.peer)
+                failure.item: Cause(failure.mode, failure.error_type, peer=failure.peer)
                 for failure in self._loader.take_failed_loads()
             }
             if causes:
                 self._failed_before_scheduling(causes)
         if runtime.active:
-            for wait in self._waits.take_overdue():
+            for wait in self._deadlines.take_overdue():
                 self._overdue(wait)
 
-    def scheduled(self, output: Any) -> None:
-        """Note who computes on what is loaded in the step that was just scheduled, and let the workers drop what was bad."""
-        self._tracking.scheduled(output)
-        self._failures.release(output)
+    def after_schedule(self, output: Any) -> None:
+        """Note the requests that compute on items loaded in the step just scheduled; have the workers drop bad items."""
+        self._steps.after_schedule(output)
+        self._planner.release(output)
 
     @property
     def needs_media(self) -> bool:
         """Whether a request that is new in this step may be rewound for the loads that are under way, behind any of its inputs."""
-        return self._tracking.awaits_results
+        return self._steps.awaits_results
 
     def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
         """Fail a request of which vLLM would encode these inputs, if one cannot be encoded here; tell whether it fails."""
         if not self._guards:
             return False
-        items = self._needs.lacking_media(request, indexes)
-        if items and not self._judge.is_failing(request.request_id):
-            affected = EcAffected(request.request_id, items, request.num_computed_tokens, local_media=False)
-            self._judge.decide(request, affected, self._cause_of(items))
+        items = self._pending.lacking_media(request, indexes)
+        if items and request.request_id not in self.failing:
+            affected = Affected(
+                request.request_id, request.num_computed_tokens, items=items, local_media=False
+            )
+            self._decider.decide(request, affected, self._cause_of(items))
         return bool(items)
 
-    def leaving(self, request: Any) -> None:
+    def before_free(self, request: Any) -> None:
         """Note that a request is about to lose its blocks."""
-        self._tracking.leaving(request)
+        self._steps.before_free(request)
 
-    def executed(self, metadata: Any, output: Any) -> None:
+    def on_step_result(self, metadata: Any, output: Any) -> None:
         """Take back what was computed from items that the workers could not load in the step with that *metadata*."""
-        loads = self._tracking.take(metadata)
+        loads = self._steps.confirm(metadata)
         failed = failed_items(output)
         if not failed:
             return
         for item, failure in failed.items():
             peer = self._loader.peer_of(item) if self._loader is not None else None
-            self._give_up(item, EcCause(failure.mode, failure.error_type, failure.rehearsal, peer))
+            self._give_up(item, Cause(failure.mode, failure.error_type, failure.rehearsal, peer))
         try:
-            self._failures.handle(loads, failed.keys())
+            self._planner.plan(loads, failed.keys())
         except Exception:
-            self._failures.abandon(loads, failed.keys())
+            self._planner.abandon(loads, failed.keys())
             raise
 
-    def left(self, request: Any) -> None:
+    def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""
-        self._waits.ended(request.request_id)
+        self._deadlines.on_ended(request.request_id)
 
     # Waiting
 
     @property
     def _guards(self) -> bool:
-        rule = self._judge.policy.ec_load_failure
+        rule = self._decider.policy.ec_load_failure
         return self._rewinds and (self._loader is not None or (rule is not None and rule.action is not None))
 
-    def _no_longer_waits(self, request_id: str, *, timed_out: bool = False) -> None:
-        self._waits.ended(request_id)
+    def _no_longer_deadlines(self, request_id: str, *, timed_out: bool = False) -> None:
+        self._deadlines.on_ended(request_id)
         if self._observer.is_deferred(request_id):
-            self._observer.ready(request_id, _REASON, timed_out=timed_out)
+            self._observer.on_ready(request_id, _REASON, timed_out=timed_out)
 
     def _overdue(self, wait: EcWait) -> None:
         request, computed = wait.request, wait.computed
-        items = self._needs.awaited(request, computed)
+        items = self._pending.awaited(request, computed)
         if request.is_finished() or not items:
             return
-        self._no_longer_waits(request.request_id, timed_out=True)
+        self._no_longer_deadlines(request.request_id, timed_out=True)
         peer = self._loader.peer_of(items[0]) if self._loader is not None else None
         cause = replace(_TIMED_OUT, peer=peer)
-        self._tell_overdue(request, items)
+        self._report_overdue(request, items)
         affected = self._waiting_loss(request, computed, items, Trigger.DEADLINE)
-        if self._judge.decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
+        if self._decider.decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
             for item in items:
                 self._give_up(item, cause)
 
-    def _tell_overdue(self, request: Any, items: Iterable[str]) -> None:
-        """Tell of what was waited for in vain: a failure of each item, as a deadline is for KV."""
+    def _report_overdue(self, request: Any, items: Iterable[str]) -> None:
+        """Report a failure of each item that is overdue, as a deadline is for KV."""
         for item in items:
             loader = self._loader
             began_ns = None if loader is None else loader.transfer_began(item)
@@ -267,52 +276,52 @@ class EcLoadController:
                 )
             )
 
-    def _failed_before_scheduling(self, causes: Mapping[str, EcCause]) -> None:
-        """Decide about those that wait for an item whose load has failed; nobody has computed on it."""
+    def _failed_before_scheduling(self, causes: Mapping[str, Cause]) -> None:
+        """Decide about the requests that wait for an item whose load has failed; none has computed on it."""
         for item, cause in causes.items():
             self._bad.remember(item, cause)
-        for wait in self._waits.now():
-            items = [item for item in self._needs.missing(wait.request, wait.computed) if item in causes]
+        for wait in self._deadlines.waiting():
+            items = [item for item in self._pending.missing(wait.request, wait.computed) if item in causes]
             if items and not wait.request.is_finished():
                 affected = self._waiting_loss(wait.request, wait.computed, items, Trigger.FAILURE)
-                self._judge.decide(wait.request, affected, causes[items[0]])
+                self._decider.decide(wait.request, affected, causes[items[0]])
 
     def _fails_without_media(self, request: Any, computed: int) -> bool:
         """Fail a request that needs a bad item and cannot encode it here: vLLM would end the engine in that step."""
-        items = [item for item in self._needs.missing(request, computed) if item in self._bad]
-        if not items or self._needs.has_media(request, computed, items):
+        items = [item for item in self._pending.missing(request, computed) if item in self._bad]
+        if not items or self._pending.has_media(request, computed, items):
             return False
         self._fail_without_media(request, computed)
         return True
 
     def _fail_without_media(self, request: Any, computed: int) -> None:
-        items = self._needs.without_media(request, computed)
-        affected = EcAffected(request.request_id, tuple(items), computed, local_media=False)
-        self._judge.decide(request, affected, self._cause_of(items))
+        items = self._pending.without_media(request, computed)
+        affected = Affected(request.request_id, computed, items=tuple(items), local_media=False)
+        self._decider.decide(request, affected, self._cause_of(items))
 
-    def _cause_of(self, items: Iterable[str]) -> EcCause:
-        """Return why the first of *items* that is bad is so; if none is, nobody has them."""
+    def _cause_of(self, items: Iterable[str]) -> Cause:
+        """Return why the first of *items* that is bad is so; if none is, no peer has them."""
         return next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
 
-    def _waiting_loss(
-        self, request: Any, computed: int, items: Sequence[str], trigger: Trigger
-    ) -> EcAffected:
-        return EcAffected(
+    def _waiting_loss(self, request: Any, computed: int, items: Sequence[str], trigger: Trigger) -> Affected:
+        return Affected(
             request.request_id,
-            tuple(items),
             computed,
-            local_media=self._needs.has_media(request, computed, items),
+            items=tuple(items),
+            local_media=self._pending.has_media(request, computed, items),
             trigger=trigger,
         )
 
     # Decisions
 
-    def _give_up(self, item: str, cause: EcCause) -> None:
+    def _give_up(self, item: str, cause: Cause) -> None:
         self._bad.remember(item, cause)
         if self._loader is not None:
             self._loader.give_up(item)
 
-    def _settle(self, request: Any, affected: EcAffected) -> Decision:
+    def _settle(self, request: Any, affected: Affected) -> Decision:
         found = (self._bad.cause(item) for item in affected.items)
         cause = next((each for each in found if each is not None), _UNKNOWN)
-        return self._judge.decide(request, affected, outcomes.cause_of(affected, cause))
+        if affected.collateral:
+            cause = replace(cause, mode=c.FAILURE_MODE_COLLATERAL, error_type=c.ERROR_TYPE_OTHER)
+        return self._decider.decide(request, affected, cause)

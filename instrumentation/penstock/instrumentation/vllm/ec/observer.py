@@ -1,4 +1,4 @@
-"""Tells what an EC connector does, as the wire's events and samples."""
+"""Emits what an EC connector does, as the wire's events and samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GUARD = guard("ec_observer")
 
 
 class EcObserver:
-    """Tells of one connector in one process; any thread may call it, and no method raises.
+    """Observes one connector in one process; any thread may call it, and no method raises.
 
     Attributes:
         connector: its class's name.
@@ -24,23 +24,23 @@ class EcObserver:
     """
 
     def __init__(self, connector: str, component: int, rank: int = 0) -> None:
-        """Speak as *component* (``COMPONENT_*``) of *rank*."""
+        """Emit as *component* (``COMPONENT_*``) of *rank*."""
         self.connector = connector
         self._component = component
         self._rank = rank
 
     def received(self, transfer: EcTransfer) -> None:
-        """Tell of an item that came, or did not."""
+        """Emit a received item, or a failed reception."""
         self._sample(transfer, c.DIRECTION_RECEIVE)
 
     def sent(self, transfer: EcTransfer) -> None:
-        """Tell of an item that was handed out, or could not be."""
+        """Emit a sent item, or a failed sending."""
         self._sample(transfer, c.DIRECTION_SEND)
 
     def probed(
         self, item: str, peer: Peer | None, result: int, start_ns: int, end_ns: int, request_id: str
     ) -> None:
-        """Tell of a probe's result; which item it was for, only a failure's event says."""
+        """Emit a probe's result; only a failure's event names the item."""
         del item
         with _GUARD:
             if runtime.active:
@@ -50,7 +50,7 @@ class EcObserver:
     def failed(
         self, failure: EcFailure, *, direction: int = c.DIRECTION_RECEIVE, rehearsal: bool = False
     ) -> None:
-        """Tell of a failed attempt."""
+        """Emit a failed attempt."""
         with _GUARD:
             if runtime.active:
                 fields: dict[str, Any] = {

@@ -1,10 +1,8 @@
-"""What a request still needs of its encoder inputs, and what of that it waits for."""
+"""The items that a request still needs, those that it waits for, and those that can be encoded in this engine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-from penstock.instrumentation.vllm.ec.ec_media import LocalMedia
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -16,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class PendingItems:
-    """Looks at the requests of one scheduler; each with so many computed tokens."""
+    """Answers for the requests of one scheduler; *computed* is always a request's number of computed tokens."""
 
     def __init__(
         self, scheduler: Any, loader: EcLoader | None, bad: BadItems, worker_media: WorkerEncoderInputs
     ) -> None:
-        """Ask *loader* what moves, if the connector moves items ahead, else the connector what is there; *worker_media* what workers can encode."""
+        """Ask *loader* for transfers, where the connector moves items ahead of scheduling; *worker_media*: what the workers can encode."""
         self._scheduler = scheduler
         self._connector = scheduler.ec_connector
         self._loader = loader
@@ -47,7 +45,7 @@ class PendingItems:
         ]
 
     def only_what_is_given_up(self, request: Any, computed: int) -> bool:
-        """Tell whether all that a connector may still wait for is bad: it is not told what we have given up."""
+        """Tell whether all that a connector may still wait for is bad: it does not know what Penstock has given up."""
         given_up = any(feature.identifier in self._bad for feature in features_beyond(request, computed))
         return given_up and not self.awaited(request, computed)
 
@@ -75,7 +73,7 @@ class PendingItems:
         )
 
     def transfer(self, request: Any, computed: int) -> tuple[int, Peer | None] | None:
-        """Return when the first transfer began that it waits for, and from whom; None while none has."""
+        """Return when the first transfer began that it waits for, and the peer; None while none has."""
         loader = self._loader
         if loader is None:
             return None
@@ -97,11 +95,36 @@ class PendingItems:
         return next((peer for peer in found if peer is not None), None)
 
     def recall(self, request: Any, computed: int) -> None:
-        """Let items be bad no longer that a connector tries again: one that moves items ahead has a memory of its own."""
+        """Forget bad items that the connector tries again: one that moves items ahead has a memory of its own."""
         if self._loader is not None:
             for feature in features_beyond(request, computed):
                 if feature.identifier in self._bad and self._loader.waits_for(feature.identifier):
                     self._bad.forget(feature.identifier)
+
+
+class LocalMedia:
+    """Tells which inputs of one model's requests can be encoded in this engine: those with their media.
+
+    A consumer whose items come from elsewhere may be given nothing, or only the fields from which the place in the prompt is computed
+    (vLLM's ``placeholder_metadata_fields``, such as a grid); to encode from those would end the engine.
+    """
+
+    def __init__(self, model_config: Any) -> None:
+        """Use vLLM's *model_config*; its fields of a modality are read when they are first needed."""
+        self._model_config = model_config
+        self._resolver: Any = None
+
+    def has(self, feature: Any) -> bool:
+        """Tell whether *feature*, a vLLM ``MultiModalFeatureSpec``, can be encoded here."""
+        data = feature.data
+        if not data:
+            return False
+        if self._resolver is None:
+            from vllm.distributed.ec_transfer.ec_connector.utils import PlaceholderMetadataResolver
+
+            self._resolver = PlaceholderMetadataResolver(self._model_config)
+        sizes = self._resolver.fields_for(feature.modality)
+        return any(value.data is not None for key, value in data.items() if key not in sizes)
 
 
 def features_beyond(request: Any, computed: int) -> list[Any]:

@@ -1,8 +1,8 @@
-"""What encoder outputs look like in this engine: to tell a wrong one, and to put a placeholder in its place.
+"""The shape of encoder outputs in this engine: to recognize a wrong one, and to make a placeholder for it.
 
-vLLM tells a connector's worker neither width nor type. Items that are encoded here show both, by their modality; producers are told the width
+vLLM gives a connector's worker neither width nor type. Items that are encoded here show both, by modality; producers get the width
 at their start (``mm_encoder_output_widths``); without either the width is that of the model's input embeddings, times one
-more than the layers that DeepStack packs beside them. Where that is not known, an item gets the benefit of the doubt.
+more than the layers that DeepStack packs beside them. Where that is not known, an item is taken for right.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Placeholders:
         self._pruned = multimodal is not None and bool(multimodal.is_multimodal_pruning_enabled())
         self._encoded: dict[str, tuple[int, Any]] = {}
 
-    def encoded(self, tensor: Any, modality: str) -> None:
-        """Learn from an item of *modality* that was encoded here."""
+    def on_encoded(self, tensor: Any, modality: str) -> None:
+        """Note the shape of an item of *modality* that was encoded here."""
         if tensor.dim() == _DIMENSIONS:
             self._encoded[modality] = (tensor.shape[1], tensor.dtype)
 

@@ -1,15 +1,15 @@
-"""What an encoder-cache connector and Penstock's scheduler say to each other beyond vLLM's ``ECConnectorBase``.
+"""The protocol between an encoder-cache connector and Penstock's scheduler, beyond vLLM's ``ECConnectorBase``.
 
 Any EC connector is instrumented by vLLM's interface alone. One that moves items ahead of scheduling (``ZmqECConnector``) knows
-more: which transfers have begun, which failed before a request was scheduled, and from which peer. It tells by these two
-protocols, and works without anybody who listens. Nothing here imports vLLM.
+more: which transfers have begun, which failed before a request was scheduled, and from which peer. It reports by these two
+protocols, and works without a listener. Nothing here imports vLLM.
 
 On the metadata of a step, beside the connector's own, travel these to the workers (absent: nothing of ours applies):
 
 - ``penstock_items``: what is to be loaded in this step, in the order in which it was allocated, each the plain tuple of an
   :class:`ExternalItem`;
 - ``penstock_encodes``: ``dict[str, str]``, the modality of each item that is encoded here in this step;
-- ``penstock_guarded``: ``True`` if a load that fails is to leave its item out, and nobody is to raise: the item gets a
+- ``penstock_guarded``: ``True`` if a load that fails is to leave its item out instead of raising: the item gets a
   placeholder, the requests that used it are rewound. Without it a failed load raises, as vLLM's own connectors do.
 """
 
@@ -76,7 +76,7 @@ class EcFailure:
 
 
 class EcListener(Protocol):
-    """Is told what a connector does, on any thread; neither blocks nor raises."""
+    """Receives what a connector does, on any thread; neither blocks nor raises."""
 
     def received(self, transfer: EcTransfer) -> None:
         """Note that an item came, or did not."""
@@ -97,7 +97,7 @@ class EcListener(Protocol):
 class EcLoader(Protocol):
     """A connector that moves items ahead of scheduling. All on the scheduler's thread; nothing blocks.
 
-    A worker's side is asked for :meth:`observe` only (a producer tells there what it sends).
+    Of a worker's side only :meth:`observe` is called (a producer reports there what it sends).
 
     Attributes:
         load_failure_default: what is done about a failed load while no policy says it: ``recompute`` or ``fail``.
@@ -107,7 +107,7 @@ class EcLoader(Protocol):
     load_failure_default: str
 
     def observe(self, observer: EcListener) -> None:
-        """Tell *observer* from now on; in the scheduler, also leave it to Penstock what is done about failed loads."""
+        """Report to *observer* from now on; in the scheduler, also leave the handling of failed loads to Penstock."""
 
     def take_failed_loads(self) -> list[EcFailure]:
         """Return the items whose load was given up since the last call, after all retries; a failed or empty probe is none.
@@ -122,7 +122,7 @@ class EcLoader(Protocol):
         """Return when the transfer of *item* began (wall clock, ns), None while it has not: it is probed, or waits for room."""
 
     def peer_of(self, item: str) -> Peer | None:
-        """Return who *item* comes from, as far as that is known."""
+        """Return the peer that *item* comes from, as far as that is known."""
 
     def give_up(self, item: str) -> None:
         """Stop moving *item* and do not load it again for a while: it is bad, or it took too long."""

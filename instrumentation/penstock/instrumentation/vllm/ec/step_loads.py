@@ -1,7 +1,7 @@
-"""Which items the workers load in which step, and who computes on them before it is known how that went.
+"""The items that the workers load in each step, and the requests that compute on them before the result is in.
 
 With async scheduling the next step is scheduled before a load's result is there: its requests may find the item in vLLM's
-encoder cache, vLLM may let the item go, and a request that used it may be preempted or end. So what is needed to find all that
+encoder cache, vLLM may evict the item, and a request that used it may be preempted or end. So what is needed to find all that
 is tainted is noted while the steps are under way, and forgotten when their results are in.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CacheAnswer:
-    """What a connector said about an item, and when it was asked (wall clock, ns)."""
+    """A connector's answer about an item, and when it was asked (wall clock, ns)."""
 
     found: bool
     start_ns: int
@@ -35,13 +35,13 @@ class EcStepLoads:
     Attributes:
         metadata: the connector's, of that step.
         users: by item, the requests that compute on it and the first token that does.
-        ghosts: requests that were preempted or ended since.
+        freed: blocks of requests that were preempted or ended since.
 
     """
 
     metadata: Any
     users: dict[str, dict[str, int]] = field(default_factory=dict)
-    ghosts: list[FreedBlocks] = field(default_factory=list)
+    freed: list[FreedBlocks] = field(default_factory=list)
 
 
 class UnconfirmedEcLoads:
@@ -50,24 +50,24 @@ class UnconfirmedEcLoads:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._answers: dict[str, CacheAnswer] = {}
-        self._collected: dict[str, ExternalItem] = {}
+        self._to_load: dict[str, ExternalItem] = {}
         self._encodes: dict[str, str] = {}
         self._pending: deque[EcStepLoads] = deque()
 
     # While a step is scheduled
 
-    def asked(self, item: str, answer: CacheAnswer) -> None:
-        """Note the last that a connector said about *item*: vLLM loads it if that was "yes", and encodes it if not."""
+    def on_answer(self, item: str, answer: CacheAnswer) -> None:
+        """Note the connector's last answer about *item*: vLLM loads it if that was "yes", and encodes it if not."""
         self._answers[item] = answer
 
-    def allocated(self, request: Any, index: int) -> CacheAnswer | None:
-        """Note that vLLM made room for an item; return what the connector had said about it."""
+    def on_allocated(self, request: Any, index: int) -> CacheAnswer | None:
+        """Note that vLLM made room for an item; return the connector's answer about it."""
         feature = request.mm_features[index]
         answer = self._answers.get(feature.identifier)
         if answer is None or not answer.found:
             self._encodes[feature.identifier] = feature.modality
         else:
-            self._collected.setdefault(
+            self._to_load.setdefault(
                 feature.identifier,
                 ExternalItem(
                     feature.identifier,
@@ -79,23 +79,23 @@ class UnconfirmedEcLoads:
         return answer
 
     def encodes(self, item: str) -> bool:
-        """Tell whether *item* is to be encoded here in this step: a connector that asks itself again may have it by now."""
+        """Tell whether *item* is to be encoded here in this step: a connector that is asked again may have it by now."""
         return item in self._encodes
 
     def collect(self) -> tuple[tuple[ExternalItem, ...], dict[str, str]]:
         """Return what the step loads, and the modality of each item that it encodes here; the next begins."""
-        items, encodes = tuple(self._collected.values()), self._encodes
-        self._collected.clear()
+        items, encodes = tuple(self._to_load.values()), self._encodes
+        self._to_load.clear()
         self._answers.clear()
         self._encodes = {}
         return items, encodes
 
-    def planned(self, metadata: Any, items: Iterable[ExternalItem]) -> None:
+    def on_planned(self, metadata: Any, items: Iterable[ExternalItem]) -> None:
         """Expect the result of the step with that *metadata*."""
         self._pending.append(EcStepLoads(metadata, {each.item: {} for each in items}))
 
-    def scheduled(self, output: Any) -> None:
-        """Note who computes on pending items in the step that was just scheduled."""
+    def after_schedule(self, output: Any) -> None:
+        """Note the requests that compute on pending items in the step that was just scheduled."""
         if not self._pending:
             return
         cached = self._scheduler.encoder_cache_manager.cached
@@ -114,17 +114,17 @@ class UnconfirmedEcLoads:
         """Whether the result of a step with loads is not in."""
         return bool(self._pending)
 
-    def leaving(self, request: Any) -> None:
+    def before_free(self, request: Any) -> None:
         """Note the blocks of a request that is about to lose them."""
         if self._pending:
             blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            ghost = FreedBlocks(request.request_id, blocks)
+            blocks_of_request = FreedBlocks(request.request_id, blocks)
             for loads in self._pending:
-                loads.ghosts.append(ghost)
+                loads.freed.append(blocks_of_request)
 
     # When its result is in
 
-    def take(self, metadata: Any) -> EcStepLoads:
+    def confirm(self, metadata: Any) -> EcStepLoads:
         """Return what is known about the step with that *metadata*, and forget it and those before it.
 
         Results come in the order in which the steps were scheduled.
@@ -148,7 +148,7 @@ def first_use(request: Any, item: str, start: int) -> int:
     )
 
 
-def ask(connector_has: Any, item: str) -> CacheAnswer:
+def ask_connector(connector_has: Any, item: str) -> CacheAnswer:
     """Ask by *connector_has* whether *item* is there."""
     start_ns = time.time_ns()
     found = bool(connector_has(item))

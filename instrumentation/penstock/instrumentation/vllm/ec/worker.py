@@ -1,8 +1,8 @@
-"""EC connectors in a worker: what they load and save is told, and where it is asked for a failed load harms nobody else.
+"""EC connectors in a worker: reports loads and saves, and in guarded steps keeps a failed load from harming other requests.
 
 vLLM's encoder step needs every item that the scheduler has planned to load: an exception, or an item that is not there,
-ends the engine. In a step whose metadata says ``penstock_guarded`` such an item gets a placeholder of the right shape, the
-scheduler is told, and rewinds the requests that used it (``ec_failures.py``). In any other step vLLM's own behaviour stays.
+ends the engine. In a step whose metadata says ``penstock_guarded`` such an item gets a placeholder of the right shape, and the
+scheduler rewinds the requests that used it (``ec/failure_planner.py``). In any other step vLLM's own behaviour stays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EcWorker:
         """Watch *connector*, which vLLM has built from *config*."""
         self._rank: int = config.parallel_config.rank
         self._observer = EcObserver(type(connector).__name__, c.COMPONENT_WORKER, self._rank)
-        # What moves items ahead of scheduling tells of its transfers itself; here it only copies.
+        # A connector that moves items ahead of scheduling reports its transfers itself; here it only copies.
         self._moves_ahead = isinstance(connector, EcLoader)
         if self._moves_ahead:
             connector.observe(self._observer)
@@ -51,8 +51,8 @@ class EcWorker:
 
     # Loads
 
-    def follow(self, metadata: Any) -> None:
-        """Take in what came with a step: what is encoded here, and the fault drills after a change."""
+    def before_load(self, metadata: Any) -> None:
+        """Apply what came with a step: the items that are encoded here, and the fault drills after a change."""
         self._encodes = getattr(metadata, "penstock_encodes", {})
         drills = getattr(metadata, "penstock_drills", None)
         if drills is not None:
@@ -61,7 +61,7 @@ class EcWorker:
     def watched(
         self, items: tuple[ExternalItem, ...], cache: Mapping[str, Any], load: Callable[[], None]
     ) -> None:
-        """Load as vLLM does and tell of it; an exception is told and goes on."""
+        """Load as vLLM does and report it; an exception is reported and goes on."""
         start_ns = time.time_ns()
         wanted = [each for each in items if each.item not in cache]
         try:
@@ -70,7 +70,9 @@ class EcWorker:
             with _GUARD:
                 missing = next((each for each in wanted if each.item not in cache), None)
                 if missing is not None:
-                    self._tell(missing, failure_modes.of_store(error, c.FAILURE_MODE_LOAD), start_ns)
+                    self._report_failure(
+                        missing, failure_modes.of_store(error, c.FAILURE_MODE_LOAD), start_ns
+                    )
                     # vLLM kills all processes of an engine that raises, within milliseconds.
                     runtime.flush(LAST_WORDS_SECONDS)
             raise
@@ -111,7 +113,7 @@ class EcWorker:
             self._failures.append(
                 ItemFailure(each.item, failure.mode, failure.error_type, self._rank, failure.rehearsal)
             )
-            self._tell(each, failure, start_ns)
+            self._report_failure(each, failure, start_ns)
 
     def without_placeholders(self, cache: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return *cache* as a producer may publish it."""
@@ -159,7 +161,7 @@ class EcWorker:
         self._placeholders[item.item] = weakref.ref(tensor)
 
     def _drop_placeholders(self, items: tuple[ExternalItem, ...], cache: MutableMapping[str, Any]) -> None:
-        """Make room for items that are loaded anew, and forget the placeholders that vLLM has let go."""
+        """Make room for items that are loaded again, and forget the placeholders that vLLM has dropped."""
         for each in items:
             if self._is_placeholder(each.item, cache):
                 del cache[each.item]
@@ -170,16 +172,16 @@ class EcWorker:
         tensor = None if ref is None else ref()
         return tensor is not None and cache.get(item) is tensor
 
-    # Telling
+    # Reporting
 
-    def encoded(self, item: str, tensor: Any) -> None:
-        """Learn from an item that was encoded here."""
+    def on_encoded(self, item: str, tensor: Any) -> None:
+        """Note the shape of an item that was encoded here."""
         modality = self._encodes.get(item)
         if modality is not None:
-            self._shapes.encoded(tensor, modality)
+            self._shapes.on_encoded(tensor, modality)
 
-    def saved(self, item: str, tensor: Any, start_ns: int, error: Exception | None) -> None:
-        """Tell of an item that was saved for others, or was not because of *error*."""
+    def on_saved(self, item: str, tensor: Any, start_ns: int, error: Exception | None) -> None:
+        """Report an item that was saved for others, or was not because of *error*."""
         if not self._produces or self._moves_ahead:
             return
         ok = error is None
@@ -207,7 +209,7 @@ class EcWorker:
                 )
             )
 
-    def _tell(self, item: ExternalItem, failure: failure_modes.Failure, start_ns: int) -> None:
+    def _report_failure(self, item: ExternalItem, failure: failure_modes.Failure, start_ns: int) -> None:
         if not self._moves_ahead:
             self._observer.received(
                 EcTransfer(

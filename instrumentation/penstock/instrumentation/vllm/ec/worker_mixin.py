@@ -1,4 +1,4 @@
-"""What Penstock adds to an EC connector in a worker."""
+"""The mixin over an EC connector in a worker."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class EcWorkerSideMixin(ABC):
 
     def start_load_caches(self, encoder_cache: Any, **kwargs: Any) -> None:
         """Load; in a guarded step without raising."""
-        host: Any = super()
+        upstream: Any = super()
         worker, metadata = self._penstock_worker, self._connector_metadata
 
         def load() -> None:
-            host.start_load_caches(encoder_cache, **kwargs)
+            upstream.start_load_caches(encoder_cache, **kwargs)
 
         items = tuple(map(ExternalItem._make, getattr(metadata, "penstock_items", ())))
         if worker is not None:
             with _GUARD:
-                worker.follow(metadata)
+                worker.before_load(metadata)
         if worker is None or not items:
             load()
         elif getattr(metadata, "penstock_guarded", False):
@@ -44,35 +44,35 @@ class EcWorkerSideMixin(ABC):
 
     def start_save_caches(self, **kwargs: Any) -> None:
         """Keep placeholders from being published."""
-        host: Any = super()
+        upstream: Any = super()
         worker = self._penstock_worker
         if worker is not None and "encoder_cache" in kwargs:
             with _GUARD:
                 kwargs["encoder_cache"] = worker.without_placeholders(kwargs["encoder_cache"])
-        host.start_save_caches(**kwargs)
+        upstream.start_save_caches(**kwargs)
 
     def save_caches(self, encoder_cache: Any, mm_hash: str, **kwargs: Any) -> None:
-        """Tell of what is saved; vLLM calls this for each item that it encodes."""
-        host: Any = super()
+        """Report what is saved; vLLM calls this for each item that it encodes."""
+        upstream: Any = super()
         worker, start_ns = self._penstock_worker, time.time_ns()
         if worker is None:
-            host.save_caches(encoder_cache, mm_hash, **kwargs)
+            upstream.save_caches(encoder_cache, mm_hash, **kwargs)
             return
         with _GUARD:
-            worker.encoded(mm_hash, encoder_cache[mm_hash])
+            worker.on_encoded(mm_hash, encoder_cache[mm_hash])
         error: Exception | None = None
         try:
-            host.save_caches(encoder_cache, mm_hash, **kwargs)
+            upstream.save_caches(encoder_cache, mm_hash, **kwargs)
         except Exception as raised:
             error = raised
             raise
         finally:
             with _GUARD:
-                worker.saved(mm_hash, encoder_cache[mm_hash], start_ns, error)
+                worker.on_saved(mm_hash, encoder_cache[mm_hash], start_ns, error)
 
     def build_connector_worker_meta(self) -> Any:
         """Send our report with the connector's own metadata in it."""
-        host: Any = super()
-        metadata = host.build_connector_worker_meta()
+        upstream: Any = super()
+        metadata = upstream.build_connector_worker_meta()
         worker = self._penstock_worker
         return metadata if worker is None else worker.report(metadata)

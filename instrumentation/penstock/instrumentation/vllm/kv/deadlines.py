@@ -1,4 +1,4 @@
-"""Deadlines of remote loads: a request that waits for longer than ``deferral`` allows is named to the workers, which end its load.
+"""Deadlines of remote loads (``deferral``): overdue requests are named to the workers, which end their loads.
 
 Nothing is freed here. The worker ends the transfer where it polls it, vLLM's own failure path runs, and the failure is then
 decided about like any other (``deferral.onTimeout``).
@@ -17,41 +17,42 @@ if TYPE_CHECKING:
 
 
 class KvDeadlines:
-    """Who waits for remote KV in one scheduler, and who has waited for too long.
+    """The requests of one scheduler that wait for remote KV, and those that are over a deadline.
 
-    All but :meth:`follow` on the scheduler's thread. The clocks run without a policy as well, so that one applies to requests
-    that already wait.
+    All but :meth:`on_policy_change` on the scheduler's thread. The clocks run without a policy too, so that a new one applies to
+    requests that already wait. It is true while a request waits.
     """
 
     def __init__(self, orders: StepMetadata) -> None:
-        """Tell the workers by *orders*."""
+        """Name overdue requests to the workers by *orders*."""
         self._orders = orders
         self._limits = DeadlineLimits()
         self._deadlines = Deadlines()
         self._overdue: dict[str, Overdue] = {}
 
-    def follow(self, policy: Policy) -> None:
-        """Take in the limits of the policy that came into force."""
+    def __bool__(self) -> bool:
+        return len(self._deadlines) > 0
+
+    def on_policy_change(self, policy: Policy) -> None:
+        """Apply the limits of the policy that came into force."""
         self._limits = DeadlineLimits.from_policy(policy.deferral)
 
-    def parked(self, request_id: str) -> None:
-        """Note that a request waits for its transfer to begin."""
+    def on_waiting(self, request_id: str) -> None:
+        """Start the clock of a request that waits for its transfer to begin."""
         self._deadlines.begin(request_id, time.monotonic_ns())
 
-    def began(self, request_id: str) -> None:
-        """Note that the transfer has begun."""
+    def on_began(self, request_id: str) -> None:
+        """Start the transfer's clock."""
         self._deadlines.started(request_id, time.monotonic_ns())
 
-    def ended(self, request_id: str) -> None:
-        """Note that a request no longer waits."""
+    def on_ended(self, request_id: str) -> None:
+        """Forget a request that no longer waits."""
         self._deadlines.end(request_id)
         if self._overdue.pop(request_id, None) is not None:
             self._orders.cancel = self._named()
 
     def check(self) -> None:
-        """Name the requests that are over a deadline now to the workers."""
-        if not len(self._deadlines):
-            return
+        """Name the requests that are over a deadline now to the workers; once in each step."""
         found = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
         if found:
             self._overdue.update({each.request_id: each for each in found})

@@ -1,8 +1,7 @@
-"""Judges each failed KV load by the policy in force: one budget for the engine, and the first decision stays."""
+"""Decides about each failed KV load by the policy in force: one recompute budget for the engine, one decision for each attempt."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.resilience import (
@@ -11,17 +10,14 @@ from penstock.instrumentation.resilience import (
     DecidedBy,
     DecisionLog,
     KvLoss,
-    Outcome,
     RecomputeBudget,
     decide_kv,
 )
+from penstock.instrumentation.vllm.recovery import HELD, rewind
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import Decision, LoggedDecision, Policy
+    from penstock.instrumentation.resilience import Decision, LoggedDecision, Outcome, Policy
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
-
-HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
-"""Why a request fails that should have been rewound."""
 
 PINNED: Final = (
     "a transfer is in flight and its blocks are pinned until that has ended, so the request cannot be rewound"
@@ -35,7 +31,7 @@ WITHOUT_MEDIA: Final = (
 
 
 class KvFailureDecider:
-    """Decides for one scheduler; belongs to its thread, inside a step.
+    """Decides for one scheduler; on its thread, inside a step.
 
     Attributes:
         policy: the policy in force.
@@ -43,26 +39,26 @@ class KvFailureDecider:
     """
 
     def __init__(self, *, own: Outcome) -> None:
-        """Judge where no policy does by *own*, vLLM's ``kv_load_failure_policy``."""
+        """Decide by *own*, vLLM's ``kv_load_failure_policy``, where no policy does."""
         self.policy: Policy = NO_POLICY
         self._own = own
         self._budgets = Budgets(RecomputeBudget(), RecomputeBudget())
-        self._ledger = DecisionLog()
+        self._log = DecisionLog()
 
-    def follow(self, policy: Policy) -> None:
-        """Take in the policy that came into force."""
+    def on_policy_change(self, policy: Policy) -> None:
+        """Apply the policy that came into force."""
         self.policy = policy
         self._budgets.on_policy_change(policy)
 
     @property
-    def rules(self) -> bool:
+    def decides_all(self) -> bool:
         """Whether the policy says what is done about every failed load."""
         rule = self.policy.kv_load_failure
         return rule is not None and rule.action is not None
 
-    def judge(self, record: RequestRecord, affected: Affected) -> LoggedDecision:
+    def decide(self, record: RequestRecord, affected: Affected) -> LoggedDecision:
         """Decide about the present load of a request, or return what was decided about it before."""
-        settled = self._ledger.get_or_decide(
+        settled = self._log.get_or_decide(
             record.request_id, record.present_attempt, lambda: self._decide(affected)
         )
         record.decided = record.present_attempt
@@ -76,13 +72,8 @@ class KvFailureDecider:
             observed=self.policy.observed,
             budgets=self._budgets,
         )
-        if (affected.pinned or affected.held) and decision.outcome is Outcome.RECOMPUTED:
-            why = PINNED if affected.pinned else HELD
-            return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {why}")
-        if (
-            affected.without_media
-            and decision.outcome is Outcome.RECOMPUTED
-            and decision.decided_by is not DecidedBy.VLLM
-        ):
-            return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {WITHOUT_MEDIA}")
+        if affected.pinned or affected.held:
+            return rewind.fail_instead(decision, PINNED if affected.pinned else HELD)
+        if affected.without_media and decision.decided_by is not DecidedBy.VLLM:
+            return rewind.fail_instead(decision, WITHOUT_MEDIA)
         return decision

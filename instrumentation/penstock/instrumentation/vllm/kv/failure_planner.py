@@ -1,6 +1,6 @@
-"""Failed KV loads of one step: who is affected, what is decided about each, and the way back through vLLM's own paths.
+"""Failed KV loads of one step: the affected requests, the decision about each, and the way back through vLLM's own paths.
 
-Without a word from a policy nothing is done here but telling: vLLM's own switch holds, to the letter.
+Without a policy only outcomes are reported: vLLM's own switch holds, to the letter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.resilience import DecidedBy, Outcome, Trigger
-from penstock.instrumentation.vllm.recovery import named, rewind
+from penstock.instrumentation.vllm.recovery import freed_by_name, rewind
 from penstock.instrumentation.vllm.requests import Affected
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Settle = Callable[[Any, Affected], Decision]
 
-_PARKED: Final = "WAITING_FOR_REMOTE_KVS"
+_WAITING_FOR_KV: Final = "WAITING_FOR_REMOTE_KVS"
 _PREEMPTED: Final = "PREEMPTED"
 _RUNNING: Final = "RUNNING"
 
@@ -31,13 +31,13 @@ class RecoveryPlan:
     """What vLLM's own paths have to do in a step in which a policy decides.
 
     Attributes:
-        anew: waiting requests that lose all that was loaded: ``_handle_failed_recving``.
+        reload: waiting requests that lose all that was loaded: ``_handle_failed_recving``.
         invalid: blocks of waiting requests that keep what comes before them: ``_handle_invalid_blocks``.
         failed: requests that fail; their output of this step is not delivered.
 
     """
 
-    anew: frozenset[str]
+    reload: frozenset[str]
     invalid: frozenset[int]
     failed: frozenset[str]
 
@@ -52,7 +52,7 @@ class KvFailurePlanner:
         external_tokens: Callable[[Any], int],
         timed_out: Callable[[str], bool],
         media: WorkerEncoderInputs,
-        speaks: Callable[[], bool],
+        policy_decides: Callable[[], bool],
         settle: Settle,
     ) -> None:
         """Plan for *scheduler*.
@@ -62,7 +62,7 @@ class KvFailurePlanner:
             external_tokens: how many tokens the present load of a request brings.
             timed_out: whether a deadline has ended the load of a request.
             media: what the workers know of the requests' inputs.
-            speaks: whether a policy says what is done about every failed load.
+            policy_decides: whether a policy says what is done about every failed load.
             settle: decides about one request and reports the outcome.
 
         """
@@ -70,101 +70,105 @@ class KvFailurePlanner:
         self._external_tokens = external_tokens
         self._timed_out = timed_out
         self._media = media
-        self._speaks = speaks
+        self._policy_decides = policy_decides
         self._settle = settle
-        self._exports = exports(scheduler)
+        self._exports = rewind.exports(scheduler)
 
     def plan(
         self,
         failed: AbstractSet[str],
         invalid: AbstractSet[int],
         pinned: AbstractSet[str] = frozenset(),
-        ghosts: Iterable[FreedBlocks] = (),
+        freed: Iterable[FreedBlocks] = (),
     ) -> RecoveryPlan | None:
-        """Decide about every request that is affected, and rewind those that run.
+        """Decide about every affected request, and rewind those that run.
 
         Args:
             failed: requests whose load failed as a whole.
             invalid: ids of blocks that were not loaded.
             pinned: requests whose load is given up while a transfer may still write to their blocks. They can only fail: vLLM
                 keeps the blocks of one that has finished until its load has ended, and gives no other blocks to one that has not.
-            ghosts: who has lost blocks since the step of these loads was scheduled.
+            freed: blocks that requests have lost since the step of these loads was scheduled.
 
         Returns:
             What is left to do, or None where vLLM's own configuration decides about all of it.
 
         """
-        speaks = self._speaks()
+        policy_decides = self._policy_decides()
         live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
-        # vLLM itself knows no ghosts. Without invalid blocks nothing is shared: the loads of waiting requests failed as a whole.
-        taint, haunted = self._spread(live, invalid, ghosts if speaks else ())
+        # vLLM itself does not know freed blocks. Without invalid blocks nothing is shared: the loads of waiting requests failed as a whole.
+        taint, freed_requests = self._spread(live, invalid, freed if policy_decides else ())
         cases = [
-            (each, case) for each in live if (case := self._affected(each, taint, haunted, failed, pinned))
+            (each, case)
+            for each in live
+            if (case := self._affected(each, taint, freed_requests, failed, pinned))
         ]
-        # Those that vLLM itself would find first; the others are only drawn in where a policy rewinds.
+        # Those that vLLM itself would find first; the others are collateral, only where a policy rewinds.
         known = taint.direct | failed | pinned
         found = [(each, self._settle(each, case)) for each, case in cases if each.request_id in known]
-        if not speaks and all(decision.decided_by is DecidedBy.VLLM for _, decision in found):
+        if not policy_decides and all(decision.decided_by is DecidedBy.VLLM for _, decision in found):
             return None
-        drawn = [(each, self._settle(each, case)) for each, case in cases if each.request_id not in known]
-        return self._rewind([*found, *drawn], taint, failed, invalid)
+        collateral = [
+            (each, self._settle(each, case)) for each, case in cases if each.request_id not in known
+        ]
+        return self._rewind([*found, *collateral], taint, failed, invalid)
 
     def _spread(
-        self, live: Sequence[Any], invalid: AbstractSet[int], ghosts: Iterable[FreedBlocks]
+        self, live: Sequence[Any], invalid: AbstractSet[int], freed: Iterable[FreedBlocks]
     ) -> tuple[Taint, AbstractSet[str]]:
         """Return what the *invalid* blocks have spoiled, and the requests that have lost such blocks meanwhile."""
         sizes = rewind.block_sizes(self._scheduler)
         if not invalid:
             return rewind.spread([], invalid, sizes), frozenset()
-        gone = named(ghosts)
+        by_name = freed_by_name(freed)
         seeds = {
             name: start
-            for name, ghost in gone.items()
-            if (start := ghost.first_of(invalid, sizes)) is not None
+            for name, blocks in by_name.items()
+            if (start := blocks.first_token_in(invalid, sizes)) is not None
         }
         holders = [
             *rewind.holders(self._scheduler, live),
-            *(ghost.holder(name) for name, ghost in gone.items()),
+            *(blocks.holder(name) for name, blocks in by_name.items()),
         ]
         taint = rewind.spread(holders, invalid, sizes, seeds)
-        haunted = {gone[name].request_id for name in taint.starts if name in gone}
-        direct = taint.direct | {gone[name].request_id for name in seeds}
-        return replace(taint, direct=direct), haunted
+        freed_requests = {by_name[name].request_id for name in taint.starts if name in by_name}
+        direct = taint.direct | {by_name[name].request_id for name in seeds}
+        return replace(taint, direct=direct), freed_requests
 
     def _affected(
         self,
         request: Any,
         taint: Taint,
-        haunted: AbstractSet[str],
+        freed_requests: AbstractSet[str],
         failed: AbstractSet[str],
         pinned: AbstractSet[str],
     ) -> Affected | None:
         request_id, status = request.request_id, request.status.name
         start = taint.starts.get(request_id)
-        stuck = status == _PARKED and request_id in pinned
-        anew = status == _PARKED and (request_id in failed or stuck)
+        stuck = status == _WAITING_FOR_KV and request_id in pinned
+        reload = status == _WAITING_FOR_KV and (request_id in failed or stuck)
         # Preempted meanwhile: all that is left to take back is the output of the tainted step, which vLLM would deliver.
         stale = (
             start is None
             and status == _PREEMPTED
-            and request_id in haunted
+            and request_id in freed_requests
             and request.num_stale_output_tokens > 0
         )
-        if start is None and not anew and not stale:
+        if start is None and not reload and not stale:
             return None
         computed = min(request.num_computed_tokens, request.num_tokens)
         loads = self._external_tokens(request)
         external = min(loads, computed)
-        kept = computed - (external or computed) if anew or start is None else min(start, computed)
+        kept = computed - (external or computed) if reload or start is None else min(start, computed)
         return Affected(
             request_id,
             kept,
             computed - kept,
             exported=(status == _RUNNING or stale) and self._exports,
-            held=status not in {_RUNNING, _PARKED} and not stale,
+            held=status not in {_RUNNING, _WAITING_FOR_KV} and not stale,
             pinned=stuck and request_id not in failed,
-            without_media=self._media.lacks_behind(request, kept),
-            collateral=not anew and (not loads or request_id not in taint.direct),
+            without_media=self._media.missing_beyond(request, kept),
+            collateral=not reload and (not loads or request_id not in taint.direct),
             trigger=Trigger.DEADLINE if self._timed_out(request_id) else Trigger.FAILURE,
         )
 
@@ -175,9 +179,9 @@ class KvFailurePlanner:
         failed: AbstractSet[str],
         invalid: AbstractSet[int],
     ) -> RecoveryPlan:
-        # First of all, so that no request finds the poison again, whatever becomes of it.
+        # First of all, so that no request finds the tainted blocks again, whatever is decided.
         rewind.evict(self._scheduler, taint)
-        anew: set[str] = set()
+        reload: set[str] = set()
         broken: set[int] = set()
         lost: set[str] = set()
         for request, decision in decided:
@@ -191,16 +195,16 @@ class KvFailurePlanner:
             else:
                 remote = self._remote_blocks(request, invalid)
                 if request_id in failed or remote is None:
-                    anew.add(request_id)
+                    reload.add(request_id)
                 else:
                     broken |= remote
-        return RecoveryPlan(frozenset(anew), frozenset(broken), frozenset(lost))
+        return RecoveryPlan(frozenset(reload), frozenset(broken), frozenset(lost))
 
     def _remote_blocks(self, request: Any, invalid: AbstractSet[int]) -> AbstractSet[int] | None:
         """Return a waiting request's invalid blocks, or None unless all that is tainted was to be loaded for it alone.
 
         vLLM can shorten such a load to what came before the blocks. It cannot with several groups, and blocks of the local
-        prefix are shared: there the load begins anew from what the prefix cache still has.
+        prefix are shared: there the load begins again, from what the prefix cache still has.
         """
         groups = self._scheduler.kv_cache_manager.get_block_ids(request.request_id)
         if len(groups) > 1:
@@ -209,11 +213,3 @@ class KvFailurePlanner:
         local = max(request.num_computed_tokens - self._external_tokens(request), 0) // size
         found = invalid & set(groups[0][local:])
         return found if found and invalid.isdisjoint(groups[0][:local]) else None
-
-
-def exports(scheduler: Any) -> bool:
-    """Tell whether a connector may pass blocks on while their request still runs: it saves, or stands beside one that does."""
-    transfer = scheduler.vllm_config.kv_transfer_config
-    if transfer is None:
-        return False
-    return bool(transfer.is_kv_producer) or bool(getattr(scheduler.connector, "sub_connectors", None))

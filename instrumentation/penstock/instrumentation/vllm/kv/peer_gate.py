@@ -1,4 +1,4 @@
-"""Quarantine in the scheduler: which peers are loaded from, told by policy and orders, learned from the loads' ends."""
+"""Quarantine in the scheduler: which peers are loaded from, by policy, by orders, and by the results of loads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED: Final = 1024
 
-# A probe that ends without having told anything: the next request probes.
+# The result of a probe that ends without one: the next request probes.
 _INCONCLUSIVE: Final = PeerFailure(c.FAILURE_MODE_COLLATERAL, c.ERROR_TYPE_OTHER)
 
 
@@ -36,19 +36,19 @@ class PeerGate:
         self._loading: dict[str, str] = {}
         self._causes: OrderedDict[str, Cause] = OrderedDict()
 
-    def follow(self, policy: Policy, directives: Orders) -> None:
-        """Take in the policy and the orders that came into force."""
+    def on_policy_change(self, policy: Policy, orders: Orders) -> None:
+        """Apply the policy and the orders that came into force."""
         now = time.monotonic_ns()
         section = policy.peer_quarantine
         rules = None if section is None else Rules.from_policy(section)
         if rules != self._rules:
             self._rules = rules
             self._quarantine.set_rules(rules, now)
-        passed = now - directives.received_ns
+        passed = now - orders.received_ns
         self._quarantine.set_orders(
             [
                 order if order.ttl_ns is None else replace(order, ttl_ns=max(order.ttl_ns - passed, 0))
-                for order in directives.quarantines
+                for order in orders.quarantines
             ],
             now,
         )
@@ -62,24 +62,24 @@ class PeerGate:
 
     @property
     def has_open(self) -> bool:
-        """Whether there is a peer of which nothing is to be asked."""
+        """Whether a peer is cut off."""
         return bool(self._open)
 
     def is_open(self, address: str) -> bool:
-        """Tell whether nothing at all is to be asked of a peer."""
+        """Tell whether a peer is cut off."""
         return address in self._open
 
     def cause(self, address: str) -> Cause:
         """Return the last failure of a peer; one without a mode where none is known, as after an order."""
         return self._causes.get(address, Cause(0, 0))
 
-    def load_begins(self, record: RequestRecord) -> None:
+    def on_load_begun(self, record: RequestRecord) -> None:
         """Note that a request loads from its peer."""
         if record.peer is not None:
             self._loading[record.request_id] = record.peer.address
 
-    def load_failed(self, record: RequestRecord) -> None:
-        """Learn from the first failure of a load."""
+    def on_load_failed(self, record: RequestRecord) -> None:
+        """Count the first failure of a load."""
         failure = record.failure
         address = self._loading.pop(record.request_id, "")
         if failure is None:
@@ -111,23 +111,23 @@ class PeerGate:
         if len(self._causes) > _REMEMBERED:
             self._causes.popitem(last=False)
 
-    def load_ended(self, record: RequestRecord) -> None:
-        """Learn from a load that ended well."""
+    def on_load_ended(self, record: RequestRecord) -> None:
+        """Count a load that succeeded."""
         address = self._loading.pop(record.request_id, "")
         if address and record.peer is not None:
             self._report(record, address, record.peer.engine_id, None)
 
-    def left(self, record: RequestRecord) -> None:
+    def on_finished(self, record: RequestRecord) -> None:
         """Forget a request; a probe that ended without a result makes room for the next."""
         address = self._loading.pop(record.request_id, "") or (record.peer or peers.Peer()).address
         if record.probe:
             with runtime.policy.step():
                 self._report(record, address, "", _INCONCLUSIVE)
 
-    def silence(self, metadata: Any) -> None:
-        """Take the heartbeats to open peers off a step's *metadata*: each would start a handshake, on the only thread for it.
+    def drop_heartbeats(self, metadata: Any) -> None:
+        """Remove the heartbeats to peers that are cut off from a step's *metadata*: each would start a handshake, on the only thread for it.
 
-        A peer that something is still being read from keeps them, because its lease must not run out under the read.
+        A peer that a load still reads from keeps them, because its lease must not run out under the read.
         """
         beats = getattr(metadata, "heartbeat_by_engine", None)
         if not beats or not self._open:
@@ -162,13 +162,13 @@ class PeerGate:
         status = change.status
         standing = (status.state, status.reason)
         # An engine id that becomes known, or a time that moves, is no event.
-        told = self._standing.pop(status.peer, None) == standing
+        known = self._standing.pop(status.peer, None) == standing
         if status.state is not BreakerState.CLOSED:
             self._standing[status.peer] = standing
         self._open = frozenset(
             peer for peer, (state, _) in self._standing.items() if state is BreakerState.OPEN
         )
-        if told or not runtime.active:
+        if known or not runtime.active:
             return
         until = 0 if status.until_ns is None else time.time_ns() + status.until_ns - time.monotonic_ns()
         runtime.emit_event(

@@ -1,6 +1,7 @@
-"""Steps that load remote KV themselves and whose result is not in: until then whoever is scheduled may share blocks that fail.
+"""Steps with synchronous KV loads that the workers have not confirmed yet.
 
-vLLM puts such blocks into the prefix cache at once. So what a request leaves there that is preempted or ends meanwhile is noted too.
+vLLM puts the blocks of such loads into the prefix cache at once. So the blocks of requests that are preempted or end before the result
+is in are noted too.
 """
 
 from __future__ import annotations
@@ -16,51 +17,59 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Step:
+class UnconfirmedStep:
+    """A step with its scheduler output, and the blocks freed since it was scheduled."""
+
     output: Any
-    ghosts: list[FreedBlocks] = field(default_factory=list)
+    freed: list[FreedBlocks] = field(default_factory=list)
 
 
 class UnconfirmedSteps:
-    """The steps of one scheduler; on its thread."""
+    """The unconfirmed steps of one scheduler; on its thread. It is true while there is one.
+
+    Attributes:
+        allocated: requests that got blocks for a load in the step that is being put together; always the same set.
+        steps: the oldest first; always the same deque.
+
+    """
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        self._begun: set[str] = set()
-        self._steps: deque[_Step] = deque()
+        self.allocated: set[str] = set()
+        self.steps: deque[UnconfirmedStep] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._steps)
+        return bool(self.steps)
 
     @property
-    def ghosts(self) -> Sequence[FreedBlocks]:
-        """Those who have lost their blocks since the oldest of the steps was scheduled, whose result comes first."""
-        return self._steps[0].ghosts if self._steps else ()
+    def freed(self) -> Sequence[FreedBlocks]:
+        """Blocks freed since the oldest of the steps was scheduled, whose result comes first."""
+        return self.steps[0].freed if self.steps else ()
 
-    def begins(self, request_id: str) -> None:
+    def on_allocated(self, request_id: str) -> None:
         """Note that a request got its blocks for a load, in the step that is being put together."""
-        self._begun.add(request_id)
+        self.allocated.add(request_id)
 
-    def parked(self, request_id: str) -> None:
-        """Note that it is the request that waits for it, not the step."""
-        self._begun.discard(request_id)
+    def on_waiting(self, request_id: str) -> None:
+        """Note that the request waits for its load, not the step."""
+        self.allocated.discard(request_id)
 
-    def scheduled(self, output: Any) -> None:
+    def after_schedule(self, output: Any) -> None:
         """Expect the result of the step with that *output*, if it loads something."""
-        if self._begun:
-            self._begun.clear()
-            self._steps.append(_Step(output))
+        if self.allocated:
+            self.allocated.clear()
+            self.steps.append(UnconfirmedStep(output))
 
-    def leaving(self, request: Any) -> None:
+    def before_free(self, request: Any) -> None:
         """Note the blocks of a request that is about to lose them."""
-        if self._steps:
+        if self.steps:
             blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            ghost = FreedBlocks(request.request_id, blocks)
-            for step in self._steps:
-                step.ghosts.append(ghost)
+            freed = FreedBlocks(request.request_id, blocks)
+            for step in self.steps:
+                step.freed.append(freed)
 
-    def executed(self, output: Any) -> None:
-        """Note that the result of the step with that *output* is in. Results come in the order in which steps were scheduled."""
-        if any(step.output is output for step in self._steps):
-            while self._steps.popleft().output is not output:
+    def on_step_result(self, output: Any) -> None:
+        """Confirm the step with that *output*. Results come in the order in which steps were scheduled."""
+        if any(step.output is output for step in self.steps):
+            while self.steps.popleft().output is not output:
                 pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.vllm.messages import worker_report
 from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure, failed_items
 from penstock.instrumentation.vllm.messages.load_reasons import LoadFailureReasons, LoadReason
 from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata, with_children
@@ -18,7 +17,12 @@ from penstock.instrumentation.vllm.messages.transfers import (
     place_of,
     saves_of,
 )
-from penstock.instrumentation.vllm.messages.worker_report import Culprit, LoadFailure, WorkerReport, find
+from penstock.instrumentation.vllm.messages.worker_report import (
+    Culprit,
+    LoadFailure,
+    WorkerReport,
+    find_reports,
+)
 
 __all__ = [
     "LOADS",
@@ -36,11 +40,10 @@ __all__ = [
     "StepMetadata",
     "WorkerReport",
     "failed_items",
-    "find",
+    "find_reports",
     "loads_of",
     "peer_at",
     "place_of",
     "saves_of",
     "with_children",
-    "worker_report",
 ]

@@ -1,13 +1,11 @@
-"""What a worker tells the scheduler about the encoder outputs of a step: it travels as the EC connector's worker metadata.
-
-vLLM pickles it in the worker, combines the ranks' with ``aggregate`` and hands it to the scheduler in
-``ECConnectorOutput.ec_connector_worker_meta``. A connector that uses the field itself keeps its metadata as *inner*.
-"""
+"""What a worker reports about the encoder outputs of a step: it travels in ``ECConnectorOutput.ec_connector_worker_meta``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from penstock.instrumentation.vllm.messages.rank_report import RankReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +23,8 @@ class ItemFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class EcReport:
-    """One step of one rank, or of several that were aggregated; *inner* is the connector's own metadata."""
-
-    failures: tuple[ItemFailure, ...] = ()
-    inner: Any = None
-
-    def __bool__(self) -> bool:
-        return True
-
-    def aggregate(self, other: Any) -> EcReport:
-        """Combine with another rank's; the connectors' own are combined by themselves."""
-        theirs = other if isinstance(other, EcReport) else EcReport(inner=other)
-        if self.inner is None or theirs.inner is None:
-            inner = self.inner if theirs.inner is None else theirs.inner
-        else:
-            inner = self.inner.aggregate(theirs.inner)
-        return EcReport(self.failures + theirs.failures, inner)
+class EcReport(RankReport[ItemFailure]):
+    """One step of one rank, or of several that were aggregated."""
 
 
 def failed_items(output: Any) -> dict[str, ItemFailure]:

@@ -15,7 +15,7 @@ REASONS_MAX: Final = 4_096
 
 
 class LoadReason(NamedTuple):
-    """What one rank's connector knows about a load that failed: ``FAILURE_MODE_*``, ``ERROR_TYPE_*``, class and text of the error."""
+    """What one rank's connector knows about a failed load: ``FAILURE_MODE_*``, ``ERROR_TYPE_*``, class and text of the error."""
 
     request_id: str
     rank: int
@@ -26,7 +26,7 @@ class LoadReason(NamedTuple):
 
 
 class LoadFailureReasons:
-    """The reasons of one worker's connector: noted on whatever thread, taken on the worker's."""
+    """The reasons of one worker's connector: noted on any thread, drained on the worker's."""
 
     def __init__(self, rank: int) -> None:
         """Note what happens on *rank*."""
@@ -37,7 +37,7 @@ class LoadFailureReasons:
         return bool(self._noted)
 
     def note(self, request_id: str, failure: Failure) -> None:
-        """Note why the load of a request failed, before the connector tells that it did."""
+        """Note why the load of a request failed, before the connector reports that it did."""
         if len(self._noted) >= REASONS_MAX:
             runtime.emitter.drops.add("queue_full", "event")
             return
@@ -52,6 +52,6 @@ class LoadFailureReasons:
             )
         )
 
-    def take(self) -> tuple[LoadReason, ...]:
+    def drain(self) -> tuple[LoadReason, ...]:
         """Return what was noted, once."""
         return tuple(self._noted.popleft() for _ in range(len(self._noted)))

@@ -1,6 +1,6 @@
-"""What the scheduler tells the workers: it travels with a step, as attributes of the connector's own metadata.
+"""The scheduler's orders for the workers: they travel with a step, as attributes of the connector's own metadata.
 
-- ``penstock_cancel``: ``dict[str, Wait]``, the requests whose load is over a deadline, and over which; in every step until the load
+- ``penstock_cancel``: ``dict[str, WaitKind]``, the requests whose load is over a deadline, and over which; in every step until the load
   has ended.
 - ``penstock_drills``: ``tuple[Drill, ...]``, the fault drills in force with the time they have left; only in the step after a change.
 - ``penstock_telemetry``: ``Telemetry``, the policy's section in force; only in the step after a change.
@@ -34,34 +34,34 @@ class StepMetadata:
 
     def __init__(self) -> None:
         self.cancel: Mapping[str, WaitKind] = {}
-        self._directives = NO_ORDERS
+        self._orders = NO_ORDERS
         self._telemetry = Telemetry()
-        self._news: set[str] = set()
+        self._changed: set[str] = set()
 
-    def follow(self, policy: Policy, directives: Orders) -> None:
-        """Take in what came into force."""
+    def on_policy_change(self, policy: Policy, orders: Orders) -> None:
+        """Apply the policy and the orders that came into force."""
         telemetry = policy.telemetry or Telemetry()
         if telemetry != self._telemetry:
-            self._news.add(_TELEMETRY)
-        if directives.drills or self._directives.drills:
-            self._news.add(_DRILLS)
-        self._directives, self._telemetry = directives, telemetry
+            self._changed.add(_TELEMETRY)
+        if orders.drills or self._orders.drills:
+            self._changed.add(_DRILLS)
+        self._orders, self._telemetry = orders, telemetry
 
     def attach(self, metadata: Any) -> None:
         """Put the orders on a step's *metadata* and on that of a MultiConnector's children."""
-        if not self._news and not self.cancel:
+        if not self._changed and not self.cancel:
             return
-        orders: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         if self.cancel:
-            orders["penstock_cancel"] = self.cancel
-        if _DRILLS in self._news:
-            orders[_DRILLS] = self._directives.drills_at(time.monotonic_ns())
-        if _TELEMETRY in self._news:
-            orders[_TELEMETRY] = self._telemetry
+            attributes["penstock_cancel"] = self.cancel
+        if _DRILLS in self._changed:
+            attributes[_DRILLS] = self._orders.drills_at(time.monotonic_ns())
+        if _TELEMETRY in self._changed:
+            attributes[_TELEMETRY] = self._telemetry
         for each in with_children(metadata):
-            for name, value in orders.items():
+            for name, value in attributes.items():
                 setattr(each, name, value)
-        self._news.clear()
+        self._changed.clear()
 
 
 def with_children(metadata: Any) -> list[Any]:

@@ -1,7 +1,8 @@
-"""What scheduler and workers tell each other about the loads and saves of a connector that is only known by its base interface.
+"""Messages about the loads and saves of a connector that is only known by its base interface.
 
 With a step go ``penstock_loads`` and ``penstock_saves`` on the connector's metadata: what the scheduler has decided to load
-with it, and for which requests the connector saves while the step runs, where it tells that (``kv_dialects.py``). Back comes, in the :class:`~penstock.instrumentation.vllm.messages.worker_report.WorkerReport`, what became of it on each rank. Pure.
+with it, and for which requests the connector saves while the step runs, where it says so (``kv/base/connector_adapters.py``). Back comes,
+in the :class:`~penstock.instrumentation.vllm.messages.worker_report.WorkerReport`, the result on each rank. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SAVES: Final = "penstock_saves"
 """The attribute with the ids of the requests that are saved in the step itself; absent where there are none."""
 
 LOADS_MAX: Final = 256
-"""Loads, and saves, of one connector that are told with one step."""
+"""Loads, and saves, of one connector that are sent with one step."""
 
 # Where KV comes from that never left this machine, in vLLM's own words (CacheHitSource). The others name no place.
 _PLACES: Final = frozenset({"host", "disk"})
@@ -33,7 +34,7 @@ class KvLoad(NamedTuple):
     Attributes:
         request_id: vLLM's internal id.
         tokens: how many are loaded.
-        waits: the request waits for it; else the step does.
+        waits: the request waits for it; otherwise the step does.
         place: ``host`` or ``disk`` where the connector says so; else empty.
 
     """
@@ -48,7 +49,7 @@ class FinishedTransfer(NamedTuple):
     """A load or a save of one request that has ended on one rank.
 
     Attributes:
-        request_id: vLLM's internal id; empty where the connector does not tell whose it was.
+        request_id: vLLM's internal id; empty where the connector does not name it.
         connector: the connector's class.
         rank: of the worker.
         direction: ``DIRECTION_*``.
@@ -111,7 +112,7 @@ def place_of(sources: Iterable[Any]) -> str:
 
 
 def peer_at(place: str, peer: Peer | None) -> Peer:
-    """Return the other end of a move: the *place*, or else the request's *peer*, or nobody known."""
+    """Return the other end of a transfer: the *place*, or else the request's *peer*, or else unknown."""
     if place:
         return Peer(place)
     return peer if peer is not None else Peer(UNKNOWN)

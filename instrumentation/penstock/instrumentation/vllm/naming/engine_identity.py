@@ -1,4 +1,4 @@
-"""Who an engine is, from vLLM's configuration. The words are vLLM's own, so that our series join its series."""
+"""The identity of an engine, from vLLM's configuration. The words are vLLM's own, so that Penstock's series join its series."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,11 +40,11 @@ def model_name(config: Any) -> str:
 
 def worker_process(config: Any) -> str:
     """Return the name of the process that a worker runs in: the engine's own under the ``uni`` executor."""
-    return "engine-core" if config.parallel_config.distributed_executor_backend == "uni" else "worker"
+    return ENGINE_CORE if config.parallel_config.distributed_executor_backend == "uni" else "worker"
 
 
 def identify_worker(config: Any) -> None:
-    """Say who this process is, which holds a worker of the VllmConfig *config*."""
+    """Identify this process, which holds a worker of the VllmConfig *config*."""
     runtime.identify(
         process=worker_process(config),
         key=engine_index(config),
@@ -55,11 +56,11 @@ def identify_worker(config: Any) -> None:
 
 
 def guess_role(config: Any, seen: Collection[int] = ()) -> str:
-    """Return what a server is for, as far as it can be told without ``PENSTOCK_LABELS``; empty if it cannot.
+    """Return a server's role, as far as it is known without ``PENSTOCK_LABELS``; empty if it is not.
 
     Args:
         config: the VllmConfig.
-        seen: ``ROLE_*`` of the requests so far, for a ``kv_both`` that does not say it.
+        seen: ``ROLE_*`` of the requests so far, for ``kv_both``, which leaves it open.
 
     """
     encoder = config.ec_transfer_config

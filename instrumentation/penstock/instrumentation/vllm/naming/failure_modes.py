@@ -1,6 +1,6 @@
-"""What a failed transfer was, in the wire's words: its mode, its error type, the two hashes that differ.
+"""Classifies a failed transfer in the wire's words: its mode, its error type, the two hashes that differ.
 
-Pure: from vLLM's name of the failure, the exception and its text. Where an exception does not tell more, the class
+Pure: from vLLM's name of the failure, the exception and its text. Where an exception does not say more, the class
 is ``other``: no guess is better than a wrong one.
 """
 
@@ -98,7 +98,7 @@ _HASHES: Final = re.compile(r"Local: (?P<local>\w+), *Remote: (?P<remote>\w+)")
 
 @dataclass(frozen=True, slots=True)
 class ExceptionNote:
-    """What we found out about an exception of the host's that it does not say itself.
+    """What Penstock found out about an exception of vLLM's that it does not say itself.
 
     Attributes:
         refused: the peer of a handshake that timed out refuses connections.
@@ -113,13 +113,13 @@ class ExceptionNote:
 
 
 def annotate(error: BaseException, note: ExceptionNote) -> None:
-    """Attach *note* to an exception; it reaches whoever classifies that exception, on whatever thread."""
+    """Attach *note* to an exception; it reaches :func:`classify`, on any thread."""
     setattr(error, _NOTE, note)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One attempt that went wrong, classified.
+    """One failed attempt, classified.
 
     Attributes:
         mode: ``FAILURE_MODE_*``.
@@ -210,7 +210,7 @@ def mode_of(upstream_type: str) -> int:
 
 
 def error_type_of(error: BaseException | None, mode: int, text: str) -> int:
-    """Return the class of an error; ``other`` where neither its class nor its text tells."""
+    """Return the class of an error; ``other`` where neither its class nor its text says more."""
     lowered = text.lower()
     for words, error_type in _TEXTS:
         if words in lowered:

@@ -1,4 +1,4 @@
-"""The other end of a transfer, as people know it."""
+"""The other end of a transfer, by address and engine id."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._:%\[\]-]{1,253}")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer by its side channel's ``host:port`` (``unknown`` where nobody said it) and its engine id."""
+    """A peer by its side channel's ``host:port`` (``unknown`` where it is not known) and its engine id."""
 
     address: str = UNKNOWN
     engine_id: str = ""
@@ -45,7 +45,7 @@ def address(host: object, port: object) -> str:
 
 
 def identifier(value: object) -> str:
-    """Return an id that somebody else gave, cut; empty for what is none."""
+    """Return an id that a client or a peer gave, cut to ``TEXT_MAX`` characters; empty for what is no string."""
     if not isinstance(value, str):
         return ""
     cut = value[:TEXT_MAX]
@@ -53,7 +53,7 @@ def identifier(value: object) -> str:
 
 
 def named(host: object, port: object, engine_id: object) -> Peer:
-    """Return the peer of that name, whatever its parts are."""
+    """Return the peer of that name; parts of a wrong type count as unknown."""
     return Peer(address(host, port), identifier(engine_id))
 
 
@@ -63,14 +63,14 @@ def from_params(params: Mapping[str, Any] | None) -> Peer | None:
         return None
     host, port = params.get("remote_host"), params.get("remote_port")
     if host is None:
-        # Mooncake's name for where engines are asked for their addresses; there is one per prefill engine.
+        # Mooncake's bootstrap server, which knows the engines' addresses; there is one per prefill engine.
         host, port = _authority(params.get("remote_bootstrap_addr"))
     peer = named(host, port, params.get("remote_engine_id"))
     return None if peer == Peer() else peer
 
 
 def _authority(url: object) -> tuple[str, str]:
-    """Return host and port of ``http://host:port``; whatever else it is, :func:`address` finds it to be none."""
+    """Return host and port of ``http://host:port``; of anything else, parts that :func:`address` refuses."""
     if not isinstance(url, str):
         return "", ""
     host, _, port = url[:TEXT_MAX].rpartition("//")[2].partition("/")[0].rpartition(":")

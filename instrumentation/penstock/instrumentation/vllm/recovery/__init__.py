@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from penstock.instrumentation.vllm.recovery import client_error, rewind
-from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook
+from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook, FailingRequests
 from penstock.instrumentation.vllm.recovery.encoder_media import WorkerEncoderInputs
-from penstock.instrumentation.vllm.recovery.freed_blocks import FreedBlocks, named
-from penstock.instrumentation.vllm.recovery.rewind import Taint
+from penstock.instrumentation.vllm.recovery.freed_blocks import FreedBlocks, freed_by_name
+from penstock.instrumentation.vllm.recovery.rewind import HELD, Taint
 
 __all__ = [
+    "HELD",
     "ClientErrorHook",
+    "FailingRequests",
     "FreedBlocks",
     "Taint",
     "WorkerEncoderInputs",
     "client_error",
-    "named",
+    "freed_by_name",
     "rewind",
 ]

@@ -1,8 +1,8 @@
-"""What the client is told about a request that had to fail because of its KV or encoder outputs: 503 and why, not a bare 500.
+"""The error that a client gets for a request that had to fail because of its KV or encoder outputs: 503 and why, not a bare 500.
 
 The scheduler writes the text into the error output's ``stop_reason``, which vLLM carries to the API process and does
 not use for errors. There, the finish reason ``error`` gets the text as a string subclass, which passes every serving class
-unchanged until ``_raise_if_error`` sees it. Only what a policy, a quarantine, a budget or a deadline decided is marked:
+unchanged until ``_raise_if_error`` sees it. Only what a policy, a quarantine, a budget or a deadline decided gets a text:
 without a policy vLLM's own answer stays as it is.
 """
 
@@ -27,7 +27,7 @@ _GUARD = guard("client_error")
 _ERROR: Final = "error"
 
 PREFIX: Final = "penstock.load_failure: "
-"""How a ``stop_reason`` of ours begins."""
+"""The beginning of a ``stop_reason`` of Penstock's."""
 
 
 class LoadError(str):
@@ -48,21 +48,37 @@ class LoadError(str):
 def describe(
     cause: Cause, peer: Peer | None, reason: str, what: str = "KV", caused_by: Peer | None = None
 ) -> str:
-    """Return the client's sentence about a load of *what* (``KV`` or ``EC``) that must fail; *caused_by*: another peer's doing."""
+    """Return the client's sentence about a load of *what* (``KV`` or ``EC``) that must fail; *caused_by*: a peer that made it fail."""
     mode = f"mode {MODE_WORDS[cause.mode]}, " if cause.mode in MODE_WORDS else ""
     address = peer.address if peer is not None else "unknown"
     other = f", caused by peer {caused_by.address}" if caused_by is not None else ""
     return f"{what} load failure ({mode}peer {address}{other}): {reason}. The request can be retried."
 
 
-def mark(outputs: Mapping[int, Any], reasons: dict[str, str]) -> None:
-    """Put the *reasons*, by request id, on the error outputs of a step; what is told is taken from *reasons*."""
-    for batch in outputs.values():
-        for output in batch.outputs:
-            if output.finish_reason is not None and str(output.finish_reason) == _ERROR:
-                reason = reasons.pop(output.request_id, None)
-                if reason is not None:
-                    output.stop_reason = PREFIX + reason
+class FailingRequests(dict[str, str]):
+    """Requests of one scheduler that are about to fail: the client's sentence, by request id. On the scheduler's thread."""
+
+    def __init__(self, scheduler: Any) -> None:
+        """Start with none of *scheduler*'s."""
+        super().__init__()
+        self._scheduler = scheduler
+
+    def fail(self, request_id: str) -> None:
+        """Let vLLM finish a request with an error in this step's update, as it does with encoder outputs that do not fit."""
+        self._scheduler.encoder_cache_mismatch_reqs.add(request_id)
+
+    def attach_errors(self, outputs: Mapping[int, Any]) -> None:
+        """Attach the sentences to the error outputs of a step; forget those attached and those of requests that are gone."""
+        if not self:
+            return
+        for batch in outputs.values():
+            for output in batch.outputs:
+                if output.finish_reason is not None and str(output.finish_reason) == _ERROR:
+                    reason = self.pop(output.request_id, None)
+                    if reason is not None:
+                        output.stop_reason = PREFIX + reason
+        for request_id in [each for each in self if each not in self._scheduler.requests]:
+            del self[request_id]
 
 
 class ClientErrorHook:
@@ -109,7 +125,7 @@ class ClientErrorHook:
         @functools.wraps(new_output)
         def with_text(state: Any, *args: Any, **kwargs: Any) -> Any:
             output = new_output(state, *args, **kwargs)
-            # Of each part of each answer: only the last one has a reason, and most have none.
+            # For each part of each answer: only the last one has a reason, and most have none.
             reason = output.stop_reason
             if reason and output.finish_reason == _ERROR and isinstance(reason, str) and runtime.active:
                 with _GUARD:
@@ -125,7 +141,7 @@ class ClientErrorHook:
 
         @functools.wraps(convert)
         def convert_text(serving: Any, e: Any) -> Any:
-            # vLLM calls every error in a stream an InternalServerError; by the exception it knows better.
+            # vLLM turns every error in a stream into an InternalServerError; the exception says more.
             return (
                 serving.create_streaming_error_response(e)
                 if isinstance(e, RetryableLoadError)

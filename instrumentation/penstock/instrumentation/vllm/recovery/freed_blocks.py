@@ -1,4 +1,4 @@
-"""Requests that lost their blocks while a result was awaited that may taint them: what they left in the prefix cache can be found there."""
+"""Blocks freed by preempted or finished requests whose step is unconfirmed. Used to extend a taint to the prefix cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FreedBlocks:
     """The blocks of a request that was preempted or ended."""
 
     def __init__(self, request_id: str, groups: Sequence[Sequence[Any]]) -> None:
-        """Note vLLM's blocks, *groups*, with the hashes that they have now."""
+        """Keep vLLM's blocks, *groups*, with the hashes that they have now."""
         self.request_id = request_id
         self._groups = [[(block, block.block_hash) for block in group] for group in groups]
 
@@ -34,8 +34,8 @@ class FreedBlocks:
             ),
         )
 
-    def first_of(self, invalid: AbstractSet[int], block_sizes: Sequence[int]) -> int | None:
-        """Return the first token of the request that lay in one of these blocks, whatever is in them now; None if none did."""
+    def first_token_in(self, invalid: AbstractSet[int], block_sizes: Sequence[int]) -> int | None:
+        """Return the first token of the request that lay in an *invalid* block, whatever is in it now; None if none did."""
         return min(
             (
                 index * size
@@ -47,6 +47,6 @@ class FreedBlocks:
         )
 
 
-def named(ghosts: Iterable[FreedBlocks]) -> dict[str, FreedBlocks]:
-    """Return the *ghosts* under names that no request has: no request id holds a NUL."""
-    return {f"{ghost.request_id}\0{number}": ghost for number, ghost in enumerate(ghosts)}
+def freed_by_name(freed: Iterable[FreedBlocks]) -> dict[str, FreedBlocks]:
+    """Return *freed* under names that no request has: no request id holds a NUL."""
+    return {f"{each.request_id}\0{number}": each for number, each in enumerate(freed)}

@@ -1,4 +1,4 @@
-"""Rewinding requests that computed on KV or encoder outputs which never arrived: who is tainted, from which token on, and vLLM's own way back.
+"""Rewinds requests that computed on KV or encoder outputs which never arrived: the taint's spread, and vLLM's own way back.
 
 vLLM's own recompute of a synchronous load breaks under async scheduling, and gives wrong tokens to a request that shares
 the blocks: it lets the first sharer recompute and takes the blocks for good already. Here every request that holds a
@@ -9,15 +9,22 @@ count is edited. :func:`spread` is pure; :func:`evict` and :func:`preempt` act o
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.resilience import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from penstock.instrumentation.resilience import Decision
+
 NO_BLOCK: Final = -1
 """In the place of vLLM's null block, which stands for no content and is shared by all."""
+
+HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
+"""Why a request fails that should have been rewound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ def spread(
     """Return all that is tainted by the *invalid* blocks, and by the *seeds*.
 
     A request is tainted from its first tainted block on, in all groups, because every later token has attended to
-    that one; who shares any of its later blocks is tainted too. Blocks go as a whole. vLLM gives the ids of invalid blocks without their
+    that one; a request that shares any of its later blocks is tainted too. Blocks go as a whole. vLLM gives the ids of invalid blocks without their
     groups, so an id counts in every group: with several groups this may take in a request too many, never one too few.
 
     Args:
@@ -123,7 +130,7 @@ def holders(scheduler: Any, requests: Iterable[Any]) -> list[BlockHolder]:
 
 
 def evict(scheduler: Any, taint: Taint) -> None:
-    """Take the tainted blocks out of the prefix cache, so that nobody, the retry included, finds them again."""
+    """Take the tainted blocks out of the prefix cache, so that no request, the retry included, finds them again."""
     for manager, blocks in zip(_managers(scheduler), taint.blocks, strict=True):
         pool = manager.block_pool
         pool.evict_blocks({block for block in blocks if block < len(pool.blocks)})
@@ -132,11 +139,26 @@ def evict(scheduler: Any, taint: Taint) -> None:
 def preempt(scheduler: Any, request: Any) -> None:
     """Send a running request back to the queue by vLLM's own preemption; what it has in flight is dropped.
 
-    A worker that ran it in the last step is told all its tokens again.
+    A worker that ran it in the last step gets all its tokens again.
     """
     scheduler.running.remove(request)
     scheduler._preempt_request(request, time.monotonic(), drop_stale_output=True)
     scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+
+
+def fail_instead(decision: Decision, why: str) -> Decision:
+    """Return *decision* as a failure, for the reason *why*, where it is to recompute."""
+    if decision.outcome is not Outcome.RECOMPUTED:
+        return decision
+    return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {why}")
+
+
+def exports(scheduler: Any) -> bool:
+    """Tell whether a connector may pass blocks on while their request still runs: it saves, or stands beside one that does."""
+    transfer = scheduler.vllm_config.kv_transfer_config
+    if transfer is None:
+        return False
+    return bool(transfer.is_kv_producer) or bool(getattr(scheduler.connector, "sub_connectors", None))
 
 
 def _managers(scheduler: Any) -> Sequence[Any]:

@@ -1,6 +1,6 @@
-"""Which requests the scheduler passes over, for what reason, since when: edges in, edges and gauges out.
+"""Open deferrals: the requests that the scheduler passes over, the reason, and since when. Pure.
 
-Pure. vLLM asks about a parked request again at every step; only the first "not yet" and the end are edges.
+vLLM asks about a waiting request again at every step; only the first "not yet" and the end are events.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OpenDeferral:
     Attributes:
         reason: ``DEFERRAL_REASON_*``.
         start_ns: wall clock.
-        peer: who it waits for, where that is known.
+        peer: the peer that it waits for, where it is known.
         transfer_start_ns: when the transfer that it waits for began; 0 while it has not.
 
     """
@@ -52,7 +52,7 @@ class OpenDeferral:
         return {**self._fields(), "remote_request_id": self.remote_request_id}
 
     def observed_reason(self, policy: Policy, now_ns: int) -> str:
-        """Return why a policy in mode observe would have given this wait, which ends now, up; empty if none would have."""
+        """Return why a policy in mode observe would have ended this wait, which ends now, earlier; empty if none would have."""
         observed = policy.observed
         if observed is None or observed.deferral == policy.deferral:
             return ""
@@ -75,7 +75,7 @@ class OpenDeferral:
 
 
 class Deferrals:
-    """The open deferrals of one scheduler; its thread changes them, any thread may ask for the gauges.
+    """The open deferrals of one scheduler; its thread changes them, any thread may read the gauges.
 
     A request can wait for several things one after the other, and in principle at once: the key is
     (request, reason). What is open is bounded by the scheduler's own requests: each one's end closes its deferrals.
@@ -89,7 +89,7 @@ class Deferrals:
         return request_id in self._requests
 
     def begin(self, deferral: OpenDeferral) -> bool:
-        """Open a deferral; False if that request already waits for that reason (a poll, no edge).
+        """Open a deferral; False if that request already waits for that reason (a poll).
 
         A poll may name the peer of a wait that has none yet.
         """
@@ -103,7 +103,7 @@ class Deferrals:
         self._requests[deferral.request_id] = self._requests.get(deferral.request_id, 0) + 1
         return True
 
-    def transfer_began(
+    def on_transfer_began(
         self,
         request_id: str,
         began_ns: int,
@@ -126,7 +126,7 @@ class Deferrals:
         return found
 
     def end_all(self, request_id: str) -> list[OpenDeferral]:
-        """Close and return all deferrals of a request that leaves."""
+        """Close and return all deferrals of a request that ends."""
         if request_id not in self._requests:
             return []
         reasons = [reason for owner, reason in self._open if owner == request_id]

@@ -27,7 +27,7 @@ class Lease:
 
 
 class Leases:
-    """The leases of one scheduler; its thread changes them, any thread may ask for the totals."""
+    """The leases of one scheduler; its thread changes them, any thread may read the totals."""
 
     def __init__(self) -> None:
         self._open: dict[str, Lease] = {}
@@ -41,8 +41,8 @@ class Leases:
         """Open a lease."""
         self._open[lease.request_id] = lease
 
-    def expired(self, request_id: str) -> None:
-        """Note that a rank let the lease run out; the blocks are let go when all ranks have reported."""
+    def on_expired(self, request_id: str) -> None:
+        """Note that a rank let the lease run out; the blocks are freed when all ranks have reported."""
         if request_id in self._open:
             self._expired.add(request_id)
 

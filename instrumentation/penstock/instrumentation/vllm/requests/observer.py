@@ -1,4 +1,4 @@
-"""The scheduler's bookkeeping: from what the mixin sees to events and gauges.
+"""The scheduler's bookkeeping: from hook points to events and gauges.
 
 Everything but :meth:`SchedulerObserver.fill` runs on the scheduler's thread, inside a guard. What is kept is bounded by
 the scheduler's own requests: each one's end removes all that is known about it.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.messages import worker_report
+from penstock.instrumentation.vllm.messages import find_reports
 from penstock.instrumentation.vllm.requests import outcomes
 from penstock.instrumentation.vllm.requests import record as requests
 from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerObserver:
-    """What one scheduler has told so far.
+    """The requests, deferrals and leases of one scheduler.
 
     Attributes:
         connector: name of its KV connector, empty for none.
@@ -51,8 +51,8 @@ class SchedulerObserver:
 
     # Life of a request
 
-    def arrived(self, request: Any) -> None:
-        """Take a request in; an update of a streaming session is the same request."""
+    def on_request_added(self, request: Any) -> None:
+        """Begin a request's record; an update of a streaming session is the same request."""
         if request.request_id in self._records:
             return
         record = requests.capture(request)
@@ -65,30 +65,30 @@ class SchedulerObserver:
         return self._records.get(request_id)
 
     def record_of(self, request: Any) -> RequestRecord:
-        """Return what is known about a live request; one that arrived during a pause is taken in now."""
-        self.arrived(request)
+        """Return what is known about a live request; of one that arrived during a pause the record begins now."""
+        self.on_request_added(request)
         return self._records[request.request_id]
 
-    def scheduled(self, new: Iterable[Any], live: dict[str, Any]) -> None:
+    def on_scheduled(self, new: Iterable[Any], live: dict[str, Any]) -> None:
         """Note the requests that this step schedules for the first time; *live* is the scheduler's table."""
         now = time.time_ns()
         for data in new:
             record, request = self._records.get(data.req_id), live.get(data.req_id)
             if record is not None and request is not None:
-                record.scheduled(request, now)
+                record.on_scheduled(request, now)
                 if not record.first_token_ns:
                     self.awaiting_token[data.req_id] = request
 
-    def stepped(self) -> None:
-        """Note the first tokens that this step brought."""
+    def after_step(self) -> None:
+        """Note first tokens after a step."""
         now = time.time_ns()
         for request_id, request in list(self.awaiting_token.items()):
             record = self._records.get(request_id)
             if record is None or record.has_token(request, now):
                 del self.awaiting_token[request_id]
 
-    def closed(self, request: Any) -> None:
-        """Let a finished request go and emit what its span needs."""
+    def on_finished(self, request: Any) -> None:
+        """End a finished request's record and emit what its span needs."""
         request_id = request.request_id
         self.awaiting_token.pop(request_id, None)
         record = self._records.pop(request_id, None)
@@ -98,9 +98,8 @@ class SchedulerObserver:
             self._emit("deferral_end", self._end_fields(deferral, ending), request_id)
         if record is None:
             return
-        abandoned = outcomes.abandoned_fields(record)
+        abandoned = outcomes.abandoned_fields(record, record.connector or self.connector)
         if abandoned is not None:
-            abandoned["connector"] = record.connector or self.connector
             self._emit("load_outcome", abandoned, request_id)
         record.has_token(request, time.time_ns())
         lease = self._leases.get(request_id)
@@ -108,10 +107,10 @@ class SchedulerObserver:
 
     # Deferrals
 
-    def deferred(self, request: Any, reason: int, peer: Peer | None = None) -> None:
-        """Note that the scheduler passes a request over; only the first time is an edge.
+    def on_deferred(self, request: Any, reason: int, peer: Peer | None = None) -> None:
+        """Note that the scheduler passes a request over; only the first call of a wait emits an event.
 
-        *peer*: what it waits for, where the request itself does not say; a later call may know it first.
+        *peer*: the peer that it waits for, where the request itself does not name it; a later call may be the first to know it.
         """
         request_id = request.request_id
         record = self._records.get(request_id)
@@ -126,12 +125,12 @@ class SchedulerObserver:
         if self._deferrals.begin(deferral):
             self._emit("deferral_start", deferral.start_fields(), request_id)
 
-    def transfer_began(self, request_id: str, reason: int, began_ns: int, peer: Peer | None) -> None:
+    def on_transfer_began(self, request_id: str, reason: int, began_ns: int, peer: Peer | None) -> None:
         """Note that the transfer has begun that a request waits for."""
-        self._deferrals.transfer_began(request_id, began_ns, reason, peer)
+        self._deferrals.on_transfer_began(request_id, began_ns, reason, peer)
 
-    def ready(self, request_id: str, reason: int, *, timed_out: bool = False) -> None:
-        """Note that what a request waited for is there, or that a deadline has ended the wait."""
+    def on_ready(self, request_id: str, reason: int, *, timed_out: bool = False) -> None:
+        """Note that a wait of a request has ended, or that a deadline has ended it."""
         ended = self._deferrals.end(request_id, reason)
         if ended is not None:
             record = self._records.get(request_id)
@@ -153,30 +152,42 @@ class SchedulerObserver:
 
     # Loads
 
-    def reported(self, metadata: Any) -> None:
-        """Take in what the workers said about this step."""
-        for report in worker_report.find(metadata):
+    def on_worker_report(self, metadata: Any) -> None:
+        """Apply the workers' reports of this step."""
+        for report in find_reports(metadata):
             for request_id, began_ns in report.began:
-                self._deferrals.transfer_began(request_id, began_ns)
+                self._deferrals.on_transfer_began(request_id, began_ns)
             for request_id in report.expired:
-                self._leases.expired(request_id)
+                self._leases.on_expired(request_id)
 
-    def decided(
+    def on_load_decided(
         self, record: RequestRecord, affected: Affected, decision: Decision, cause: Cause, policy_hash: str
     ) -> None:
-        """Emit the outcome of a load."""
-        fields = outcomes.outcome_fields(record, affected, decision, cause, policy_hash)
-        fields["connector"] = record.connector or self.connector
-        self._emit("load_outcome", fields, record.request_id, rehearsal=cause.rehearsal)
+        """Emit the outcome of a KV load."""
+        fields = outcomes.outcome_fields(
+            affected,
+            decision,
+            cause,
+            channel=c.CHANNEL_KV,
+            attempt=record.present_attempt,
+            peer=record.load_peer,
+            connector=record.connector or self.connector,
+            policy_hash=policy_hash,
+        )
+        self.emit_outcome(fields, affected.request_id, rehearsal=cause.rehearsal)
+
+    def emit_outcome(self, fields: dict[str, Any], request_id: str, *, rehearsal: bool) -> None:
+        """Emit a ``LoadOutcome`` of *fields*."""
+        self._emit("load_outcome", fields, request_id, rehearsal=rehearsal)
 
     # Leases
 
-    def leased(self, request_id: str, blocks: int) -> None:
+    def on_leased(self, request_id: str, blocks: int) -> None:
         """Note that a finished request keeps its blocks for a reader."""
         self._leases.begin(Lease(request_id, blocks, time.time_ns()))
 
-    def freed(self, request_id: str) -> None:
-        """Note that a request's blocks are let go; emit the end of its lease if it had one."""
+    def on_blocks_freed(self, request_id: str) -> None:
+        """Emit the end of a request's lease, if it had one: its blocks are free."""
         ended = self._leases.end(request_id)
         if ended is not None:
             lease, ending = ended
@@ -200,7 +211,7 @@ class SchedulerObserver:
 
     @staticmethod
     def _emit(kind: str, fields: dict[str, Any], request_id: str, *, rehearsal: bool = False) -> None:
-        # What ends is followed while paused too, so that nothing is left open; only the telling stops.
+        # State is kept up while paused too, so that nothing is left open; only the events stop.
         if runtime.active:
             runtime.emit_event(
                 kind, fields, component=c.COMPONENT_SCHEDULER, request_id=request_id, rehearsal=rehearsal

@@ -1,7 +1,4 @@
-"""The one outcome that is reported of a failed load: its fields on the wire.
-
-Pure. What is decided, and that the first decision on an attempt stays, is :mod:`judge`'s.
-"""
+"""The one outcome that is reported of a failed load, of KV or of encoder outputs: its fields on the wire. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from penstock.instrumentation.resilience import Trigger
 
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Decision
+    from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests.record import RequestRecord
 
 MODE_WORDS: Final = {
@@ -25,11 +23,13 @@ MODE_WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Affected:
-    """A request whose load failed: tokens whose state survives and tokens that were lost.
+    """A request whose load failed, or which cannot have the encoder outputs that it needs.
 
     Attributes:
-        kept: tokens.
-        lost: tokens.
+        kept: computed tokens that survive.
+        lost: computed tokens that do not.
+        items: encoder outputs that it needs and does not have.
+        local_media: this engine has the media to encode all *items* from.
         exported: another connector may have passed tainted blocks on.
         held: it waits with blocks that cannot be taken from it, so it cannot be rewound.
         pinned: its load was given up while a transfer may still write to its blocks, so it cannot be rewound.
@@ -41,7 +41,9 @@ class Affected:
 
     request_id: str
     kept: int
-    lost: int
+    lost: int = 0
+    items: tuple[str, ...] = ()
+    local_media: bool = True
     exported: bool = False
     held: bool = False
     pinned: bool = False
@@ -52,33 +54,51 @@ class Affected:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Of a failed load: ``FAILURE_MODE_*`` (0 where nothing was attempted), ``ERROR_TYPE_*``, and whether a drill did it."""
+    """Why a load failed.
+
+    Attributes:
+        mode: ``FAILURE_MODE_*``, 0 where nothing was attempted.
+        error_type: ``ERROR_TYPE_*``.
+        rehearsal: a fault drill caused it.
+        peer: the peer of an encoder output, where it is known.
+
+    """
 
     mode: int
     error_type: int
     rehearsal: bool = False
+    peer: Peer | None = None
 
 
 def cause_of(record: RequestRecord, affected: Affected) -> Cause:
-    """Return why a load failed, as far as the workers said."""
+    """Return why a KV load failed, as far as the workers said."""
     if affected.collateral:
         return Cause(c.FAILURE_MODE_COLLATERAL, c.ERROR_TYPE_OTHER)
     if record.failure is not None:
         return Cause(record.failure.mode, record.failure.error_type, record.failure.rehearsal)
     if affected.trigger is Trigger.DEADLINE:
         return Cause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
-    # A connector that tells nothing but the blocks: the load failed, that is all.
+    # A connector that names nothing but the blocks.
     return Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
 
 
 def outcome_fields(
-    record: RequestRecord, affected: Affected, decision: Decision, cause: Cause, policy_hash: str
+    affected: Affected,
+    decision: Decision,
+    cause: Cause,
+    *,
+    channel: int,
+    attempt: int,
+    peer: Peer | None,
+    connector: str,
+    policy_hash: str,
 ) -> dict[str, Any]:
-    """Return the fields of the ``LoadOutcome`` of a decided load, without the connector."""
-    fields = _fields(record, decision.outcome, decision.decided_by, cause)
+    """Return the fields of the ``LoadOutcome`` of a decided load; *channel* is a ``CHANNEL_*``."""
+    fields = _fields(channel, decision.outcome, decision.decided_by, cause, attempt, peer, connector)
     fields |= {
         "tokens_kept": affected.kept,
         "tokens_recomputed": affected.lost,
+        "items_recomputed": len(affected.items),
         "policy_hash": policy_hash,
         "reason": decision.reason,
     }
@@ -88,29 +108,44 @@ def outcome_fields(
     return fields
 
 
-def abandoned_fields(record: RequestRecord) -> dict[str, Any] | None:
-    """Return the fields of the ``LoadOutcome`` of a request that leaves with a failed load nobody decided about.
+def abandoned_fields(record: RequestRecord, connector: str) -> dict[str, Any] | None:
+    """Return the fields of the ``LoadOutcome`` of a request that ends before its failed KV load is decided about.
 
     Returns None if its load did not fail, or its outcome is decided.
     """
     if record.failure is None or record.is_decided:
         return None
     cause = Cause(record.failure.mode, record.failure.error_type)
-    fields = _fields(record, c.OUTCOME_ABORTED, c.DECIDED_BY_VLLM, cause)
+    fields = _fields(
+        c.CHANNEL_KV,
+        c.OUTCOME_ABORTED,
+        c.DECIDED_BY_VLLM,
+        cause,
+        record.present_attempt,
+        record.load_peer,
+        connector,
+    )
     fields["reason"] = "the request ended before its failed load was handled"
     return fields
 
 
-def _fields(record: RequestRecord, outcome: int, decided_by: int, cause: Cause) -> dict[str, Any]:
-    failure = record.failure
-    peer = failure.peer if failure is not None else record.peer
+def _fields(
+    channel: int,
+    outcome: int,
+    decided_by: int,
+    cause: Cause,
+    attempt: int,
+    peer: Peer | None,
+    connector: str,
+) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "channel": c.CHANNEL_KV,
+        "channel": channel,
         "outcome": int(outcome),
         "decided_by": int(decided_by),
         "mode": cause.mode,
         "error_type": cause.error_type,
-        "attempt": record.present_attempt,
+        "attempt": attempt,
+        "connector": connector,
     }
     if peer is not None:
         fields["peer"] = peer.fields()

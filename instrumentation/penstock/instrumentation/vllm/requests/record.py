@@ -1,4 +1,4 @@
-"""What is known about a live request, from its arrival in the scheduler to its end.
+"""The record of a live request, from its arrival in the scheduler to its end.
 
 ``kv_transfer_params`` are read at arrival, because the connector changes them in place.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming import peers
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.messages import LoadFailure
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 # The front end appends eight hexadecimal digits to the id that it makes from X-Request-Id.
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
 
-_SECOND: Final = 1_000_000_000
-
 
 @dataclass(slots=True)
 class RequestRecord:
@@ -29,8 +28,8 @@ class RequestRecord:
 
     Attributes:
         kv_role: ``ROLE_PREFILL`` if its KV is to be read elsewhere, ``ROLE_DECODE`` if it reads another's, else 0.
-        peer: who its KV comes from.
-        attempt: how many remote loads were begun for it.
+        peer: the peer that its KV comes from.
+        attempt: number of remote loads that were begun for it.
         local_tokens: tokens before those of the last remote load.
         external_tokens: tokens of the last remote load.
         connector: the connector that moved something for it last; empty where that is not known.
@@ -41,8 +40,8 @@ class RequestRecord:
         stays_local: it was rewound, so the next answer to "what is there to load?" is nothing, until it is scheduled.
         rewound: a policy has sent it back at least once.
         probe: the number by which its load decides about a half-open peer, 0 for none.
-        ec_attempt: how many of its loads of encoder outputs were decided about.
-        ec_lost: how many encoder outputs it has lost by that.
+        ec_attempt: number of its loads of encoder outputs that were decided about.
+        ec_lost: number of encoder outputs that it has lost by that.
 
     """
 
@@ -73,8 +72,13 @@ class RequestRecord:
 
     @property
     def present_attempt(self) -> int:
-        """The load that is spoken of now, from 1."""
+        """The number of the present load, from 1."""
         return max(self.attempt, 1)
+
+    @property
+    def load_peer(self) -> Peer | None:
+        """The peer of the present load: the one that failed, else the one that the request names."""
+        return self.failure.peer if self.failure is not None else self.peer
 
     @property
     def is_decided(self) -> bool:
@@ -82,15 +86,15 @@ class RequestRecord:
         return self.decided >= self.present_attempt
 
     def begin_load(self, external_tokens: int, *, collateral: bool = False) -> None:
-        """Note that the next remote load begins, or with *collateral* that it is drawn into another's failure."""
+        """Note that the next remote load begins, or with *collateral* that another's failure affects it."""
         self.attempt += 1
         self.external_tokens = external_tokens
         self.failure = None
         self.collateral = collateral
         self.timed_out = False
 
-    def scheduled(self, request: Any, now_ns: int) -> None:
-        """Note the first time that it is scheduled, with what its caches gave."""
+    def on_scheduled(self, request: Any, now_ns: int) -> None:
+        """Note the first time that it is scheduled, with its cached tokens."""
         if self.scheduled_ns:
             return
         self.scheduled_ns = now_ns
@@ -132,7 +136,7 @@ class RequestRecord:
 def capture(request: Any) -> RequestRecord:
     """Return the record of a vLLM ``Request`` that arrives."""
     given = request.kv_transfer_params
-    # The client says them: vllm_xargs can put anything there.
+    # They are the client's: vllm_xargs can put anything there.
     params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     headers: Mapping[str, str] = request.trace_headers or {}
     return RequestRecord(
@@ -142,7 +146,7 @@ def capture(request: Any) -> RequestRecord:
         remote_request_id=peers.identifier(params.get("remote_request_id")),
         traceparent=headers.get("traceparent", ""),
         tracestate=headers.get("tracestate", ""),
-        arrival_ns=int(request.arrival_time * _SECOND),
+        arrival_ns=int(request.arrival_time * NANOS),
     )
 
 

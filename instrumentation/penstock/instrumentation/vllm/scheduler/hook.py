@@ -1,6 +1,6 @@
 """The hooks that put the mixin over vLLM's scheduler, and a factory for ``--scheduler-cls``.
 
-``penstock.instrumentation.vllm.scheduler.hook.create_scheduler`` is what ``--scheduler-cls`` takes where the patch of
+``penstock.instrumentation.vllm.scheduler.create_scheduler`` is what ``--scheduler-cls`` takes where the patch of
 the configuration is disabled or does not fit.
 """
 
@@ -42,7 +42,7 @@ _METHODS = (
     ("_free_blocks", ("request",)),
 )
 
-# What the ways back of failed loads act upon (kv_failures.py, rewind.py).
+# What the recovery of failed loads acts upon (kv/failure_planner.py, recovery/rewind.py).
 _STATE = (
     "encoder_cache_mismatch_reqs",
     "kv_cache_manager",
@@ -60,7 +60,7 @@ class SchedulerHook:
     component = c.COMPONENT_SCHEDULER
 
     def __init__(self, scheduler_class: type) -> None:
-        """Look at *scheduler_class*, the one that vLLM resolved."""
+        """Take *scheduler_class*, the one that vLLM resolved."""
         self._class = scheduler_class
 
     def requires(self) -> Iterable[Need]:
@@ -72,7 +72,7 @@ class SchedulerHook:
         yield Extension(SchedulerMixin, self._class)
 
     def install(self) -> None:
-        """Do nothing: the subclass is made by whoever builds the scheduler."""
+        """Do nothing: :func:`instrument` makes the subclass."""
 
     def uninstall(self) -> None:
         """Do nothing: a scheduler that runs stays as it is, and is passive while Penstock is off."""
@@ -106,23 +106,23 @@ class SchedulerClassHook:
         self._patch.set(SchedulerConfig, "get_scheduler_cls", get_scheduler_cls)
 
     def uninstall(self) -> None:
-        """Put it back; a scheduler that runs stays as it is, and is passive while Penstock is off."""
+        """Restore the method; a scheduler that runs stays as it is, and is passive while Penstock is off."""
         self._patch.undo()
 
 
 def instrument(scheduler_class: Any) -> Any:
-    """Return the instrumented subclass of a scheduler class; one that does not fit, or a factory, as it is."""
+    """Return the instrumented subclass of a scheduler class; a class that does not fit, or a factory, unchanged."""
     if not isinstance(scheduler_class, type):
         return scheduler_class
     settings = runtime.settings
-    made: Any = scheduler_class
+    result: Any = scheduler_class
     with guard("scheduler_class"):
         if registry.install(SchedulerHook(scheduler_class), settings.hooks_disabled if settings else ()):
             from penstock.instrumentation.vllm.scheduler.mixin import SchedulerMixin
 
             # A class may refuse to be derived from: __init_subclass__, a metaclass.
-            made = instrumented(SchedulerMixin, scheduler_class)
-    return made
+            result = instrumented(SchedulerMixin, scheduler_class)
+    return result
 
 
 def create_scheduler(*args: Any, **kwargs: Any) -> Any:

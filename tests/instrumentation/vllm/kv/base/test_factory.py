@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from penstock.instrumentation.hooks.subclass import instrumented
 from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
-from penstock.instrumentation.vllm.kv.hook import SchedulerSideMixin
+from penstock.instrumentation.vllm.kv.scheduler_mixin import SchedulerSideMixin
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own

@@ -93,7 +93,7 @@ def test_reasons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = LoadFailureReasons(3)
     for name in "abc":
         reasons.note(name, Failure(c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER))
-    assert [(each.request_id, each.rank) for each in reasons.take()] == [("a", 3), ("b", 3)]
+    assert [(each.request_id, each.rank) for each in reasons.drain()] == [("a", 3), ("b", 3)]
     assert not reasons
     assert len(lost) == 1
 

@@ -248,7 +248,7 @@ class KvObserver:
             inner=inner,
             moves=tuple(self._finished),
             broken=tuple(self._broken),
-            reasons=self._reasons.take() if self._reasons is not None else (),
+            reasons=self._reasons.drain() if self._reasons is not None else (),
         )
         self._started, self._finished, self._broken = [], [], []
         return report

@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.messages import Culprit
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
-    from penstock.instrumentation.vllm.naming import Failure, Peer
+    from penstock.instrumentation.vllm.naming import Peer
 
-_SECOND: Final = 1_000_000_000
 
 _NAMED_MAX: Final = 3
 """Peers that an error text names; the rest are counted."""
 
 # Errors of a peer that is down or silent. Any other error of a shared handshake may be caused by the engine id that a request
 # asked for, with the peer healthy.
-_UNREACHABLE: Final = frozenset({c.ERROR_TYPE_REFUSED, c.ERROR_TYPE_TIMEOUT})
+UNREACHABLE: Final = frozenset({c.ERROR_TYPE_REFUSED, c.ERROR_TYPE_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +145,5 @@ def attribute_wait(waited: HandshakeWait) -> FailureAttribution:
     return FailureAttribution(turn.initiator, turn.handshake_id, culprit, turn.rehearsal)
 
 
-def attribute_shared(handshake: Handshake, failure: Failure) -> FailureAttribution:
-    """Attribute the failure of a shared handshake to its peer, which is not the request's own."""
-    culprit = Culprit(handshake.peer)
-    if failure.error_type in _UNREACHABLE:
-        culprit = Culprit(handshake.peer, failure.mode, failure.error_type)
-    return FailureAttribution(handshake.initiator, handshake.id, culprit, handshake.rehearsal)
-
-
 def _seconds(nanoseconds: int) -> str:
-    return f"{nanoseconds / _SECOND:.1f} s"
+    return f"{nanoseconds / NANOS:.1f} s"

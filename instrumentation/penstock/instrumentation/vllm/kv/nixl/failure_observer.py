@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.nixl import failure_attribution
 from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancellations
+from penstock.instrumentation.vllm.kv.nixl.failure_attribution import attribute_wait
 from penstock.instrumentation.vllm.kv.nixl.fault_injection import FaultInjection
-from penstock.instrumentation.vllm.kv.nixl.handshake_table import HandshakeTable
+from penstock.instrumentation.vllm.kv.nixl.handshake_table import HandshakeTable, attribute_shared
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import (
     NO_PLAN,
     CallContext,
@@ -277,9 +277,9 @@ def _attribute(
 ) -> FailureAttribution | None:
     """Return the attribution of a failure that its own *peer* did not cause; None for others."""
     if waited is not None and waited.is_collateral:
-        return failure_attribution.attribute_wait(waited)
+        return attribute_wait(waited)
     if shared is not None and shared.is_collateral_for(request_id, peer.address):
-        return failure_attribution.attribute_shared(shared, failure)
+        return attribute_shared(shared, failure)
     return None
 
 

@@ -11,13 +11,13 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import compatibility, port_probe
 from penstock.instrumentation.vllm.kv.nixl.handshake_table import HandshakeRun
 from penstock.instrumentation.vllm.naming import failure_modes, peers
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _GUARD = guard("nixl")
-_SECOND = 1_000_000_000
 
 
 class NixlHandshakeMixin:
@@ -116,5 +116,5 @@ def clock_offset_ns(result: Any, took_ns: int) -> int | None:
     offset = result[1] if isinstance(result, tuple) and len(result) > 1 else None
     if not isinstance(offset, float):
         return None
-    offset_ns = int(offset * _SECOND)
+    offset_ns = int(offset * NANOS)
     return offset_ns if abs(offset_ns) > took_ns // 2 else 0

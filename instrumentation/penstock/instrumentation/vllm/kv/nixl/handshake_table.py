@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.kv.nixl.failure_attribution import (
+    UNREACHABLE,
+    FailureAttribution,
     HandshakeTurn,
     HandshakeWait,
     blocking_peers,
 )
+from penstock.instrumentation.vllm.messages import Culprit
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.naming import Failure, Peer
@@ -135,6 +138,14 @@ class Handshake:
             fields["error_class"] = failure.error_class
             fields["error_text"] = failure.error_text
         return fields
+
+
+def attribute_shared(handshake: Handshake, failure: Failure) -> FailureAttribution:
+    """Attribute the failure of a shared handshake to its peer, which is not the request's own."""
+    culprit = Culprit(handshake.peer)
+    if failure.error_type in UNREACHABLE:
+        culprit = Culprit(handshake.peer, failure.mode, failure.error_type)
+    return FailureAttribution(handshake.initiator, handshake.id, culprit, handshake.rehearsal)
 
 
 class HandshakeTable:

@@ -7,17 +7,17 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-_SECOND = 1_000_000_000
 
 PEERS_MAX = 512
 """Peers in a snapshot, the last used first: restarted peers and names made up by clients would accumulate."""
 
-EXPIRY_NS = 3_600 * _SECOND
+EXPIRY_NS = 3_600 * NANOS
 """Nanoseconds since the last handshake after which a peer that vLLM has dropped is omitted."""
 
 
@@ -69,4 +69,4 @@ class NixlSnapshot:
                 status.clock_offset_nano = handshake.clock_offset_ns
             if peer.engine_id in last_active:
                 active = last_active[peer.engine_id] + wall_minus_monotonic
-                status.last_active_unix_nano = int(active * _SECOND)
+                status.last_active_unix_nano = int(active * NANOS)

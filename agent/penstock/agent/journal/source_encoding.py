@@ -11,7 +11,7 @@ from penstock.proto.v1.common_pb2 import EngineKey, Role
 from penstock.proto.v1.ingest_pb2 import Hello
 
 
-def source_to_blob(source: Source) -> bytes:
+def encode_source(source: Source) -> bytes:
     """Return the Hello that describes *source*."""
     return Hello(
         schema_version=source.schema_version,
@@ -39,7 +39,7 @@ def _role(word: str) -> Role:
         return Role.ROLE_UNSPECIFIED
 
 
-def source_from_blob(epoch: int, blob: bytes) -> Source:
-    """Undo :func:`source_to_blob`."""
+def decode_source(epoch: int, blob: bytes) -> Source:
+    """Undo :func:`encode_source`."""
     hello = Hello.FromString(blob)
     return replace(Source.from_hello(epoch, hello), credential=hello.secret)

@@ -1,0 +1,51 @@
+"""Runs one daemon until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.daemon.daemon import Daemon
+
+if TYPE_CHECKING:
+    from penstock.agent.daemon.config import Config
+
+_log = structlog.get_logger(__name__)
+
+
+async def run(config: Config) -> None:
+    """Run the agent until SIGTERM or SIGINT.
+
+    Raises:
+        PenstockError: it cannot start, or cannot continue; one sentence.
+
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    daemon = Daemon(config)
+    starting = asyncio.ensure_future(daemon.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            # The objects of the start stay: a full collection would spend 50 ms on them every few seconds.
+            gc.freeze()
+            daemon.fatal.add_done_callback(lambda _: stop.set())
+            await stopping
+            if daemon.fatal.done():
+                raise daemon.fatal.result()
+        _log.info("agent stopping")
+    finally:
+        stopping.cancel()
+        starting.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await starting
+        await daemon.stop()
+    _log.info("agent stopped")

@@ -1,0 +1,35 @@
+"""The facts of an engine that do not change while it runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from penstock.instrumentation.vllm.naming import engine_identity
+
+
+def engine_facts(scheduler: Any) -> dict[str, Any]:
+    """Return the constant fields of the wire's ``EngineFacts``; *scheduler* is built but has not run."""
+    config = scheduler.vllm_config
+    transfer, encoder = config.kv_transfer_config, config.ec_transfer_config
+    facts = {
+        "model": engine_identity.model_name(config),
+        "vllm_version": engine_identity.vllm_version(),
+        "kv_connector": str(transfer.kv_connector or "") if transfer is not None else "",
+        "kv_role": str(transfer.kv_role or "") if transfer is not None else "",
+        "kv_engine_id": str(transfer.engine_id or "") if transfer is not None else "",
+        "kv_load_failure_policy": str(transfer.kv_load_failure_policy) if transfer is not None else "",
+        "ec_connector": str(encoder.ec_connector or "") if encoder is not None else "",
+        "ec_role": str(encoder.ec_role or "") if encoder is not None else "",
+        "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+        "data_parallel_size": config.parallel_config.data_parallel_size,
+        "block_size": scheduler.block_size,
+        "num_gpu_blocks": config.cache_config.num_gpu_blocks or 0,
+        "async_scheduling": bool(config.scheduler_config.async_scheduling),
+        "scheduler_class": f"{type(scheduler).__module__}.{type(scheduler).__qualname__}",
+        "start_time_unix_nano": time.time_ns(),
+    }
+    listener = getattr(scheduler.connector, "connector_scheduler", None)
+    host, port = getattr(listener, "side_channel_host", None), getattr(listener, "side_channel_port", None)
+    facts["side_channel"] = f"{host}:{port}" if host and port else ""
+    return facts

@@ -1,0 +1,54 @@
+"""The session of a scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.vllm.scheduler import session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    MakeScheduler = Callable[..., Any]
+
+
+def test_the_policys_fields() -> None:
+    """An engine acts upon ``ecLoadFailure``; a policy with an unknown field is refused."""
+    assert "ec_load_failure" in session.POLICY_FIELDS
+
+
+def test_an_error_in_one_part_does_not_keep_the_other_from_acting(
+    make_ec_scheduler: MakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KV's part of a hook point fails; the part of encoder outputs acts all the same, and the error is counted."""
+    monkeypatch.setattr(guard, "raising", False)
+    found = make_ec_scheduler()._penstock
+    acted: list[str] = []
+
+    def broken(_: Any) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(found.loads, "before_free", broken)
+    monkeypatch.setattr(found.ec, "before_free", acted.append)
+    guard.reset()
+    found.before_free("request")
+    assert acted == ["request"]
+    assert guard.counts
+    guard.reset()
+
+
+def test_connectors_have_the_session(make_ec_scheduler: MakeScheduler, make_scheduler: MakeScheduler) -> None:
+    """The KV and the EC connector call the session of their scheduler."""
+    for scheduler, connector in ((make_scheduler(), "connector"), (make_ec_scheduler(), "ec_connector")):
+        assert getattr(scheduler, connector)._penstock is scheduler._penstock
+
+
+def test_the_factory_is_public() -> None:
+    """``--scheduler-cls`` takes it by the package's name."""
+    from penstock.instrumentation.vllm import scheduler
+    from penstock.instrumentation.vllm.scheduler.hook import create_scheduler
+
+    assert scheduler.create_scheduler is create_scheduler
