@@ -36,7 +36,8 @@ def test_every_alert_is_tested_firing_and_quiet(
     prometheus_directory: Path, alerts: list[dict[str, Any]]
 ) -> None:
     """An alert that nobody saw fire is a guess."""
-    firing, quiet = set(), set()
+    firing: set[str] = set()
+    quiet: set[str] = set()
     for file in (prometheus_directory / "tests").glob("*.yml"):
         for test in yaml.safe_load(file.read_text())["tests"]:
             for case in test.get("alert_rule_test", []):
@@ -67,4 +68,5 @@ def test_the_commands_of_alerts_exist(alerts: list[dict[str, Any]]) -> None:
             command = command.get_command(context, name)
             assert command is not None, f"{rule['alert']}: agentctl has no {name}"
             context = click.Context(command, parent=context, info_name=name)
+        assert command is not None
         assert command.make_context(name, arguments, parent=context.parent).params

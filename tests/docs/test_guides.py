@@ -47,6 +47,7 @@ def test_every_command_exists(guide: Path) -> None:
             command = command.get_command(context, name)
             assert command is not None, f"{guide.name}: agentctl has no {name}"
             context = click.Context(command, parent=context, info_name=name)
+        assert command is not None
         assert command.make_context(name, arguments, parent=context.parent).command is command
 
 

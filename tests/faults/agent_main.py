@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +74,18 @@ def install(place: str, passes: int) -> None:
     from penstock.agent.traces.export.otlp_client import OtlpClient
 
     trap = Trap(passes)
+    appended: list[None] = []
+
+    def step_if_appended(*_: Any) -> None:
+        if appended:
+            trap.step()
+
     if place == "before-commit":
-        appended = []
         _before(Transaction, "append", lambda *_: appended.append(None))
-        _before(Transaction, "finish", lambda *_: appended and trap.step())
+        _before(Transaction, "finish", step_if_appended)
     elif place == "after-commit":
-        appended = []
         _before(Transaction, "append", lambda *_: appended.append(None))
-        _before(Journal, "_done", lambda *_: appended and trap.step())
+        _before(Journal, "_done", step_if_appended)
     elif place == "before-export":
         _before(OtlpClient, "send", lambda *_: trap.step())
     elif place == "after-export":
@@ -109,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

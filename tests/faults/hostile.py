@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.internal import encoder, wire_format
@@ -30,7 +30,7 @@ def hello(epoch: int = EPOCH, engine: str = "bad") -> bytes:
 def field(number: int, content: bytes) -> bytes:
     """Return *content* as the field *number* of a message."""
     tag = encoder.TagBytes(number, wire_format.WIRETYPE_LENGTH_DELIMITED)
-    return tag + encoder._VarintBytes(len(content)) + content
+    return tag + encoder._VarintBytes(len(content)) + content  # type: ignore[attr-defined]  # the stubs leave it out
 
 
 # Each is sent behind a good Hello, with a sequence number before it where that is possible.
@@ -61,13 +61,12 @@ OTHERS = {
 }
 
 
-def send(
-    address: str, bodies: Iterable[bytes], *, method: str = METHOD, **options: object
-) -> grpc.StatusCode:
+def send(address: str, bodies: Iterable[bytes], *, method: str = METHOD, **options: Any) -> grpc.StatusCode:
     """Send messages on one stream, wait for its end, and return its status."""
     channel_options = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(address, options=channel_options) as channel:
-        call = channel.stream_stream(method)(iter(bodies), timeout=120, **options)
+        stream: Any = channel.stream_stream(method)
+        call = stream(iter(bodies), timeout=120, **options)
         try:
             for _ in call:
                 pass

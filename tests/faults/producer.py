@@ -105,7 +105,7 @@ def fork(word: str, path: Path) -> None:
     code = 1
     try:
         ledger = Ledger(path.with_name(f"{word}.ledger"))
-        exporter.Outbox = keep(ledger)  # type: ignore[misc]
+        exporter.Outbox = keep(ledger)  # type: ignore[attr-defined]  # it imports the name, and calls it
         runtime.identify(process="worker", key="0", rank=os.getpid())
         traffic = Traffic(word)
         traffic.emit(_CHILD_ENTRIES)
@@ -138,7 +138,7 @@ def main() -> int:
     clock = WallClock()
     clock.install()
     ledger = Ledger(options.ledger)
-    exporter.Outbox = keep(ledger)  # type: ignore[misc]
+    exporter.Outbox = keep(ledger)  # type: ignore[attr-defined]  # it imports the name, and calls it
     runtime.configure(Settings(endpoint=options.endpoint))
     runtime.identify(process="engine-core", key=options.engine, model="tiny", vllm_version="0.32.0")
     runtime.start()

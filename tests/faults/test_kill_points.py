@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 from penstock.agent.traces.spans import semconv
@@ -52,7 +53,7 @@ def test_a_kill_in_the_middle_of_an_export(place):
                 f"spans of all {len(wanted)} requests",
                 60.0,
             )
-    requests = {}
+    requests: dict[str, Any] = {}
     for span in spans:
         assert requests.setdefault(span.span_id, request_of(span)) == request_of(span)
 

@@ -61,6 +61,7 @@ def test_a_stopped_agent_is_noticed_by_an_idle_engine():
         wait_until(lambda: stand.acknowledged() == 3, "the engine is there")
         stand.producers[0].command("streams")
         process = stand.agent.process
+        assert process is not None
         process.send_signal(signal.SIGSTOP)
         try:
             wait_until(lambda: len(stand.books()[0].streams) > 1, "the engine tries again", NOTICED + SLACK)
@@ -76,9 +77,11 @@ def test_an_agent_that_stops_for_longer_than_anyone_waits():
     with bench() as stand:
         stand.traffic()
         for seconds in (0.5, STANDSTILL):
-            stand.agent.process.send_signal(signal.SIGSTOP)
+            process = stand.agent.process
+            assert process is not None
+            process.send_signal(signal.SIGSTOP)
             time.sleep(seconds)
-            stand.agent.process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGCONT)
             stand.traffic()
             stand.audit()
         stand.settle()
@@ -89,7 +92,9 @@ def test_clocks_that_jump():
     with bench() as stand:
         stand.traffic()
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR2):
-            stand.agent.process.send_signal(number)
+            process = stand.agent.process
+            assert process is not None
+            process.send_signal(number)
             stand.traffic()
             stand.audit()
         for seconds in (3600, -7200):

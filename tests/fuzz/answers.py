@@ -19,7 +19,9 @@ from penstock.agent.admin.support.targets import selection_of
 from penstock.agent.ctl.commands import describe, get_requests
 from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.render import output, rows
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.span_tree import tree_lines
+from penstock.agent.ctl.render.text import printable
 from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History
 from penstock.agent.errors import NotFoundError
@@ -74,9 +76,10 @@ class Answers:
         found = events._list(reader, wanted, 1_000, now)
         shown(found, rows.logged_events(found.events, now))
         everything = selection_of(admin.EngineSelector())
-        for outcome in (0, *islice(Outcome.values(), 1, 2)):
+        outcomes: tuple[Any, ...] = (0, *islice(Outcome.values(), 1, 2))
+        for outcome in outcomes:
             asked = admin.ListRequestsRequest(outcome=outcome)
-            known = requests._known(reader, asked, everything, 0, 100)
+            known = requests._logged_requests(reader, asked, everything, 0, 100)
             shown(known, get_requests.rows(known.requests, now))
         names = dict.fromkeys(event.request_id for event in batch.events)
         for name in islice(filter(None, names), _REQUESTS):
@@ -89,9 +92,9 @@ class Answers:
             sentences = explain_request(self._reader, name)
         except NotFoundError:
             return
-        list(map(output.printable, tree_lines(tree)))
+        list(map(printable, tree_lines(tree)))
         shown(sentences)
-        list(map(output.printable, sentences.sentences))
+        list(map(printable, sentences.sentences))
 
     def about_engines(self, fold: Aggregator, registry: Registry) -> None:
         """Ask about what is here now."""
@@ -139,7 +142,7 @@ _NOTHING = (_Nothing,)
 def shown(message: Message, table: rows.Table | None = None) -> dict[str, Any]:
     """Put *message* on the wire and show it as a table and as JSON; YAML is of the same document, and slow."""
     again = type(message).FromString(message.SerializeToString())
-    document = output.plain(again)
+    document = as_json_values(again)
     text = output.dump(document, "json")
     json.loads(text, parse_constant=no_json)
     text.encode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ingest.message_limits import AGENT_KINDS
 from penstock.instrumentation.core.drop_counter import DropCounter
@@ -22,7 +22,7 @@ from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.descriptor import FieldDescriptor
 
 CORPUS = Path(__file__).parent / "corpus"
 TIME = 1_750_000_000_000_000_000
@@ -30,7 +30,7 @@ EPOCH = 0x5EED
 _KINDS = [each for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name not in AGENT_KINDS]
 
 
-def filled(descriptor: Descriptor, depth: int = 0) -> dict[str, object]:
+def filled(descriptor: Any, depth: int = 0) -> dict[str, Any]:
     """Return a value for every field of a message, nested ones included."""
     return {each.name: _value(each, depth) for each in descriptor.fields if depth < 4}
 

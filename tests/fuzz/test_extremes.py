@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.ingest.message_limits import AGENT_KINDS
@@ -17,7 +17,7 @@ from tests.fuzz.target import EPOCH, Target
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.descriptor import FieldDescriptor
 
 KINDS = [each.name for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name not in AGENT_KINDS]
 _BITS = {"INT32": 31, "INT64": 63, "UINT32": 32, "UINT64": 64}
@@ -29,7 +29,7 @@ EXTREMES = {
 }
 
 
-def filled(descriptor: Descriptor, extreme: str, depth: int = 0) -> dict[str, object]:
+def filled(descriptor: Any, extreme: str, depth: int = 0) -> dict[str, Any]:
     """Return a value for every field of a message, nested ones included; of repeated ones three."""
     return {each.name: _value(each, extreme, depth) for each in descriptor.fields if depth < 5}
 
@@ -66,13 +66,12 @@ def target() -> Iterator[Target]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_events(target, kind, extreme):
     """Counted, traced, exported, asked for and shown, whatever its numbers are."""
-    body = filled(Event.DESCRIPTOR.fields_by_name[kind].message_type, extreme)
+    body: dict[str, Any] = {kind: filled(Event.DESCRIPTOR.fields_by_name[kind].message_type, extreme)}
     whole = EXTREMES[extreme][0]
-    event = Event(
-        **{kind: body}, request_id="r-aaaaaaaa", time_unix_nano=whole(64, False), rank=whole(31, False)
-    )
+    event = Event(**body, request_id="r-aaaaaaaa", time_unix_nano=whole(64, False), rank=whole(31, False))
     closing = Event(request_id="r-aaaaaaaa", request_closed={}, time_unix_nano=1)
-    plain = Event(**{kind: {}}, request_id="r-aaaaaaaa", time_unix_nano=5)
+    empty: dict[str, Any] = {kind: {}}
+    plain = Event(**empty, request_id="r-aaaaaaaa", time_unix_nano=5)
     for events in ([event], [event, event, closing], [plain, event, closing]):
         assert target.take(Batch(epoch=EPOCH, seq=1, events=events).SerializeToString())
 

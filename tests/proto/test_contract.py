@@ -50,6 +50,7 @@ def test_message_names_are_unique() -> None:
 def test_only_files_with_a_service_have_grpc_code(file: str) -> None:
     """The others would import grpc for nothing."""
     module = importlib.import_module(f"penstock.proto.v1.{file}_pb2")
+    assert module.__file__ is not None
     generated = Path(module.__file__).with_name(f"{file}_pb2_grpc.py")
 
     assert generated.exists() == bool(module.DESCRIPTOR.services_by_name)

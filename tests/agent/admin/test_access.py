@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from cryptography import x509
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from penstock.agent.admin.authorization import READING, AccessInterceptor
 from penstock.agent.errors import AccessError, ConfigError
 from penstock.agent.server.addresses import TcpAddress, UnixAddress
@@ -301,7 +301,8 @@ async def test_whoever_opens_the_unix_socket_may_do_everything() -> None:
 
 def _garbled(channel: grpc.aio.Channel, path: str, *, streaming: bool) -> Any:
     """Call a method with what is no message at all."""
-    return (channel.unary_stream if streaming else channel.unary_unary)(path)(b"\xff" * 64, timeout=60)
+    method: Any = channel.unary_stream(path) if streaming else channel.unary_unary(path)
+    return method(b"\xff" * 64, timeout=60)
 
 
 async def _end(call: Any) -> tuple[grpc.StatusCode, str]:

@@ -146,5 +146,5 @@ def test_a_bundle_is_refused_as_a_whole(
     with pytest.raises(grpc.RpcError) as caught:
         _import(harness, text)
     assert caught.value.code() is code
-    assert sentence in caught.value.details()
+    assert sentence in (caught.value.details() or "")
     assert [policy.manifest.name for policy in harness.store.policies()] == ["of-a-file"]

@@ -287,7 +287,7 @@ def test_a_journal_that_cannot_be_read_is_a_sentence(harness: AdminHarness) -> N
     with pytest.raises(grpc.RpcError) as caught:
         harness.stub.ListEvents(admin.ListEventsRequest())
     assert caught.value.code() is grpc.StatusCode.INTERNAL
-    assert caught.value.details().endswith("journal.db' cannot be used: no such table: kinds")
+    assert (caught.value.details() or "").endswith("journal.db' cannot be used: no such table: kinds")
 
 
 def test_an_answer_is_newer_than_the_snapshot_before_it(harness: AdminHarness) -> None:
@@ -332,7 +332,7 @@ def test_an_engine_that_refuses_says_why(harness: AdminHarness) -> None:
 
 
 def test_a_watch_that_is_given_up_lets_its_thread_finish_before_its_reader_goes(
-    harness: AdminHarness,
+    harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite must not be closed under a thread that reads: that would end the whole agent, by SIGSEGV."""
     reading, release = threading.Event(), threading.Event()
@@ -349,10 +349,10 @@ def test_a_watch_that_is_given_up_lets_its_thread_finish_before_its_reader_goes(
             states.append("closed")
             super().close()
 
-    harness.journal.reader = lambda _stopped: SlowReader(harness.journal.path)  # type: ignore[method-assign]
+    monkeypatch.setattr(harness.journal, "reader", lambda _stopped: SlowReader(harness.journal.path))
 
     async def give_up() -> None:
-        events = watch_events(harness.service.agent, harness.service._tail, admin.ListEventsRequest())
+        events: Any = watch_events(harness.service.agent, harness.service._tail, admin.ListEventsRequest())
         task = asyncio.ensure_future(anext(events))
         await asyncio.to_thread(reading.wait, 60)
         for _ in range(2):

@@ -40,7 +40,7 @@ _VALUES: dict[int, tuple[Any, ...]] = {
 }
 
 
-def _fillings(descriptor: Any) -> Iterator[Callable[[Any], None]]:
+def _fillings(descriptor: Any) -> Iterator[Callable[..., None]]:
     """Yield functions that each set one field of a message, at any depth, to an extreme."""
     for field in descriptor.fields:
         repeated = isinstance(field.default_value, list)

@@ -42,7 +42,7 @@ _Row = tuple[str, str, int, str, str]
 def _fails(call: Any, request: Any) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
         call(request)
-    return caught.value.code(), caught.value.details()
+    return caught.value.code(), caught.value.details() or ""
 
 
 def _quarantine(**fields: Any) -> admin.SetQuarantineRequest:
@@ -69,6 +69,10 @@ def _listed(harness: AdminHarness, **selector: Any) -> list[_Row]:
     ]
 
 
+def _wait_until_listed(harness: AdminHarness, row: _Row) -> None:
+    wait_until(lambda: _listed(harness) == [row], "the engine has acknowledged")
+
+
 def _report(harness: AdminHarness, core: Source, *peers: dict[str, Any]) -> None:
     harness.snapshot(core, Snapshot(peers=peers))
 
@@ -80,8 +84,7 @@ def test_a_quarantine_is_ordered_and_listed_once_it_holds(harness: AdminHarness)
     answer = harness.stub.SetQuarantine(_quarantine(selector={"labels": "tier=a"}))
     assert (answer.peer.address, answer.state, answer.author) == (_PEER, QUARANTINE_STATE_OPEN, "me")
     assert 3590 < answer.until.ToSeconds() - time.time() <= 3600
-    row = ("0", _PEER, QUARANTINE_STATE_OPEN, "INC-7", "me")
-    wait_until(lambda: _listed(harness) == [row], "the engine has acknowledged")
+    _wait_until_listed(harness, ("0", _PEER, QUARANTINE_STATE_OPEN, "INC-7", "me"))
     assert _listed(harness, labels="tier=b") == []
 
 
@@ -92,8 +95,7 @@ def test_a_lift_takes_the_place_of_the_order(harness: AdminHarness) -> None:
     harness.stub.SetQuarantine(
         _quarantine(state=QUARANTINE_STATE_CLOSED, ttl={"seconds": 60}, reason="", author="you")
     )
-    row = ("0", _PEER, QUARANTINE_STATE_CLOSED, "operator", "you")
-    wait_until(lambda: _listed(harness) == [row], "the engine has acknowledged")
+    _wait_until_listed(harness, ("0", _PEER, QUARANTINE_STATE_CLOSED, "operator", "you"))
     entries = harness.stub.ListAudit(admin.ListAuditRequest()).entries
     assert [(entry.action, entry.name) for entry in entries] == [
         ("quarantine-lift", f"peer {_PEER}"),
@@ -111,8 +113,7 @@ def test_an_acknowledged_order_is_newer_than_the_snapshot(harness: AdminHarness)
     ):
         _report(harness, core, {"peer": {"address": _PEER}, "quarantine": snapshot, "connected": True})
         harness.stub.SetQuarantine(_quarantine(state=state))
-        row = ("0", _PEER, state, "INC-7", "me")
-        wait_until(lambda row=row: _listed(harness) == [row], "the engine has acknowledged")
+        _wait_until_listed(harness, ("0", _PEER, state, "INC-7", "me"))
         (peer,) = harness.stub.ListPeers(admin.ListPeersRequest()).peers
         assert (peer.status.quarantine, peer.status.connected) == (state, True)
 

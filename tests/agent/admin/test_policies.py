@@ -18,7 +18,7 @@ from tests.support.policy.policies import action, document
 if TYPE_CHECKING:
     from tests.support.agent.admin_server import AdminHarness
 
-_DECODE = {"selector": {"matchLabels": {"role": "decode"}}}
+_DECODE: dict[str, Any] = {"selector": {"matchLabels": {"role": "decode"}}}
 
 _EVERYWHERE = (
     "spec.selector is empty: the policy would apply to every engine, including later ones; "
@@ -42,7 +42,7 @@ def _fails(call: Any, request: Any) -> tuple[grpc.StatusCode, str]:
     # A stream fails when it is read.
     with pytest.raises(grpc.RpcError) as caught:
         list(call(request))
-    return caught.value.code(), caught.value.details()
+    return caught.value.code(), caught.value.details() or ""
 
 
 def _rollout(harness: AdminHarness, seconds: float = 60, **fields: Any) -> admin.Rollout:

@@ -92,7 +92,7 @@ def test_columns_are_what_the_events_say(with_body, batch):
 def test_indexes_are_what_the_events_say(batch):
     """Kinds with their newest time, ids of requests and their keys."""
     contents = BatchColumns(batch, batch.SerializeToString())
-    newest = {}
+    newest: dict[str, int] = {}
     for kind, each in typed_events(batch):
         newest[kind] = max(newest.get(kind, 0), each.time_unix_nano)
     assert kind_rows(contents) == [

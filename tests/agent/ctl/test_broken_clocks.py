@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.proto.v1 import snapshot_pb2
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
-    from penstock.agent.batch.rows import TransferSample
+    from penstock.agent.batch.rows import ProbeSample, TransferSample
 
     from tests.support.agent.admin_server import AdminHarness
 
@@ -48,9 +48,9 @@ COMMANDS = (
 )
 
 
-def _entries(moment: int, length: int) -> list[Event | TransferSample]:
+def _entries(moment: int, length: int) -> list[Event | TransferSample | ProbeSample]:
     """Return one of each entry, at *moment*; all that tells a length says *length*."""
-    rebalance = {
+    rebalance: dict[str, Any] = {
         "start_time_unix_nano": moment,
         "duration_nano": length,
         "pause_nano": length,
@@ -75,7 +75,12 @@ def _entries(moment: int, length: int) -> list[Event | TransferSample]:
 
 
 def _snapshot(moment: int) -> Snapshot:
-    flow = {"count": 1, "peer": {"address": PEER}, "oldest_start_time_unix_nano": moment, "channel": 1}
+    flow: dict[str, Any] = {
+        "count": 1,
+        "peer": {"address": PEER},
+        "oldest_start_time_unix_nano": moment,
+        "channel": 1,
+    }
     return Snapshot(
         time_unix_nano=moment,
         in_flight=[snapshot_pb2.InFlight(**flow)],

@@ -12,7 +12,7 @@ from penstock.proto.v1 import events_pb2 as events
 from tests.support.agent.batches import PEER, deferral_end, event
 from tests.support.agent.stories import DECODE, failed_load, outcome
 
-_KV = {"channel": common.CHANNEL_KV, "peer": {"address": PEER}}
+_KV: dict[str, Any] = {"channel": common.CHANNEL_KV, "peer": {"address": PEER}}
 _NO_TRY = {"mode": common.FAILURE_MODE_UNSPECIFIED, "error_type": common.ERROR_TYPE_UNSPECIFIED}
 
 

@@ -37,6 +37,7 @@ def test_set_policy_creates_and_waits_until_it_is_in_force(harness: AdminHarness
     lines = result.stdout.splitlines()
     assert lines[0] == "policy p created, generation 1"
     wanted = harness.feed.wanted(EngineKey("", "0"))
+    assert wanted is not None
     assert lines[-1].startswith("engine 0 acknowledged after ")
     assert lines[-1].endswith(f"in force: {wanted[:12]}")
     stored = harness.store.policies()[0]

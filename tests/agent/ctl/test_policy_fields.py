@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
-    from google.protobuf.descriptor import Descriptor
 
     from tests.support.agent.admin_server import AdminHarness
 
@@ -46,7 +45,7 @@ def _spec(harness: AdminHarness) -> dict[str, Any]:
     return spec
 
 
-def _paths(descriptor: Descriptor, prefix: str = "") -> set[str]:
+def _paths(descriptor: Any, prefix: str = "") -> set[str]:
     """Return the paths of all fields of a message that are no section of fields."""
     found: set[str] = set()
     for field in descriptor.fields:

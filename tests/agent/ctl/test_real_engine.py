@@ -52,7 +52,9 @@ def _engine(agent: AgentProcess, *, allow_faults: bool) -> Runtime:
     runtime.configure(Settings(endpoint=agent.listen, labels={"role": "decode"}, allow_faults=allow_faults))
     runtime.identify(process="engine-core", key="0", model="tiny", vllm_version="0.32.0")
     runtime.start_policy(_FIELDS)
-    wait_until(lambda: runtime._policy_client._heard, "the first push")
+    client = runtime._policy_client
+    assert client is not None
+    wait_until(lambda: client._heard, "the first push")
     return runtime
 
 

@@ -9,7 +9,7 @@ from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import table
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.common_pb2 import EngineKey
+from penstock.proto.v1.common_pb2 import ROLE_DECODE, EngineKey
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_message_as_json_values() -> None:
     assert status["generation"] == 7
     assert status["enginesInForce"] == 0
     assert "changed" not in status
-    engine = as_json_values(admin.Engine(labels={"b": "2", "a": "1"}, role=2))
+    engine = as_json_values(admin.Engine(labels={"b": "2", "a": "1"}, role=ROLE_DECODE))
     assert engine["role"] == "decode"
     assert list(engine["labels"].items()) == [("a", "1"), ("b", "2")]
     assert engine["sources"] == []

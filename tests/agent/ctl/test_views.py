@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -217,8 +217,9 @@ def test_watch_prints_events_as_they_come(filled: AdminHarness, agentctl: Agentc
 def test_every_kind_of_event_has_its_words(filled: AdminHarness, agentctl: Agentctl) -> None:
     """An empty body of each kind is described; none breaks the table."""
     kinds = [field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields]
+    bodies: list[dict[str, Any]] = [{kind: {}} for kind in kinds]
     filled.append(
-        filled.source("0"), *(Event(time_unix_nano=TIME, rehearsal=True, **{kind: {}}) for kind in kinds)
+        filled.source("0"), *(Event(time_unix_nano=TIME, rehearsal=True, **body) for body in bodies)
     )
     lines = agentctl("get", "events", "--limit", str(len(kinds))).stdout.splitlines()[1:]
     assert [line.split()[2] for line in lines] == kinds

@@ -19,7 +19,7 @@ from tests.support.agent.agent import short_directory, wait_until
 
 
 @pytest.fixture
-async def state(tmp_path) -> Path:
+async def state(tmp_path):
     """Return a state directory in use."""
     journal = Journal.open(tmp_path / "state")
     database = PolicyDatabase.open(tmp_path / "state")
@@ -65,7 +65,7 @@ async def test_commits_between_its_steps(state, tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.agent.admin.calls.backup._PAGES", 1)
     database = sqlite3.connect(state / "policy.db", isolation_level=None)
     database.execute("CREATE TABLE seen (step INTEGER)")
-    steps = []
+    steps: list[int] = []
 
     def commit() -> bool:
         steps.append(len(steps))

@@ -57,6 +57,7 @@ def test_the_admin_service_over_tcp_has_certificates_and_a_list(tmp_path):
     file.write_text("\n".join(lines))
     config = resolve({"config": str(file)}, {})
     assert config.admin_listen == (UnixAddress(Path("/a.sock")), TcpAddress("127.0.0.1", 1))
+    assert config.admin_tls is not None
     assert config.admin_tls.client_ca == Path("/ca.pem")
     assert config.admin_tls.allow.roles == {"ops": Role.WRITE, "spiffe://x/y?a=b": Role.READ}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from penstock.proto.v1.admin_pb2 import GetStatusRequest
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.ingest_pb2 import Batch

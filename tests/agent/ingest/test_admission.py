@@ -108,7 +108,12 @@ def test_streams_are_counted():
 def test_short_of_memory_nothing_is_taken():
     """The sentence says how much; a look is taken now and then, by time and by bytes, and it passes."""
     clock, used, looks = Clock(), [400 * MIB], []
-    door = Admission(memory_limit=512 * MIB, clock=clock, resident=lambda: looks.append(clock.now) or used[0])
+
+    def resident() -> int:
+        looks.append(clock.now)
+        return used[0]
+
+    door = Admission(memory_limit=512 * MIB, clock=clock, resident=resident)
     for _ in range(100):
         door.check_memory()
     assert len(looks) == 1

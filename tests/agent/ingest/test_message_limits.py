@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from google.protobuf.internal import encoder, wire_format
@@ -14,13 +15,15 @@ from penstock.agent.errors import ContractError
 from penstock.agent.ingest import message_limits
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 from penstock.agent.ingest.prescan import count_entries
-from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
+from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST, PROBE_RESULT_HIT
 from penstock.proto.v1.events_pb2 import Event, Forgotten, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Hello, Tombstone
 from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 from penstock.proto.v1.snapshot_pb2 import EngineFacts, Hook, Snapshot
 
 from tests.support.agent.batches import deferral_end, sample_batch, transfer_failure
+
+DESCRIPTOR: Any = Batch.DESCRIPTOR
 
 
 def samples(count: int = 1, **columns: list[int]) -> Batch:
@@ -42,7 +45,7 @@ TAKEN = [
     samples(message_limits.MAX_SAMPLES - 4),
     samples(result=[99]),
     Batch(epoch=1, seq=1, strings=[""], probes=ProbeSamples(
-        end_time_unix_nano=[1], duration_nano=[1], result=[1], connector=[0], peer=[0], request_id=[0])),
+        end_time_unix_nano=[1], duration_nano=[1], result=[PROBE_RESULT_HIT], connector=[0], peer=[0], request_id=[0])),
 ]  # fmt: skip
 
 REFUSED = [
@@ -67,7 +70,7 @@ REFUSED = [
     (samples(1, peer=[5]), "transfers.peer has index 5, the string table has 5 entries"),
     (samples(1, request_id=[2**32 - 1]), "transfers.request_id has index 4294967295"),
     (Batch(epoch=1, seq=1, probes=ProbeSamples(end_time_unix_nano=[1])), "probes.duration_nano has 0 entries"),
-    (Batch(epoch=1, seq=1, strings=["x"], probes=ProbeSamples(end_time_unix_nano=[1], duration_nano=[1], result=[1], connector=[0], peer=[0], request_id=[0])), "strings[0] is 'x'; it is always empty"),
+    (Batch(epoch=1, seq=1, strings=["x"], probes=ProbeSamples(end_time_unix_nano=[1], duration_nano=[1], result=[PROBE_RESULT_HIT], connector=[0], peer=[0], request_id=[0])), "strings[0] is 'x'; it is always empty"),
     (Batch(epoch=1, seq=1, transfers=TransferSamples(end_time_unix_nano=[1] * 16385)), "transfers has 16385 entries, at most 16384"),
     (Batch(epoch=1, snapshot=Snapshot(hooks=[Hook()] * 8193)), "snapshot.hooks has 8193 entries, at most 8192"),
     (Batch(epoch=1, snapshot=Snapshot(hooks=[Hook(reason="x" * 5000)])), "snapshot.hooks.reason has a text of 5000"),
@@ -117,7 +120,7 @@ def inside(field: int, content: bytes) -> bytes:
     """Return *content* as the submessage in field number *field*."""
     return (
         encoder.TagBytes(field, wire_format.WIRETYPE_LENGTH_DELIMITED)
-        + encoder._VarintBytes(len(content))
+        + encoder._VarintBytes(len(content))  # type: ignore[attr-defined]  # the stubs leave it out
         + content
     )
 
@@ -174,7 +177,7 @@ def test_bytes_that_are_no_batch(body, sentence):
 def test_the_scan_refuses_bytes_that_are_no_message(body, sentence):
     """At the top and inside."""
     with pytest.raises(ContractError, match=sentence):
-        count_entries(body, Batch.DESCRIPTOR, 10)
+        count_entries(body, DESCRIPTOR, 10)
 
 
 def test_the_scan_counts_at_all_depths():
@@ -182,7 +185,7 @@ def test_the_scan_counts_at_all_depths():
     batch = samples(2)
     batch.events.append(Event(request_id="r", eplb_rebalance={"layers": [{"layer": 1}, {}], "model": "m"}))
     # 6 strings, transfers; its 14 packed columns are no entries; event, id, rebalance, 2 layers, model.
-    assert count_entries(batch.SerializeToString(), Batch.DESCRIPTOR, 100) == 6 + 1 + 6
+    assert count_entries(batch.SerializeToString(), DESCRIPTOR, 100) == 6 + 1 + 6
 
 
 @settings(deadline=None)
@@ -191,7 +194,7 @@ def test_the_scan_counts_at_all_depths():
 def test_any_bytes_are_parsed_or_refused(body):
     """Nothing but a ContractError comes out, of the scan and of the checks."""
     with suppress(ContractError):
-        assert count_entries(body, Batch.DESCRIPTOR, 50) <= 50
+        assert count_entries(body, DESCRIPTOR, 50) <= 50
     with suppress(ContractError):
         batch = parse_message(body)
         check_batch(BatchColumns(batch, body), body)

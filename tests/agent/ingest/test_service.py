@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 from penstock.agent.errors import ContractError, FullError, GapError, LimitError, StateError
@@ -145,9 +147,8 @@ def test_each_end_of_a_stream_is_counted_once(ingest, end, refused, broken):
 def test_a_stream_begins_with_a_hello(ingest, first, code):
     """Anything else is refused, bytes that are no message included."""
     with grpc.insecure_channel(ingest.address) as channel:
-        call = channel.stream_stream("/penstock.v1.Ingest/Publish")(
-            iter([] if first is None else [first]), timeout=60
-        )
+        stream: Any = channel.stream_stream("/penstock.v1.Ingest/Publish")
+        call = stream(iter([] if first is None else [first]), timeout=60)
         with pytest.raises(grpc.RpcError) as caught:
             next(call)
         assert caught.value.code() is code
@@ -232,7 +233,7 @@ def test_too_many_streams_are_refused(ingest, monkeypatch):
 
 def test_too_many_engines_are_refused(ingest, monkeypatch):
     """A client that makes up names; engines that are known come in, and what was refused is counted by its reason."""
-    refused = []
+    refused: list[str] = []
     monkeypatch.setattr("penstock.agent.ingest.admission.MAX_ENGINES", 1)
     monkeypatch.setattr(ingest.service, "_count_refused", refused.append)
     with FakeEngine(ingest.address):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 from penstock.agent.journal.agent_log import agent_source
@@ -135,9 +137,12 @@ def test_an_epoch_that_the_journal_knows_is_not_new(ingest, monkeypatch):
     asked = []
     admission = ingest.service._door.admission
     check = admission.check_source
-    monkeypatch.setattr(
-        admission, "check_source", lambda *args, **fields: (asked.append(fields), check(*args, **fields))
-    )
+
+    def noted(*args: Any, **fields: Any) -> None:
+        asked.append(fields)
+        check(*args, **fields)
+
+    monkeypatch.setattr(admission, "check_source", noted)
     with FakeEngine(ingest.address, secret=OWN) as engine:
         engine.publish(transfer_failure("a"))
     wait_until(lambda: not connected(ingest, engine), "the agent has noticed")

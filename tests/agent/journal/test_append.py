@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 from penstock.agent.errors import FullError, GapError, StateError
@@ -43,7 +44,7 @@ async def test_a_duplicate_changes_nothing_and_a_gap_is_refused(journal, log):
 
 async def test_appends_that_come_together_are_committed_together(journal, source, log):
     """Many sources at once need few transactions, and each gets its own answer."""
-    commits = []
+    commits: list[Any] = []
     journal.observe_commits(commits.append)
     others = [Source(epoch=n, key=EngineKey("", str(n)), process="worker") for n in range(1, 201)]
     await asyncio.gather(*(journal.open_source(other) for other in others))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.journal.compression import CHECKED, ZSTD, pack, unpack, zstd
+from penstock.agent.journal.compression import CHECKED, ZSTD, pack, unpack
+
+if sys.version_info < (3, 14):
+    from backports import zstd
+else:
+    from compression import zstd
 
 BODIES = st.binary(max_size=5_000) | st.binary(min_size=1, max_size=40).map(lambda part: part * 100)
 

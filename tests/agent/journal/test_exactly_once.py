@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,7 +63,7 @@ class Model:
         answers = await asyncio.gather(*sent, return_exceptions=True)
         assert [type(answer) if isinstance(answer, Exception) else answer for answer in answers] == expected
 
-    async def run(self, steps: list[object]) -> None:
+    async def run(self, steps: list[Any]) -> None:
         """Take the steps, then compare."""
         for step in steps:
             if step == "reopen":
@@ -84,7 +85,9 @@ class Model:
             numbers: dict[int, list[int]] = defaultdict(list)
             for row in rows:
                 numbers[row.epoch].append(row.seq)
-                assert row.body == batch_of(reader.source(row.epoch), row.seq).SerializeToString()
+                source = reader.source(row.epoch)
+                assert source is not None
+                assert row.body == batch_of(source, row.seq).SerializeToString()
             for source in SOURCES:
                 watermark = self.watermarks[source.epoch]
                 assert numbers[source.epoch] == list(range(1, watermark + 1))

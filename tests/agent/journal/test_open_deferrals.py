@@ -28,7 +28,8 @@ _LOGS = st.lists(st.tuples(st.sampled_from([7, -8]), st.lists(_EVENTS, max_size=
 def test_columns_say_what_the_events_one_by_one_say(log, lost):
     """Starts, ends and closings of few requests, in any order, over the batches of a transaction; a source may vanish."""
     waits = OpenDeferrals()
-    begun, ended, closed = {}, [], []
+    begun: dict[tuple[int, str, int], tuple[bytes, int]] = {}
+    ended, closed = [], []
     for number, (epoch, events) in enumerate(log):
         if number == lost:
             waits.drop_source(epoch)

@@ -41,7 +41,7 @@ def tables(path: Path) -> tuple[int, int, int]:
         return tuple(
             database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
             for table in ("recent", "runs", "buckets")
-        )  # type: ignore[return-value]
+        )
     finally:
         database.close()
 

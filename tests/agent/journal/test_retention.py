@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.errors import FullError
@@ -108,9 +108,12 @@ async def test_large_batches_go_a_few_at_a_time(tmp_path, source, monkeypatch):
     monkeypatch.setattr(Budget, "transaction", 50_000)
     steps = []
     oldest = retention.Retention._oldest
-    monkeypatch.setattr(
-        retention.Retention, "_oldest", lambda *args: (steps.append(found := oldest(*args)), found)[1]
-    )
+
+    def noted(*args: Any) -> Any:
+        steps.append(found := oldest(*args))
+        return found
+
+    monkeypatch.setattr(retention.Retention, "_oldest", noted)
     log = Log(journal := Journal.open(tmp_path / "state", limit=LIMIT), source)
     await log.add(200)
     await log.settled()
@@ -124,7 +127,7 @@ async def test_large_batches_go_a_few_at_a_time(tmp_path, source, monkeypatch):
 async def test_what_the_metrics_have_not_counted_stays(journal, log):
     """Then the log is full, says so and asks for a save; with that it goes on."""
     with pytest.raises(
-        FullError, match=r"its limit is reached, see --state-limit\); try again later"
+        FullError, match=r"its limit is reached, see --state-limit\); retry later"
     ) as caught:
         await log.add(400, folded=False)
     assert "journal cannot be written" in str(caught.value)

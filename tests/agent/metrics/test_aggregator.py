@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -251,7 +251,7 @@ def test_a_duration_that_exceeds_its_end_is_not_known(others: int) -> None:
         assert sum(sum(row.counts) for row in timed) == 1 + others
 
 
-def forgotten(**body: object) -> Batch:
+def forgotten(**body: Any) -> Batch:
     """Build what the agent writes when it forgets something."""
     return Batch(events=[event("forgotten", **body)])
 

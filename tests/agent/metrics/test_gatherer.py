@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.batch.rows import transfer_rows
+from penstock.agent.batch.rows import TransferSample, transfer_rows
 from penstock.agent.metrics.agent_collectors import AgentProcessCollector
 from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
@@ -170,7 +170,8 @@ def golden_exposition() -> Gatherer:
     fold, exemplars = Aggregator(), Exemplars()
     for origin, batch in LOG:
         fold.apply(origin, BatchColumns(batch))
-        for entry in (*batch.events, *transfer_rows(batch)):
+        entries: list[events.Event | TransferSample] = [*batch.events, *transfer_rows(batch)]
+        for entry in entries:
             exemplars.note(origin, entry, TRACE, SPAN)
     files = FileStatus(error="a.yaml:1: no", applied=2, refused=1, last_success=TIME / SECOND - 60)
     agent = AgentMetrics(

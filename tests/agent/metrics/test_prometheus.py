@@ -31,6 +31,9 @@ from tests.support.prometheus.server import running_prometheus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.agent.batch.rows import TransferSample
+    from penstock.proto.v1.events_pb2 import Event
+
 RULES = [
     Path(__file__).parents[3] / "dashboards" / "prometheus" / name for name in ("rules.yml", "alerts.yml")
 ]
@@ -62,7 +65,8 @@ class Busy:
         failure = transfer_failure("r", mode=common.FAILURE_MODE_LATE_READ, time_ns=now)
         self._fold.apply(source(), BatchColumns(batch))
         self._fold.apply(source(), BatchColumns(Batch(events=[failure])))
-        for entry in (failure, *transfer_rows(batch)):
+        entries: tuple[Event | TransferSample, ...] = (failure, *transfer_rows(batch))
+        for entry in entries:
             self._exemplars.note(source(), entry, TRACE, SPAN)
         body, content_type = self._exposition.render(accept)
         self.content_types.add(content_type)
@@ -119,7 +123,7 @@ def test_prometheus_understands_the_exposition(tmp_path: Path) -> None:
         )
         assert round(median, 9) == 0.02
 
-        span = {"start": str(time.time() - 60), "end": str(time.time() + 60)}
+        span: dict[str, Any] = {"start": str(time.time() - 60), "end": str(time.time() + 60)}
         for query in ("penstock_late_reads_total", "penstock_transfer_duration_seconds_bucket"):
             series, *_ = prometheus.until("query_exemplars", list, query=query, **span)
             assert series["seriesLabels"]["__name__"] == query
@@ -164,7 +168,7 @@ def test_prometheus_scrapes_an_agent(tmp_path: Path) -> None:
                 assert alert["labels"]["alertname"] == "PenstockIncompatiblePeers"
                 assert alert["labels"]["peer"] == PEER
 
-                span = {"start": str(TIME / 1e9 - 60), "end": str(TIME / 1e9 + 60)}
+                span: dict[str, Any] = {"start": str(TIME / 1e9 - 60), "end": str(TIME / 1e9 + 60)}
                 series, *_ = prometheus.until(
                     "query_exemplars", list, query="penstock_transfer_failures_total", **span
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, RESERVED, Series, SeriesBudget
 
 from tests.support.agent.metric_logs import UNTIMED
+
+if TYPE_CHECKING:
+    from penstock.agent.metrics.model import Metric
 
 
 def failure(peer: str, mode: str = "handshake") -> tuple[str, ...]:
@@ -126,7 +130,7 @@ def test_parked_label_sets_are_bounded() -> None:
 
 @UNTIMED
 @given(st.lists(st.integers(0, 1 << 36)), st.sampled_from([c.TRANSFER_SIZE, c.TRANSFER_DURATION]))
-def test_observing_many_is_observing_each(values: list[int], metric: c.Metric) -> None:
+def test_observing_many_is_observing_each(values: list[int], metric: Metric) -> None:
     """The fast path of the columns agrees with single observations and with the meaning of le."""
     labels = ("kv", "x")
     one, many = Series(metric), Series(metric)

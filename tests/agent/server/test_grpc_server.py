@@ -7,7 +7,7 @@ import sys
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from penstock.agent.errors import StateError
 from penstock.agent.server.addresses import TcpAddress, UnixAddress
 from penstock.agent.server.grpc_server import GrpcServer

@@ -45,6 +45,7 @@ def test_what_is_missing_shows():
     registry = Registry(lambda: 1)
     registry.connect(SOURCE, 0)
     live = registry.get(7)
+    assert live is not None
     registry.snapshot(7, Snapshot())
     assert live.unaccounted is None
     registry.snapshot(7, told(5, 5))
@@ -65,7 +66,9 @@ def test_an_account_goes_on_after_a_restart():
         registry.connect(SOURCE, 12)
         registry.committed(7, batch(13))
         registry.snapshot(7, told(43))
-        assert registry.get(7).unaccounted == expected
+        live = registry.get(7)
+        assert live is not None
+        assert live.unaccounted == expected
 
 
 def test_accounts_begin_with_the_first_batch():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -158,7 +160,7 @@ def test_at_most_one_process_holds_an_engine(steps):
     """In any order of coming, going and waiting; and a process that is kept out finds another one connected."""
     house = House()
     names = [digest(b"%d" % number) for number in range(3)] + [b""]
-    here = []
+    here: list[tuple[bytes, Any]] = []
     for step, number, seconds in steps:
         if step == "wait":
             house.clock.advance(seconds)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ def publish_until_refused(engine: FakeEngine) -> None:
     """Publish until the agent ends the stream, and the next one with what is sent again."""
     for n in range(BATCHES):
         events = [transfer_failure(f"{n}-{m}", error_text=noise(TEXT_BYTES)) for m in range(EVENTS)]
-        if refused(lambda events=events: engine.publish(*events)) and refused(engine.connect):
+        if refused(partial(engine.publish, *events)) and refused(engine.connect):
             return
     raise AssertionError(f"{BATCHES} batches found room")
 

@@ -31,6 +31,11 @@ def apply(agent: AgentProcess, name: str) -> None:
     assert name in agentctl(agent, "apply", "-f", str(path))
 
 
+def wait_until_restored(agent: AgentProcess, database: str, times: int) -> None:
+    """Poll until a database has been restored so many times."""
+    wait_until(lambda: agent.metric(RESTORED, database=database) == times, "it is put back")
+
+
 def test_what_is_removed_is_put_back():
     """What was acknowledged before and after survives kill -9; health, doctor, metrics and the log say what happened."""
     with running_agent() as agent:
@@ -54,7 +59,7 @@ def test_what_is_removed_is_put_back():
             # An agent that nobody speaks to does the same.
             the_directory(agent.state_dir / "journal.db")
             for database in DATABASES:
-                wait_until(lambda kind=database: agent.metric(RESTORED, database=kind) == 2, "it is put back")
+                wait_until_restored(agent, database, 2)
             agent.kill()
             agent.start()
             assert engine.connect() == 21

@@ -8,7 +8,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -19,9 +18,6 @@ from demo.common.processes import free_port
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.batches import noise, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 POLICY = {
     "apiVersion": "penstock.dev/v1alpha1",
@@ -88,7 +84,10 @@ def test_damaged_databases_are_set_aside():
                 path.write_bytes(os.urandom(path.stat().st_size))
             agent.start()
             assert engine.connect() == 0
-        assert agent.metric("penstock_state_created_timestamp_seconds") > created
+        anew = agent.metric("penstock_state_created_timestamp_seconds")
+        assert anew is not None
+        assert created is not None
+        assert anew > created
         for database in ("journal", "policy"):
             assert agent.metric("penstock_agent_databases_set_aside", database=database) == 1
         assert agent.metric("penstock_agent_degraded", reason="databases_set_aside") == 1
@@ -205,7 +204,7 @@ class IdleAgent(AgentProcess):
         return "agent idle" in self.log() and self.get("/healthz")[0] != 0
 
 
-def agent_command(agent: AgentProcess, *words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def agent_command(agent: AgentProcess, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a subcommand of penstock-agent with the flags of *agent*."""
     command = [*agent.command()[:3], *words, *agent.command()[3:]]
     return subprocess.run(command, env=agent._env, capture_output=True, text=True, timeout=120, check=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.journal.journal import Journal
@@ -32,7 +32,7 @@ class Book:
         self.directory = directory
         self.journal = Journal.open(directory, limit=limit)
 
-    async def add(self, source: Source, *entries: Event | TransferSample, **fields: object) -> None:
+    async def add(self, source: Source, *entries: Event | TransferSample, **fields: Any) -> None:
         """Append one batch."""
         watermark = await self.journal.open_source(source)
         batch = fill(Batch(epoch=source.epoch, seq=watermark + 1, **fields), entries)

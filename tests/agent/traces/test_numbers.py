@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,7 +86,10 @@ def test_a_deferral_ends_once_though_its_engine_came_back(pause):
 
 def test_deferrals_that_overlap_are_one_time():
     """A request that waits for two things at once waits once."""
-    encoder = {"reason": common_pb2.DEFERRAL_REASON_ENCODER_CACHE, "channel": common_pb2.CHANNEL_EC}
+    encoder: dict[str, Any] = {
+        "reason": common_pb2.DEFERRAL_REASON_ENCODER_CACHE,
+        "channel": common_pb2.CHANNEL_EC,
+    }
     found = told(
         [
             (DECODE_CORE, deferral_end(DECODE, start_ns=TIME, time_ns=TIME + 400 * MS)),
@@ -181,7 +186,7 @@ def test_a_rebalance_is_where_times_can_be(start):
 
 def test_a_failed_rebalance_has_no_balance_after_it():
     """What the map would have brought did not come about."""
-    body = {
+    body: dict[str, Any] = {
         "result": common_pb2.TRANSFER_RESULT_ERROR, "duration_nano": MS,
         "balancedness_before": 0.87, "balancedness_after": 0.96,
     }  # fmt: skip

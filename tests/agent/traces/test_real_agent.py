@@ -74,7 +74,7 @@ def test_a_backend_that_never_answers_holds_up_nothing():
                 with connection:
                     for number in range(50):
                         prefill.publish(closed(f"r{number}-aaaaaaaa", kv_role=ROLE_PREFILL))
-                    assert agent.metric("penstock_agent_export_backlog_batches") > 0
+                    assert (agent.metric("penstock_agent_export_backlog_batches") or 0) > 0
                     assert agent.metric("penstock_agent_oldest_unexported_timestamp_seconds")
                     # The call has ten minutes, the agent has three seconds.
                     assert agent.stop() == 0

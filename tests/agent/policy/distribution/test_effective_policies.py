@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +65,8 @@ MANIFESTS = st.lists(
 @given(st.lists(st.one_of(MANIFESTS, st.integers(-40, 40)), max_size=20))
 def test_kept_schedules_are_those_worked_out_anew(steps):
     """Whatever changes, and also where the clock is set back."""
-    store, now = _Store(), START
+    store: Any = _Store()
+    now = START
     schedules = EffectivePolicies(store)
     for step in steps:
         if isinstance(step, int):
@@ -85,7 +87,7 @@ def test_kept_schedules_are_those_worked_out_anew(steps):
 
 def test_engines_that_the_same_policies_select_share_a_schedule():
     """Whatever their labels are; those of another selection, or of another generation, do not."""
-    store = _Store()
+    store: Any = _Store()
     store.replace([manifest("a", 1, 1, 5, "decode")])
     schedules = EffectivePolicies(store)
     one, two = (Target(EngineKey("", key), "tiny", {"role": "decode", "n": key}) for key in "12")
@@ -102,7 +104,7 @@ def test_engines_that_the_same_policies_select_share_a_schedule():
 
 def test_a_push_and_a_schedule_one_behind_the_other_are_one_push():
     """So the part that many engines share is written once."""
-    store = _Store()
+    store: Any = _Store()
     store.replace([manifest("a", 1, 1, 5, "decode")])
     schedule = EffectivePolicies(store).of(TARGETS[0], START)
     own = Push(nonce=7, paused=True)

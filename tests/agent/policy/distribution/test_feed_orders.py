@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.agent.policy.distribution.subscriber import Subscriber
 from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_HANDSHAKE
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.orders.orders import FaultDrill
     from penstock.proto.v1.policy_pb2 import Push
 
-_ABLE = {"supported_fields": ["kv_load_failure", "peer_quarantine"], "faults_allowed": True}
+_ABLE: dict[str, Any] = {"supported_fields": ["kv_load_failure", "peer_quarantine"], "faults_allowed": True}
 
 
 async def _answered(engine: Engine) -> Push:

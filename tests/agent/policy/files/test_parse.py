@@ -94,7 +94,7 @@ def test_what_has_run_out_is_left_out_and_told() -> None:
 
 def test_the_expiry_of_what_holds_already_is_not_checked_again() -> None:
     """A clock that was set back is no reason to refuse the files."""
-    spec = {"priority": 950, "expiresAt": (NOW + timedelta(hours=5)).isoformat()}
+    spec: dict[str, Any] = {"priority": 950, "expiresAt": (NOW + timedelta(hours=5)).isoformat()}
     known = {manifest("base", **spec).canonical}
     assert len(parse_files({"a.yaml": _yaml(**spec)}, known, NOW).policies) == 1
     with pytest.raises(FilesError):

@@ -15,7 +15,7 @@ from penstock.agent.policy.manifest.manifest import MAX_MANIFEST_BYTES, parse_ma
 
 from tests.support.policy.policies import NOW, document, manifest
 
-_EVERYTHING = {
+_EVERYTHING: dict[str, Any] = {
     "selector": {
         "matchLabels": {"role": "decode"},
         "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}],

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import random
 
     from penstock.agent.policy.manifest.manifest import Manifest
+    from pydantic import BaseModel
 
 
 def _values(merged: Merged) -> dict[str, tuple[Any, str]]:
@@ -206,7 +207,7 @@ def test_the_manifest_and_the_wire_know_the_same_fields() -> None:
             names |= {f"{field.json_name}.{name}" for name in wire(inner)} if below else {field.json_name}
         return names
 
-    sections = {
+    sections: dict[str, type[BaseModel]] = {
         "kvLoadFailure": KvLoadFailure,
         "ecLoadFailure": EcLoadFailure,
         "deferral": Deferral,

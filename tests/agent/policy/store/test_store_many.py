@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,8 @@ from tests.support.policy.policies import NOW, action, manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.agent.policy.manifest.manifest import Manifest
 
 _CLOCK = NOW.timestamp()
 
@@ -163,13 +166,17 @@ _NAMES = st.sampled_from("abc")
 _CONTENTS = st.sampled_from(["recompute", "fail", "auto"])
 
 
+def _manifest(name: str, value: str) -> Manifest:
+    return manifest(name, kvLoadFailure=action(value))
+
+
 @st.composite
 def _edits(draw: st.DrawFn) -> list[Edit]:
     names = draw(st.lists(_NAMES, unique=True, max_size=3))
     return [
         Edit(
             name,
-            draw(st.none() | _CONTENTS.map(lambda value, name=name: manifest(name, kvLoadFailure=action(value)))),
+            draw(st.none() | _CONTENTS.map(partial(_manifest, name))),
             "apply",
             "me",
             owner=draw(st.sampled_from(["imperative", "file:x"])),

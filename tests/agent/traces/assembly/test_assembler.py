@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from penstock.agent.traces.assembly import segments
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
-from penstock.agent.traces.spans import ids, semconv
+from penstock.agent.traces.spans import STANDALONE_KINDS, ids, semconv
 from penstock.agent.traces.spans.model import SampleEntry
 from penstock.proto.v1 import common_pb2
 
@@ -61,12 +62,13 @@ class Fold:
             limits=self.limits,
             delivered=delivered,
         )
-        self.finished = []
+        self.finished: list[Any] = []
 
     def look_up(self, key, logged):
         """Look into the log as the export looks into the journal."""
+        reader: Any = self
         return find_finished_request(
-            self, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits
+            reader, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits
         )
 
     def request_batches(self, request_id, before, allowance):
@@ -118,7 +120,7 @@ def story(span):
 def told(entries, cuts=frozenset()):
     """Fold *entries*, one after the other; those of one source are put together unless cut."""
     log = Log()
-    together = []
+    together: list[Any] = []
     for index, (teller, entry) in enumerate(entries):
         if together and (index in cuts or together[0][0] != teller):
             log.add(together[0][0], *(each for _, each in together))
@@ -394,8 +396,8 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
         return original(about, *args, **kwargs)
 
     monkeypatch.setattr(module, part, broken)
-    monkeypatch.setattr(assemble, "STANDALONE_KINDS", {*assemble.STANDALONE_KINDS, "request_closed"})
-    errors = []
+    monkeypatch.setattr(assemble, "STANDALONE_KINDS", {*STANDALONE_KINDS, "request_closed"})
+    errors: list[Exception] = []
     assembler = Assembler(SOURCES.get, on_error=errors.append)
     finished = assembler.apply(log.batches[0]) + assembler.advance(log.now + 10 * GRACE)
     told = {span.request_id for item in finished for span in item.spans}

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.traces.export.delivery import AMBIGUOUS_TRIES, Delivery
+from penstock.agent.traces.export.otlp_client import OtlpClient
 from penstock.agent.traces.export.otlp_status import Accepted, ExportError, ExportStatusCode
 from penstock.agent.traces.spans.model import Span
 
@@ -30,7 +31,7 @@ class Pauses(threading.Event):
         return self.is_set()
 
 
-class ScriptedClient:
+class ScriptedClient(OtlpClient):
     """Accepts spans as *decide* says: an error, or None, for the names of a call's spans."""
 
     def __init__(self, decide) -> None:
@@ -122,7 +123,12 @@ def test_a_backend_that_asks_for_time_gets_it():
 def test_the_end_drops_nothing(refusal):
     """When the export ends there is one more try, and what is refused then waits in the log."""
     stopping = Pauses()
-    client = ScriptedClient(lambda _names: stopping.set() or refusal)
+
+    def stop_and_refuse(_names: list[str]) -> ExportError:
+        stopping.set()
+        return refusal
+
+    client = ScriptedClient(stop_and_refuse)
     delivery = Delivery(client, stopping)
     reports = []
     assert not delivery.deliver(spans_of(1), lambda: reports.append(delivery.error))

