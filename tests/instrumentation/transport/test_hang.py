@@ -105,7 +105,7 @@ def test_process_ends_with_a_hung_agent(hanging: subprocess.Popen[str], director
     runtime.identify(process="engine-core", key="0")
     runtime.start_policy(("kv_load_failure",))
     runtime.emit_event("load_outcome", {}, component=1)
-    while exporter_of(runtime)._stream is None:
+    while runtime._exporter._stream is None:
         pass
     sys.exit(7)
     """
