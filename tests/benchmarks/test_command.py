@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as command
+from benchmarks.harness import ratios
 from benchmarks.harness.results import Section, against
 from tests.support.agent.agent import wait_until
 
@@ -40,6 +42,7 @@ def test_an_interrupted_run_leaves_nothing(number):
     command = [sys.executable, "-m", "benchmarks", "--quick", "agent"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
         for line in process.stderr:
             if "round 2" in line:
                 break
@@ -68,6 +71,7 @@ def test_an_area_that_does_not_end_is_killed_with_what_it_started(monkeypatch):
         text=True,
         start_new_session=True,
     )
+    assert child.stdout is not None
     with child:
         started = int(child.stdout.readline())
         command._terminate(child)
@@ -90,7 +94,7 @@ def _section(area, ratio):
 @pytest.fixture
 def areas(monkeypatch, tmp_path):
     """Measure nothing: each area has the section, or the error, that is in this."""
-    found = {}
+    found: dict[str, Any] = {}
 
     def measure_area(area, *, quick=False):
         del quick
@@ -127,7 +131,7 @@ def test_a_failed_area_keeps_its_stored_ratios(areas):
     command.quick(list(areas), update=True)
     areas |= {"emit": command.AreaError("emit: ended with 1"), "agent": _section("agent", 3.0)}
     assert command.quick(list(areas), update=True) == 1
-    stored = command.ratios.load(command.RATIOS)
+    stored = ratios.load(command.RATIOS)
     assert {key: each.ratio for key, each in stored.items()} == {"emit: w / p": 1.0, "agent: w / p": 3.0}
 
 

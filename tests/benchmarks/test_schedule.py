@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,9 +114,10 @@ def test_the_tables():
         notes += [engine, api]
     found = Switched.of(notes)
     table = {row.what: row for row in rows(found, "Penstock", "a load")}
-    assert table[f"{THROUGHPUT.what}, Penstock"].ratio.median == pytest.approx(0.9)
-    assert table[f"{CPU.what}, Penstock"].ratio.median == pytest.approx(1 / 0.9)
-    assert table[f"{THROUGHPUT.what}, {NOISE}"].ratio.median == 1
+    ratios: dict[str, Any] = {what: row.ratio for what, row in table.items()}
+    assert ratios[f"{THROUGHPUT.what}, Penstock"].median == pytest.approx(0.9)
+    assert ratios[f"{CPU.what}, Penstock"].median == pytest.approx(1 / 0.9)
+    assert ratios[f"{THROUGHPUT.what}, {NOISE}"].median == 1
     every = tables({"Penstock": {"one": found, "two": found}}, {})
     assert [(row.group.rpartition(":")[2], row.value is None) for row in every[:: len(table)]] == [
         (" Penstock", True),

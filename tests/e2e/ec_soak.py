@@ -33,6 +33,7 @@ from tests.support.engine.pairs import CPU_DEFAULTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from demo.common.images import Picture
     from tests.support.ec.bench import EcBench
 
 _TOGETHER = 4
@@ -105,7 +106,7 @@ class Soak(ABC):
             if asks and self.choose.random() < 0.4:
                 asks.append(self.choose.choice(asks).again(" And so on?"))
                 continue
-            parts = [f"{self.choose.random()} {self._words()}"]
+            parts: list[str | Picture] = [f"{self.choose.random()} {self._words()}"]
             for picture in self.choose.sample(pictures, self.choose.randint(1, len(pictures))):
                 parts += [picture, self._words()]
             asks.append(Ask(parts))

@@ -23,6 +23,7 @@ pytestmark = [
 
 
 def _requests_of(stack: Stack, trace_id: str) -> list[Span]:
+    assert stack.receiver is not None
     spans = stack.receiver.spans(trace_id)
     found = [span for span in spans if span.name == "penstock.request"]
     return found if {span.service for span in found} == {"vllm-prefill", "vllm-decode"} else []
@@ -54,6 +55,7 @@ def test_the_clients_request_id_is_an_attribute(stack: Stack) -> None:
     assert answer.status == 200
 
     def named_spans() -> list[Span]:
+        assert stack.receiver is not None
         return [
             span
             for span in stack.receiver.spans()

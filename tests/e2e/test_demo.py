@@ -106,6 +106,7 @@ def test_no_span_names_a_parent_that_nobody_exports(stack: Stack) -> None:
     good_request(stack)
 
     def orphans() -> list[Span]:
+        assert stack.receiver is not None
         spans = stack.receiver.spans()
         known = {span.span_id for span in spans} | {"", CALLER_SPAN}
         return [span for span in spans if span.parent_id not in known]

@@ -87,7 +87,7 @@ def test_what_is_told_is_what_moved(
 
 def test_a_rank_that_dies_in_mid_transfer(agent: Agent, tmp_path: Path) -> None:
     """The other one tells a failed transfer from that rank, and a failed rebalance."""
-    run = run_ranks(agent, tmp_path / "ranks", dies=1, server="dying")
+    run = run_ranks(agent, tmp_path / "ranks", dying=1, server="dying")
     assert run.codes[1] == -9
     labels = {"server": "dying", "channel": "eplb", "mode": "transfer", "peer": "rank:1"}
     until(

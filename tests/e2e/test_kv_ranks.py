@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +29,11 @@ def _failed_ranks(kv: Bench, request: Prefilled) -> list[int]:
     if outcomes:
         kv.event("transfer_failure", request.name)
     return sorted(event.rank for event in kv.events("transfer_failure", request.name))
+
+
+def _told_by_both(kv: Bench, name: str) -> bool:
+    """Whether each rank has told one failure of a request."""
+    return sorted(each.rank for each in kv.events("transfer_failure", name)) == [0, 1]
 
 
 def _lines(kv: Bench) -> int:
@@ -106,9 +112,7 @@ def test_both_ranks_limit_their_log_lines_live(kv: Bench) -> None:
                 request = kv.prefilled()
                 assert kv.decode(request).completion == request.text
                 until(
-                    lambda name=request.name: (
-                        sorted(each.rank for each in kv.events("transfer_failure", name)) == [0, 1]
-                    ),
+                    partial(_told_by_both, kv, request.name),
                     "Not each rank has told its failure once",
                 )
             assert _lines(kv) - before == lines

@@ -47,7 +47,8 @@ def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lonely]:
             started.extend(Server(spec, model=model, logs=logs) for spec in specs)
             for server in started:
                 server.wait_ready()
-            yield Lonely(*started, nobody)
+            prefill, decode = started
+            yield Lonely(prefill, decode, nobody)
         finally:
             for server in started:
                 server.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core.guard import guard
@@ -46,7 +46,7 @@ def make_runtime(directory: Path) -> Iterator[Callable[..., Runtime]]:
     """Make runtimes that talk to the double's socket, whether it is there or not."""
     made: list[Runtime] = []
 
-    def make(**settings: object) -> Runtime:
+    def make(**settings: Any) -> Runtime:
         runtime = Runtime()
         runtime.configure(Settings(**{"endpoint": f"unix://{directory}/ingest.sock", **settings}))
         runtime.identify(process="engine-core", key="0", model="tiny", vllm_version="0.32.0")

@@ -19,6 +19,7 @@ from penstock.proto.v1 import admin_pb2, admin_pb2_grpc
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
 from tests.support.agent.entries import acknowledged, emit_failure, emit_transfer
 from tests.support.engine.held_step import hold_step
+from tests.support.engine.runtime_threads import exporter_of, policy_client_of
 from tests.support.policy.clients import make_client
 from tests.support.seconds import SecondsClock
 
@@ -109,7 +110,7 @@ def test_every_entry_is_accounted_for(real: AgentProcess, engine: Runtime, admin
     """After an outage that was too long for the outbox: events are kept, samples are lost, and all adds up."""
     engine.start()
     wait_until(lambda: real.metric("penstock_unaccounted_entries", engine="0") == 0, "the first account")
-    engine._exporter._outbox._limit = 64 << 10
+    exporter_of(engine)._outbox._limit = 64 << 10
     real.kill()
     for number in range(20):
         for sample in range(500):
@@ -135,10 +136,12 @@ def test_every_entry_is_accounted_for(real: AgentProcess, engine: Runtime, admin
 def test_policy_is_in_force_when_the_agent_says_so(engine: Runtime, admin: Any) -> None:
     """A policy applied on the agent is in force here before the rollout says so, and goes with it."""
     engine.start_policy(FIELDS)
-    wait_until(lambda: engine._policy_client._heard, "the first push")
+    wait_until(lambda: policy_client_of(engine)._heard, "the first push")
     rollout = apply(admin, {"kvLoadFailure": {"action": "recompute"}})
     assert [item.state for item in rollout.engines] == ["acknowledged"]
-    assert engine.policy.current.kv_load_failure.action is Action.RECOMPUTE
+    in_force = engine.policy.current.kv_load_failure
+    assert in_force is not None
+    assert in_force.action is Action.RECOMPUTE
     assert engine.policy.current.hash == rollout.engines[0].hash
     admin.DeletePolicy(admin_pb2.DeletePolicyRequest(name="decode-default", author="test"), timeout=60)
     wait_until(lambda: engine.policy.current == NO_POLICY, "vLLM's own configuration")
@@ -147,7 +150,7 @@ def test_policy_is_in_force_when_the_agent_says_so(engine: Runtime, admin: Any) 
 def test_policy_that_the_engine_cannot_follow(engine: Runtime, admin: Any) -> None:
     """A field that no hook acts upon is refused by its path, and the operator sees it."""
     engine.start_policy(FIELDS)
-    wait_until(lambda: engine._policy_client._heard, "the first push")
+    wait_until(lambda: policy_client_of(engine)._heard, "the first push")
     rollout = apply(admin, {"telemetry": {"traceSampleRatio": 0.5}})
     (item,) = rollout.engines
     assert (item.state, item.field) == ("refused", "telemetry.traceSampleRatio")
@@ -157,7 +160,7 @@ def test_policy_that_the_engine_cannot_follow(engine: Runtime, admin: Any) -> No
 def test_pause_reaches_both_streams(engine: Runtime, admin: Any) -> None:
     """The kill switch on the agent makes hooks passive; lifted, they are active again."""
     engine.start_policy(FIELDS)
-    wait_until(lambda: engine._policy_client._heard, "the first push")
+    wait_until(lambda: policy_client_of(engine)._heard, "the first push")
     for paused in (True, False):
         request = admin_pb2.SetPausedRequest(paused=paused, author="test")
         request.timeout.FromSeconds(60)
@@ -179,6 +182,7 @@ def _strike(agent: AgentProcess, sig: int) -> None:
 def test_expiry_needs_no_agent(real: AgentProcess, engine: Runtime, admin: Any, sig: int) -> None:
     """A policy for a time ends by the engine's own clock with the agent gone; the agent hears of it when it is back."""
     clock = SecondsClock()
+    assert engine.settings is not None
     client = make_client(engine, engine.settings, FIELDS, clock)
     engine._policy_client = client
     client.start()
@@ -216,7 +220,7 @@ def test_every_update_is_counted(real: AgentProcess, engine: Runtime, admin: Any
     kinds = [("accepted", "push"), ("rejected", "push"), ("accepted", "pause"), ("accepted", "resume")]
     before = [count(*kind) for kind in kinds]
     engine.start_policy(FIELDS)
-    wait_until(lambda: engine._policy_client._heard, "the first push")
+    wait_until(lambda: policy_client_of(engine)._heard, "the first push")
     apply(admin, {"kvLoadFailure": {"action": "fail"}})
     rollout = apply(admin, {"telemetry": {"traceSampleRatio": 0.5}})
     for paused in (True, False):
@@ -240,7 +244,7 @@ def test_engine_is_in_sync_only_once_it_has_its_policy(
 ) -> None:
     """Also one that comes back without it: what the agent says of it comes after its ACK."""
     engine.start_policy(FIELDS)
-    wait_until(lambda: engine._policy_client._heard, "the first push")
+    wait_until(lambda: policy_client_of(engine)._heard, "the first push")
     apply(admin, {"kvLoadFailure": {"action": "recompute"}})
     wanted = engine.policy.current.hash
     engine.stop(5.0)
@@ -250,7 +254,7 @@ def test_engine_is_in_sync_only_once_it_has_its_policy(
     end = hold_step(successor)
     try:
         successor.start_policy(FIELDS)
-        wait_until(lambda: successor._policy_client._nonce, "the push has come")
+        wait_until(lambda: policy_client_of(successor)._nonce, "the push has come")
 
         def state() -> tuple[str, bool]:
             (found,) = admin.ListEngines(admin_pb2.ListEnginesRequest(), timeout=60).engines
@@ -324,7 +328,9 @@ def test_two_processes_under_one_name(real: AgentProcess, engine: Runtime, admin
         )
         rollout = apply(admin, {"kvLoadFailure": {"action": "fail"}})
         assert [row.state for row in rollout.engines if row.key.engine == "0"] == ["acknowledged"]
-        assert engine.policy.current.kv_load_failure.action is Action.FAIL
+        in_force = engine.policy.current.kv_load_failure
+        assert in_force is not None
+        assert in_force.action is Action.FAIL
         assert second.policy.current == NO_POLICY
         status = admin.GetStatus(admin_pb2.GetStatusRequest(), timeout=60)
         assert "PENSTOCK_SERVER" in status.last_refusal

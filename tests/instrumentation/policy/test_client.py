@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -25,6 +25,7 @@ from penstock.proto.v1.snapshot_pb2 import Snapshot
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure
 from tests.support.engine.held_step import hold_step
+from tests.support.engine.runtime_threads import policy_client_of
 from tests.support.policy.clients import make_applier, make_client
 from tests.support.seconds import SecondsClock
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 FIELDS = ("kv_load_failure.action",)
 
 
-def entry(hash_: str, action: int, valid_for: float = 0.0) -> ScheduledPolicy:
+def entry(hash_: str, action: Any, valid_for: float = 0.0) -> ScheduledPolicy:
     """Build one entry of a schedule."""
     found = ScheduledPolicy(hash=hash_, body=PolicyBody(kv_load_failure=KvLoadFailure(action=action)))
     if valid_for:
@@ -103,7 +104,9 @@ def test_push_is_put_in_force_then_acknowledged(agent: FakeAgent, subscribed: Ru
     agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
     ack = last(agent, "ack").ack
     assert (ack.nonce, ack.hash, ack.paused) == (1, "h-fail", False)
-    assert subscribed.policy.current.kv_load_failure.action is Action.FAIL
+    in_force = subscribed.policy.current.kv_load_failure
+    assert in_force is not None
+    assert in_force.action is Action.FAIL
     agent.wait(lambda: applied(agent) == [("push", "h-fail", True, "")], "the event")
 
 
@@ -111,7 +114,7 @@ def test_swap_waits_for_the_end_of_the_step(agent: FakeAgent, subscribed: Runtim
     """While a step runs the policy does not change and no acknowledgement goes out."""
     end = hold_step(subscribed)
     agent.push(FAIL)
-    wait_until(lambda: subscribed._policy_client._nonce == 1, "the push has arrived")
+    wait_until(lambda: policy_client_of(subscribed)._nonce == 1, "the push has arrived")
     assert subscribed.policy.current is NO_POLICY
     assert count(agent, "ack") == 0
     end()
@@ -161,7 +164,7 @@ def test_pause_does_not_wait_for_a_step(agent: FakeAgent, subscribed: Runtime) -
 
 def test_snapshot_of_a_paused_engine_names_no_policy(agent: FakeAgent, subscribed: Runtime) -> None:
     """As soon as the hooks are passive, also while a step keeps the policy from being taken out."""
-    client = subscribed._policy_client
+    client = policy_client_of(subscribed)
     assert client is not None
     agent.push(Push(schedule=[entry("h-fail", FAILURE_ACTION_FAIL, 60), ScheduledPolicy()]))
     agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement")
@@ -179,13 +182,13 @@ def test_snapshot_of_a_paused_engine_names_no_policy(agent: FakeAgent, subscribe
 
 def test_stale_push_is_ignored(agent: FakeAgent, subscribed: Runtime) -> None:
     """A push that is not newer than the last one is neither put in force nor answered."""
-    stream = subscribed._policy_client._stream
+    stream = policy_client_of(subscribed)._stream
     agent.push(FAIL)
     agent.push(RECOMPUTE)
     agent.wait(lambda: count(agent, "ack") == 2, "both acknowledgements")
     for nonce in (1, 2):
         stale = Push(nonce=nonce, schedule=FAIL.schedule)
-        subscribed._policy_client.inbox.put(Message(Tag.ANSWER, stream, stale))
+        policy_client_of(subscribed).inbox.put(Message(Tag.ANSWER, stream, stale))
     agent.push(Push())
     agent.wait(lambda: count(agent, "ack") >= 3, "the acknowledgement of the newest")
     assert [report.ack.nonce for report in agent.received.reports if report.HasField("ack")] == [1, 2, 3]
@@ -267,7 +270,7 @@ def test_policy_outlives_the_agent(agent: FakeAgent, subscribed: Runtime) -> Non
     agent.push(FAIL)
     agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
     agent.stop()
-    wait_until(lambda: not subscribed._policy_client._heard, "the stream has ended")
+    wait_until(lambda: not policy_client_of(subscribed)._heard, "the stream has ended")
     assert subscribed.policy.current.hash == "h-fail"
     agent.first_push = FAIL
     agent.start()
@@ -365,13 +368,13 @@ def test_snapshot_holds_the_status(agent: FakeAgent, subscribed: Runtime) -> Non
     assert 3_590 < (status.expires_time_unix_nano - status.changed_time_unix_nano) / 1e9 < 3_610
 
 
-def test_agent_without_a_feed_is_left_alone(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> None:
+def test_agent_without_a_feed_is_left_alone(agent: Any, make_runtime: Callable[..., Runtime]) -> None:
     """A server that refuses the subscription is asked again at the longest interval only."""
     agent.Watch = lambda _, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "not here")
     agent.restart()
     runtime = make_runtime()
     runtime.start_policy(FIELDS)
-    client = runtime._policy_client
+    client = policy_client_of(runtime)
     wait_until(lambda: client._link_error, "the refusal")
     assert "does not know this call" in client._link_error
     assert client._backoff._ceiling == 5.0
@@ -385,7 +388,7 @@ def test_a_name_that_another_engine_takes_is_not_taken_back_at_once(
     agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
     for watcher in list(agent._watchers):
         watcher.put(grpc.StatusCode.ABORTED)
-    client = subscribed._policy_client
+    client = policy_client_of(subscribed)
     wait_until(lambda: client._link_error, "the end of the stream")
     assert client._link_error == "as the test wants it"
     assert client._backoff._ceiling == 5.0
@@ -395,6 +398,7 @@ def test_a_name_that_another_engine_takes_is_not_taken_back_at_once(
 def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runtime) -> None:
     """Several expiries pass on the engine's own clock; each is an event, and a report once there is a stream."""
     clock = SecondsClock()
+    assert runtime.settings is not None
     client = make_client(runtime, runtime.settings, FIELDS, clock)
     runtime._policy_client = client
     client.start()
@@ -414,7 +418,9 @@ def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runti
     client.wake()
     agent.wait(lambda: count(agent, "moved"), "the report")
     assert last(agent, "moved").moved.hash == "h-2"
-    assert runtime.policy.current.kv_load_failure.action is Action.RECOMPUTE
+    in_force = runtime.policy.current.kv_load_failure
+    assert in_force is not None
+    assert in_force.action is Action.RECOMPUTE
     agent.stop()
     clock.now += 10.0
     client.wake()
@@ -438,7 +444,9 @@ def test_an_expiry_that_a_long_step_delays_is_no_hang(
     clock = SecondsClock()
     policy_applier = make_applier(runtime, FIELDS, clock)
     schedule = [entry("h-1", FAILURE_ACTION_FAIL, 10), entry("h-2", FAILURE_ACTION_RECOMPUTE)]
-    assert policy_applier.apply(Push(nonce=1, schedule=schedule)).ack.hash == "h-1"
+    answer = policy_applier.apply(Push(nonce=1, schedule=schedule))
+    assert answer is not None
+    assert answer.ack.hash == "h-1"
     clock.now += 10.0
     end = hold_step(runtime)
     assert policy_applier.tick() is None
@@ -447,13 +455,16 @@ def test_an_expiry_that_a_long_step_delays_is_no_hang(
     assert policy_applier.tick() is None
     assert "hangs" in policy_applier.last_error
     end()
-    assert policy_applier.tick().moved.hash == "h-2"
+    report = policy_applier.tick()
+    assert report is not None
+    assert report.moved.hash == "h-2"
     assert policy_applier.last_error == ""
 
 
 def test_schedule_runs_down_while_paused(agent: FakeAgent, runtime: Runtime) -> None:
     """A pause does not stop the clock: what is in force after it is what the schedule says by then."""
     clock = SecondsClock()
+    assert runtime.settings is not None
     client = make_client(runtime, runtime.settings, FIELDS, clock)
     runtime._policy_client = client
     client.start()

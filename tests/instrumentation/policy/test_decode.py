@@ -50,7 +50,7 @@ FULL = {
     "peerQuarantine": {"failures": 5, "window": "30s", "duration": "60s", "maxPeersPercent": 50},
     "telemetry": {"traceSampleRatio": 0.25, "failureLogInterval": "5s"},
 }
-FULL_BODY = {
+FULL_BODY: dict[str, Any] = {
     "kv_load_failure": KvLoadFailure(Action.AUTO, 4096, 20000, Action.FAIL),
     "ec_load_failure": EcLoadFailure(Action.RECOMPUTE, 8),
     "deferral": Deferral(30.0, 5.5, Action.RECOMPUTE),

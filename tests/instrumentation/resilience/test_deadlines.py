@@ -127,7 +127,8 @@ steps = st.tuples(
 @given(st.lists(steps, max_size=60))
 def test_like_a_plain_scan(script):
     """It returns exactly those that a scan over all requests finds, and nothing is due before ``next_due``."""
-    deadlines, model, now = Deadlines(), {}, 0
+    deadlines, now = Deadlines(), 0
+    model: dict[str, tuple[WaitKind, int]] = {}
     for pause, what, request_id, limit in script:
         now += pause
         if what == "begin":
@@ -135,7 +136,7 @@ def test_like_a_plain_scan(script):
             model.setdefault(request_id, (WaitKind.START, now))
         elif what == "started":
             deadlines.started(request_id, now)
-            if model.get(request_id, ("", 0))[0] is WaitKind.START:
+            if request_id in model and model[request_id][0] is WaitKind.START:
                 model[request_id] = (WaitKind.TRANSFER, now)
         elif what == "end":
             deadlines.end(request_id)

@@ -55,9 +55,10 @@ def test_bounded_and_counted():
 def test_one_first_per_attempt(reports):
     """Within the capacity each attempt is reported once, with one decision for all its reports."""
     log = DecisionLog(capacity=9)
-    decisions, firsts = {}, []
+    decisions: dict[tuple[str, int], Decision] = {}
+    firsts: list[tuple[str, int]] = []
     for request_id, attempt, decision in reports:
-        settled = log.get_or_decide(request_id, attempt, lambda decision=decision: decision)
+        settled = log.get_or_decide(request_id, attempt, iter([decision]).__next__)
         assert decisions.setdefault((request_id, attempt), settled.decision) == settled.decision
         firsts += [(request_id, attempt)] * settled.first
     assert sorted(firsts) == sorted(decisions)

@@ -38,7 +38,7 @@ class QuarantineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0
-        self.rules: Rules | None = None
+        self.in_force: Rules | None = None
         self.reported: dict[str, BreakerState] = {}
         self.sick: set[str] = set()
         self.probes: list[tuple[str, int]] = []
@@ -102,13 +102,13 @@ class QuarantineMachine(RuleBasedStateMachine):
     @rule(wanted=rules)
     def policy(self, wanted):
         """Put a policy in force."""
-        self.rules = wanted
+        self.in_force = wanted
         self.quarantine.set_rules(wanted, self.now)
 
     @rule()
     def no_policy(self):
         """Take the policy away; all that is left cut off is so by order."""
-        self.rules = None
+        self.in_force = None
         self.quarantine.set_rules(None, self.now)
         assert {status.reason for status in self.quarantine.listing()} <= {"operator"}
 
@@ -132,7 +132,8 @@ class QuarantineMachine(RuleBasedStateMachine):
         cut_off = self.quarantine._cut_off()
         automatic = [status for status in self.quarantine.listing() if status.reason != "operator"]
         if any(status.peer in cut_off for status in automatic):
-            assert 100 * len(cut_off) <= self.rules.max_peers_percent * self.quarantine.known_peers
+            assert self.in_force is not None
+            assert 100 * len(cut_off) <= self.in_force.max_peers_percent * self.quarantine.known_peers
 
     @invariant()
     def only_the_sick_are_touched(self):

@@ -124,7 +124,9 @@ def test_conservation(rate, largest, steps):
         clock.now += pause
         if budget.acquire(tokens):
             taken.append((clock.now, tokens))
-        assert 0 <= budget.available() <= budget.capacity
+        available = budget.available()
+        assert available is not None
+        assert 0 <= available <= budget.capacity
     for first, (begin, _) in enumerate(taken):
         for last, (end, _) in enumerate(taken[first:], first):
             total = sum(tokens for _, tokens in taken[first : last + 1])

@@ -71,7 +71,8 @@ def test_what_waits_goes_with_a_snapshot(emitter):
 
 def test_who_looks_by_himself_is_not_rung_for_a_calm_entry():
     """Only for an urgent one, and only once for a batch."""
-    rings = []
+    rings: list[int] = []
+    emitter: Emitter
     emitter = Emitter(lambda: rings.append(emitter.queued()))
     batcher = Batcher(emitter, lambda: None)
     batcher.collect(100.0, free=True, snapshot_due=False, polled=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TIME = 1_750_000_000_000_000_000
 
 
-def event(kind: str = "transfer_failure", fields: Any = None, request_id: str = "r", **other: Any) -> Any:
+def event(kind: str = "transfer_failure", fields: Any = None, request_id: Any = "r", **other: Any) -> Any:
     """Build an event's tuple."""
     return (TIME, kind, {} if fields is None else fields, other.get("component", 1), 0, request_id, False)
 
@@ -114,7 +114,8 @@ def test_bad_sample_is_dropped_alone(bad: Any) -> None:
 def test_only_bad_entries_make_no_batch() -> None:
     """Nothing to send is no batch."""
     drops = DropCounter()
-    assert seal([event("nonsense")], [(1, 2)], [], drops) == []
+    short: Any = (1, 2)
+    assert seal([event("nonsense")], [short], [], drops) == []
     assert drops.drain() == {("encode_error", "unknown"): 1, ("encode_error", "transfer_sample"): 1}
 
 

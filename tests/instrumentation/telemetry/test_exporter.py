@@ -12,6 +12,7 @@ from penstock.instrumentation.telemetry import exporter
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure, emit_probe, emit_transfer
+from tests.support.engine.runtime_threads import exporter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,7 +196,7 @@ def test_rejected_snapshot_is_not_tried_at_every_turn(
         emit_failure(runtime, f"r-{number}")
     runtime.start()
     wait_until(
-        lambda: runtime._exporter._snapshots_from and runtime._exporter._greeted, "a stream after that"
+        lambda: exporter_of(runtime)._snapshots_from and exporter_of(runtime)._greeted, "a stream after that"
     )
     streams = agent.streams
     for number in range(5):

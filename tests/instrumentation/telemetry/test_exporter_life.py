@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import Identity
 from penstock.instrumentation.core.constants import COMPONENT_WORKER
@@ -15,6 +15,7 @@ from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import emit_failure, emit_probe, emit_transfer
+from tests.support.engine.runtime_threads import exporter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +135,7 @@ def test_stop_is_bounded_with_a_mute_agent(agent: FakeAgent, runtime: Runtime) -
     agent.mute = True
     emit_failure(runtime, "r-1")
     agent.wait(lambda: agent.received.hellos, "a hello")
-    thread = runtime._exporter._thread
+    thread = exporter_of(runtime)._thread
     runtime.stop(0.2)
     thread.join(60.0)
     assert not thread.is_alive()
@@ -144,17 +145,17 @@ def test_no_agent_at_all(make_runtime: Callable[..., Runtime]) -> None:
     """Without an agent memory stays bounded, every loss is counted, and the end is quick."""
     runtime = make_runtime()
     runtime.start()
-    runtime._exporter._outbox._limit = 64 << 10
+    exporter_of(runtime)._outbox._limit = 64 << 10
     for number in range(20_000):
         emit_transfer(runtime, f"request-{number}")
     wait_until(lambda: runtime.emitter.queued() < 512, "the queue is emptied")
-    outbox = runtime._exporter._outbox
-    wait_until(lambda: runtime._exporter.inbox.qsize() == 0, "the exporter rests")
+    outbox = exporter_of(runtime)._outbox
+    wait_until(lambda: exporter_of(runtime).inbox.qsize() == 0, "the exporter rests")
     wait_until(
         lambda: outbox.entries + runtime.emitter.queued() == 20_000, "every entry is in one of the two"
     )
     assert outbox.size <= 64 << 10
-    thread = runtime._exporter._thread
+    thread = exporter_of(runtime)._thread
     runtime.stop(60.0)
     assert not thread.is_alive()
 
@@ -187,11 +188,12 @@ def test_error_in_the_thread_does_not_end_it(
     monkeypatch.setattr("penstock.instrumentation.transport.background_thread.ERROR_PAUSE", 0.01)
     runtime.start()
     agent.wait(lambda: agent.received.hellos, "a hello")
-    broken = runtime._exporter._batcher
-    runtime._exporter._batcher = None
+    service: Any = exporter_of(runtime)
+    broken = service._batcher
+    service._batcher = None
     emit_failure(runtime, "r-1")
     wait_until(lambda: guard.counts, "the error is counted")
-    runtime._exporter._batcher = broken
+    service._batcher = broken
     agent.wait(lambda: ids(agent) == ["r-1"], "the entry")
     agent.wait(lambda: ("penstock-exporter", "AttributeError") in agent.received.guard_errors(), "the count")
 
@@ -221,7 +223,8 @@ def test_long_absence_is_one_line(
     """An agent that stays away is one line on the log, however often it is tried."""
     monkeypatch.setattr(exporter, "WARN_AFTER", 0.0)
     runtime.start()
-    wait_until(lambda: runtime._exporter._connections >= 4, "four attempts")
+    wait_until(lambda: exporter_of(runtime)._connections >= 4, "four attempts")
+    assert runtime.settings is not None
     line = (
         f"penstock delivers nothing to the agent at {runtime.settings.endpoint}: there is no such socket; start penstock-agent, and mount "
         "the directory of its socket here; vLLM is not affected, up to 32 MiB of entries are buffered"
@@ -234,7 +237,7 @@ def test_stopping_thread_sleeps_too(agent: FakeAgent, runtime: Runtime) -> None:
     runtime.start()
     agent.wait(lambda: agent.received.snapshots, "a snapshot")
     agent.mute = True
-    service = runtime._exporter
+    service = exporter_of(runtime)
     runtime.stop(0.3)
     assert service.finished or service._wait(0.0) == min(service._answer_by, service._stop_by)
     service._thread.join(60.0)
@@ -245,6 +248,6 @@ def test_idle_thread_sleeps(agent: FakeAgent, runtime: Runtime) -> None:
     """A connected exporter with nothing to send waits for the next snapshot, not for a poll."""
     runtime.start()
     agent.wait(lambda: agent.received.snapshots, "a snapshot")
-    service = runtime._exporter
+    service = exporter_of(runtime)
     assert runtime.emitter.wake_threshold == BATCH_ENTRIES - 1  # an entry waits for the snapshot, too
     wait_until(lambda: service._wait(0.0) == min(service._snapshot_at, service._proven_at), "it sleeps")

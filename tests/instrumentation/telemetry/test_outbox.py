@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -92,7 +93,9 @@ def test_samples_go_before_events() -> None:
     assert kept == [(f"event-{n}",) for n in range(6)] + [(f"event-{n}", "transfer_sample") for n in (6, 7)]
     for index in range(12):
         outbox.append(Sealed(b"e" * 10, {f"event-{index}": 1}, b"s" * 10, {"transfer_sample": 7}))
-    _, oldest = outbox.head()
+    head = outbox.head()
+    assert head is not None
+    _, oldest = head
     assert oldest.held == {"event-2": 1}
     assert oldest.lost == {
         ("outbox_full", "transfer_sample"): 84,
@@ -119,7 +122,10 @@ def test_rejected_batch_keeps_number_and_account() -> None:
     """What the agent will never take is given up; its drops and guard errors are still reported."""
     outbox = Outbox()
     outbox.reject()
-    accounts = {"drops": {("queue_full", "event"): 2}, "guard_errors": {("hook", "ValueError"): 1}}
+    accounts: dict[str, Any] = {
+        "drops": {("queue_full", "event"): 2},
+        "guard_errors": {("hook", "ValueError"): 1},
+    }
     outbox.append(Sealed(b"x", {"event": 3}, **accounts))
     outbox.reject()
     assert outbox.head() == (1, Sealed(b"x", {"event": 3}, **accounts))
@@ -133,7 +139,9 @@ def test_tombstones_stay_small() -> None:
     for index in range(KEYS_MAX * 2):
         outbox.append(batch(1, f"kind-{index}"))
     assert len(outbox) == 1
-    _, tombstone = outbox.head()
+    head = outbox.head()
+    assert head is not None
+    _, tombstone = head
     assert len(tombstone.lost) == KEYS_MAX + 1
     assert sum(tombstone.lost.values()) == KEYS_MAX * 2
 
@@ -176,6 +184,7 @@ class AgentAndOutbox(RuleBasedStateMachine):
     @rule(acknowledged=st.booleans())
     def commit(self, acknowledged: bool) -> None:
         """Commit what is in flight; its acknowledgement arrives, or the stream breaks before it does."""
+        assert self.in_flight is not None
         seq, content = self.in_flight
         assert seq in (len(self.log), len(self.log) + 1)
         if seq == len(self.log) + 1:
@@ -190,6 +199,7 @@ class AgentAndOutbox(RuleBasedStateMachine):
     @rule()
     def reject(self) -> None:
         """Refuse what is in flight, unless it is a tombstone."""
+        assert self.in_flight is not None
         seq, content = self.in_flight
         if seq == len(self.log) + 1 and content.size:
             self.in_flight = None

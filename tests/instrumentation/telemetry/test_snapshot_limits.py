@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +47,8 @@ def test_text_is_cut_where_it_stands(name: str) -> None:
     snapshot.hooks.add(name="nixl", reason=name)
     assert enforce_limits(snapshot) == 0
     want = name.encode()[:TEXT_MAX].decode()
-    assert {row.peer.address for row in (*snapshot.peers, *snapshot.deferred)} == {want}
+    rows: list[Any] = [*snapshot.peers, *snapshot.deferred]
+    assert {row.peer.address for row in rows} == {want}
     assert {snapshot.engine.model, snapshot.policy.last_error, snapshot.hooks[0].reason} == {want}
 
 

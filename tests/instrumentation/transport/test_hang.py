@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.telemetry import exporter
@@ -16,6 +16,7 @@ from penstock.instrumentation.transport.grpc_stream import Stream
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure, emit_transfer
+from tests.support.engine.runtime_threads import exporter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +52,7 @@ def test_hung_agent_is_given_up_and_taken_back(
     runtime = make_runtime()
     emit_failure(runtime, "before")
     wait_until(lambda: acknowledged(runtime), "the first entry is acknowledged")
-    service = runtime._exporter
+    service = exporter_of(runtime)
     hanging.send_signal(signal.SIGSTOP)
     connections = service._connections
     for number in range(2_000):
@@ -72,16 +73,20 @@ def test_hung_agent_gets_no_pile_of_snapshots(
     monkeypatch.setattr(exporter, "ANSWER_DEADLINE", 0.5)
     backlogs: list[int] = []
     send = Stream.send
-    monkeypatch.setattr(
-        Stream, "send", lambda self, request: (backlogs.append(self.backlog), send(self, request))
-    )
+
+    def noted(self: Any, request: Any) -> None:
+        backlogs.append(self.backlog)
+        send(self, request)
+
+    monkeypatch.setattr(Stream, "send", noted)
     runtime = make_runtime()
     runtime.snapshots.add("big", lambda snapshot: setattr(snapshot.engine, "model", "x" * 500_000))
     runtime.start()
     wait_until(lambda: len(backlogs) > 2, "snapshots")
     hanging.send_signal(signal.SIGSTOP)
-    service = runtime._exporter
+    service = exporter_of(runtime)
     stream = service._stream
+    assert stream is not None
     wait_until(lambda: stream.backlog or service._stream is not stream, "flow control has stopped the stream")
     emit_failure(runtime, "r")
     wait_until(lambda: service._stream is not stream, "the stream is given up")

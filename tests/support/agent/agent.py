@@ -35,7 +35,7 @@ _LONGEST_TURN = 0.05
 _PATIENCE = 5.0
 
 
-def wait_until(condition: Callable[[], object], what: str, deadline: float = 60.0) -> None:
+def wait_until(condition: Callable[..., object], what: str, deadline: float = 60.0) -> None:
     """Poll *condition* until it is true; fail with *what* after *deadline* seconds.
 
     Seconds in which this process did not get its turn count for little: who is waited for did not get it either. After

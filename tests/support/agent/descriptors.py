@@ -63,6 +63,7 @@ def _with_nested(message: Descriptor) -> Iterator[Descriptor]:
 
 def _describe(field: FieldDescriptor) -> str:
     if is_map(field):
+        assert field.message_type is not None
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
         return f"map<{_describe(key)}, {_describe(value)}>"
     words = ["repeated"] if field.is_repeated else []

@@ -141,7 +141,7 @@ class FakeAgent(ingest_pb2_grpc.IngestServicer, policy_pb2_grpc.PolicyFeedServic
             copy.nonce = self._watchers[out]
             out.put(copy)
 
-    def wait(self, condition: Callable[[], object], what: str, deadline: float = 60.0) -> None:
+    def wait(self, condition: Callable[..., object], what: str, deadline: float = 60.0) -> None:
         """Wait until *condition* holds; it is looked at after every message."""
         end = time.monotonic() + deadline
         with self._changed:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
+    from penstock.proto.v1.common_pb2 import Role
     from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -40,7 +41,7 @@ class FakeEngine:
         engine: str = "0",
         server: str = "",
         process: str = "engine-core",
-        role: int = ROLE_DECODE,
+        role: Role = ROLE_DECODE,
         model: str = "tiny",
         labels: dict[str, str] | None = None,
         epoch: int | None = None,

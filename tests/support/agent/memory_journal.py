@@ -32,7 +32,7 @@ class SharedReader(Reader):
         self._parser = BatchParser()
 
     @property
-    def _lookup(self) -> RequestLookup:
+    def _lookup(self) -> RequestLookup:  # type: ignore[override]  # a new one at each use
         """Return one that remembers nothing: what is rolled back gives its numbers to others."""
         return RequestLookup(self._database)
 

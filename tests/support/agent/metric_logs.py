@@ -64,7 +64,7 @@ def exposition(
     )
 
 
-def transfers(rows: Sequence[tuple[int, int, str, int]], *, time_ns: int = TIME) -> Batch:
+def transfers(rows: Sequence[tuple[int, int, str, Any]], *, time_ns: int = TIME) -> Batch:
     """Build a batch of transfers from (duration in ns, bytes, peer, result), received over NIXL."""
     batch = Batch(strings=["", "NixlConnector"])
     places = {text: index for index, text in enumerate(batch.strings)}
@@ -90,7 +90,7 @@ def transfers(rows: Sequence[tuple[int, int, str, int]], *, time_ns: int = TIME)
     return batch
 
 
-def probes(rows: Sequence[tuple[str, int]], *, time_ns: int = TIME) -> Batch:
+def probes(rows: Sequence[tuple[str, Any]], *, time_ns: int = TIME) -> Batch:
     """Build a batch of probes from (peer, result)."""
     batch = Batch(strings=["", "ZmqECConnector", *(peer for peer, _ in rows)])
     for index, (_, result) in enumerate(rows):

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 FILES = ("admin", "common", "events", "ingest", "policy", "samples", "snapshot")
-_NUMBERS = {
+_NUMBERS: dict[int, Any] = {
     FieldDescriptor.CPPTYPE_INT32: 7,
     FieldDescriptor.CPPTYPE_INT64: 1 << 40,
     FieldDescriptor.CPPTYPE_UINT32: 1 << 31,
@@ -26,7 +26,7 @@ _NUMBERS = {
 }
 
 
-def value_of(field: FieldDescriptor) -> Any:
+def value_of(field: Any) -> Any:
     """Return a value that is not the default."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
         return field.enum_type.values[-1].number

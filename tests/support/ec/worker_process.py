@@ -27,7 +27,8 @@ def main() -> None:
     for line in sys.stdin:
         cache: dict[str, Any] = {}
         try:
-            loader.load(*pickle.loads(bytes.fromhex(line)), cache, "cpu")
+            orders, region = pickle.loads(bytes.fromhex(line))
+            loader.load(orders, region, cache, "cpu")
         except RegionError as error:
             say(f"error {error}")
             continue

@@ -44,7 +44,7 @@ class Recorder:
         kind: str,
         fields: dict[str, Any],
         *,
-        component: int,
+        component: Any,
         rank: int = 0,
         request_id: str = "",
         rehearsal: bool = False,

@@ -64,7 +64,7 @@ def pull(request_id: str, blocks: list[int], bootstrap: str = "") -> dict[str, P
     }
 
 
-class _Worker(MooncakeConnectorWorker):  # type: ignore[misc]
+class _Worker(MooncakeConnectorWorker):
     """Ends with its sockets; there is no engine to end."""
 
     def __del__(self) -> None:

@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     from vllm.distributed.kv_transfer.kv_connector.v1.example_connector import ExampleConnector
 
 
-class TolerantExampleConnector(ExampleConnector):  # type: ignore[misc]
+class TolerantExampleConnector(ExampleConnector):
     """Names the blocks whose file cannot be read."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -120,7 +120,7 @@ class SimulatedEngine:
         settings = Settings(endpoint="unix:///nowhere", labels=dict(self.target.labels))
         self.runtime = Runtime()
         # Without a configuration nothing is sent, and no exporter starts; the client has the settings that it needs.
-        self.runtime.emit_event = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
+        self.runtime.emit_event = lambda *_args, **_kwargs: None
         self.runtime.identify(process="engine-core", key=self.key.engine, model="tiny", vllm_version="0")
         self.client = make_client(
             self.runtime, settings, self.fields, self.clock, lambda *_: self._world.dial(self)
@@ -241,7 +241,7 @@ class World:
         self.note_admitted()
         return engine
 
-    def dial(self, engine: SimulatedEngine) -> Link:
+    def dial(self, engine: SimulatedEngine) -> Any:
         """Open a stream for an engine; where the agent is out of reach, one that is dead."""
         link = Link(engine, self.now)
         link.at_agent = self.up and not engine.partitioned
@@ -253,7 +253,7 @@ class World:
         body, state = link.down.pop(index)
         engine, push = link.engine, Push.FromString(body)
         before = engine.answers
-        engine.hear(Message(Tag.ANSWER, link, push))  # type: ignore[arg-type]
+        engine.hear(Message(Tag.ANSWER, link, push))
         if engine.answers > before:
             assert link.at_engine, "a push of a stream that had ended came into force"
             assert state >= engine.state, "an older state came into force"
@@ -263,7 +263,7 @@ class World:
     def end_at_engine(self, link: Link) -> None:
         """Let the engine see that a stream has ended; pushes that were under way come behind it."""
         link.at_engine = False
-        link.engine.hear(Message(Tag.ENDED, link, StreamEnd("UNAVAILABLE", "gone")))  # type: ignore[arg-type]
+        link.engine.hear(Message(Tag.ENDED, link, StreamEnd("UNAVAILABLE", "gone")))
 
     # What holds
 

@@ -141,7 +141,7 @@ def test_a_client_that_leaves(kind: str, make_ec_scheduler: MakeScheduler, recor
 )
 def test_two_clocks(
     kind: str,
-    limits: dict[str, float],
+    limits: dict[str, Any],
     begun: bool,
     seconds: int,
     over: bool,

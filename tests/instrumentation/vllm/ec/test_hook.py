@@ -39,8 +39,9 @@ def test_the_hook() -> None:
     assert (type(connector).__name__, isinstance(connector, ToyLoader)) == ("ToyLoader", True)
     assert isinstance(connector, EcLoader)
     # Without a scheduler of ours it answers as it would by itself.
-    connector.store.add("a")
-    assert (connector.has_cache_item("a"), connector.has_cache_item("b")) == (True, False)
+    by_itself: Any = connector
+    by_itself.store.add("a")
+    assert (by_itself.has_cache_item("a"), by_itself.has_cache_item("b")) == (True, False)
     registry.uninstall("ec_connector")
     assert type(connector) is ToyLoader
     assert type(ECConnectorFactory.create_connector(config, ECConnectorRole.SCHEDULER)) is ToyLoader

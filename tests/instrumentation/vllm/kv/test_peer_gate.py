@@ -14,6 +14,7 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv import peer_gate
 from penstock.instrumentation.vllm.messages.worker_report import Culprit
 from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 
 from tests.support.engine.parked import fail_loads, finish_loads, park, remote, serve, stop_reasons
 from tests.support.engine.recorder import policy
@@ -83,7 +84,7 @@ def test_a_sick_peer_is_not_asked(kind: str, make_scheduler: MakeScheduler, reco
     assert (outcome.peer.address, outcome.tokens_kept, outcome.tokens_recomputed) == (PEER, 0, 3 * BLOCK)
     assert "quarantined" in outcome.reason
     (status,) = recorder.snapshot().peers
-    assert (status.peer.address, status.quarantine) == (PEER, BreakerState.OPEN)
+    assert (status.peer.address, status.quarantine) == (PEER, QUARANTINE_STATE_OPEN)
     assert status.quarantine_until_unix_nano > 0
 
 
@@ -162,7 +163,7 @@ def test_orders(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     runtime.policy.swap(policy(), 1.0, order)
     assert changes(recorder) == [(PEER, BreakerState.CLOSED, BreakerState.OPEN, "operator")]
     (status,) = recorder.snapshot().peers
-    assert (status.peer.address, status.quarantine) == (PEER, BreakerState.OPEN)
+    assert (status.peer.address, status.quarantine) == (PEER, QUARANTINE_STATE_OPEN)
     local = request("local", first=320, params=remote())
     scheduler.add_request(local)
     step(scheduler)
@@ -225,7 +226,7 @@ def test_no_policy_no_quarantine(make_scheduler: MakeScheduler, recorder: Record
     runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
     for index in range(2):
         fail_loads(scheduler, park(scheduler, f"worse{index}", first=340 + index))
-    assert recorder.snapshot().peers[0].quarantine == BreakerState.OPEN
+    assert recorder.snapshot().peers[0].quarantine == QUARANTINE_STATE_OPEN
     runtime.policy.swap(policy(), 1.0)
     assert changes(recorder)[-1] == (PEER, BreakerState.OPEN, BreakerState.CLOSED, "policy")
     park(scheduler, "freed", first=322)

@@ -23,7 +23,8 @@ operations = st.lists(
 @given(operations)
 def test_model(steps: list[tuple[str, str, int]]) -> None:
     """A start is told once, an end only after a start, and the gauges count what is open."""
-    deferrals, waiting = Deferrals(), {}
+    deferrals = Deferrals()
+    waiting: dict[tuple[str, int], int] = {}
     for now, (what, request_id, reason) in enumerate(steps, start=1):
         key = (request_id, reason)
         if what == "begin":
@@ -39,9 +40,9 @@ def test_model(steps: list[tuple[str, str, int]]) -> None:
         for each in REQUESTS:
             assert (each in deferrals) is any(owner == each for owner, _ in waiting)
         gauges = {reason: (count, oldest) for reason, _, count, oldest in deferrals.gauges()}
-        for each in REASONS:
-            starts = [start for (_, why), start in waiting.items() if why == each]
-            assert gauges.get(each) == ((len(starts), min(starts)) if starts else None)
+        for why in REASONS:
+            starts = [start for (_, each), start in waiting.items() if each == why]
+            assert gauges.get(why) == ((len(starts), min(starts)) if starts else None)
 
 
 def test_a_poll_names_the_peer_that_the_first_did_not_know() -> None:

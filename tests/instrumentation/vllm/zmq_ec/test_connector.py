@@ -38,7 +38,7 @@ def config(directory: Path, role: str, port: int = 0, path: str | None = PATH, *
     found = schedulers.vllm_config(directory)
     found.ec_transfer_config = ECTransferConfig(
         ec_connector="ZmqECConnector",
-        ec_role=role,  # type: ignore[arg-type]
+        ec_role=role,
         ec_port=port,
         ec_buffer_size=16e6,
         ec_connector_module_path=path,
@@ -237,6 +237,7 @@ def test_a_producer_says_where_its_items_are(make: Callable[..., Any]) -> None:
 def test_it_is_an_ec_loader(make: Callable[..., Any]) -> None:
     """As the instrumented scheduler expects one; both sides can be observed."""
     producer, scheduler = pair(make, load_failure="fail")
+    connector: Any = scheduler
     assert isinstance(scheduler, EcLoader)
     assert scheduler.load_failure_default == "fail"
     notes = Notes()
@@ -246,14 +247,16 @@ def test_it_is_an_ec_loader(make: Callable[..., Any]) -> None:
     asked = request("r", feature("a", 5))
     assert scheduler.transfer_began("a") is None
     assert not scheduler.waits_for("a")
-    wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
-    assert scheduler.peer_of("a").address == producer._publisher.server.address
+    wait_for(lambda: connector.ensure_cache_available(asked, 0))
+    peer = scheduler.peer_of("a")
+    assert peer is not None
+    assert peer.address == producer._publisher.server.address
     assert scheduler.transfer_began("a")
     assert not scheduler.waits_for("a")
     assert scheduler.in_flight() == []
     wait_for(lambda: notes.hand_outs)
     scheduler.give_up("a")
-    assert not scheduler.has_cache_item("a")
+    assert not connector.has_cache_item("a")
 
 
 @pytest.mark.parametrize(

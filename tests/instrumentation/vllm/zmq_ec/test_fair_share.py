@@ -8,6 +8,7 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock.instrumentation.transport.backoff import Backoff
 from penstock.instrumentation.vllm.zmq_ec.producer import fair_share, server
 from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
 from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
@@ -149,7 +150,7 @@ def test_an_error_that_stays_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> N
     waits: list[float] = []
     broken = True
 
-    class Waits(server.Backoff):
+    class Waits(Backoff):
         def next(self) -> float:
             waits.append(super().next())
             return 0.001
@@ -179,7 +180,7 @@ def test_a_message_that_cannot_be_answered_keeps_nobody_waiting(
 ) -> None:
     """It is counted, without a wait."""
 
-    class Never(server.Backoff):
+    class Never(Backoff):
         def next(self) -> float:
             raise AssertionError
 

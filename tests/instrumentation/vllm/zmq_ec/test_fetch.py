@@ -373,6 +373,7 @@ def test_two_ranks_must_have_loaded(producer: ProducerWorker) -> None:
             assert report is not None
             consumer.consumer.on_report(report)
             assert torch.equal(consumer.encoder_caches[rank]["a"], tensor(4))
+        assert slot is not None
         assert slot.reports_due == 0
 
 

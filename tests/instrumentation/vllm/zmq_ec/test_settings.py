@@ -32,7 +32,7 @@ def test_defaults() -> None:
 
 def test_what_is_given() -> None:
     """Each key is taken."""
-    given = {
+    given: dict[str, Any] = {
         "producers": ["enc-0:14579", "[fd00::1]:14579", "enc-0:14579"], "allow_request_producers": True,
         "region_bytes": 1 << 20, "probe_timeout": 0.2, "start_timeout": 1, "idle_timeout": 3, "transfer_timeout": 4,
         "retries": 2, "missing_for": 5, "bad_for": 6, "load_failure": "fail",

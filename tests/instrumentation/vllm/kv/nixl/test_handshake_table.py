@@ -58,6 +58,7 @@ def ran(
     made = handshakes.join(Peer(f"{name}:1", name), waiter, Future(), queued_ns)
     handshakes.on_started(name, start_ns)
     handshakes.on_finished(name, HandshakeRun(start_ns, end_ns, rehearsal=rehearsal, failed=failed))
+    assert made is not None
     made.future = None
     return made
 
