@@ -45,7 +45,7 @@ def _run(directory: Path, packages: tuple[str, ...], *arguments: str) -> subproc
         (_BASE, ("agentctl", "get", "engines"), "agentctl: click"),
         (_BASE, ("agent", "--version"), "penstock-agent: click"),
         # vLLM's image has click; the rest is missed later.
-        ((*_BASE, "click", "yaml"), ("agent", "--state-dir=/nowhere"), "penstock-agent: grpc_health"),
+        ((*_BASE, "click", "yaml"), ("agent", "--state-dir=/nowhere"), "penstock-agent: structlog"),
     ],
 )
 def test_the_engines_part_alone(
