@@ -111,7 +111,7 @@ class EcLoadController:
         if self._bad and self._fails_without_media(request, computed):
             return False
         if ready or (self._bad and self._pending.only_what_is_given_up(request, computed)):
-            self._no_longer_deadlines(request_id)
+            self._end_wait(request_id)
             return True
         if runtime.active:
             self._deadlines.on_waiting(request, computed)
@@ -240,7 +240,7 @@ class EcLoadController:
         rule = self._decider.policy.ec_load_failure
         return self._rewinds and (self._loader is not None or (rule is not None and rule.action is not None))
 
-    def _no_longer_deadlines(self, request_id: str, *, timed_out: bool = False) -> None:
+    def _end_wait(self, request_id: str, *, timed_out: bool = False) -> None:
         self._deadlines.on_ended(request_id)
         if self._observer.is_deferred(request_id):
             self._observer.on_ready(request_id, _REASON, timed_out=timed_out)
@@ -250,7 +250,7 @@ class EcLoadController:
         items = self._pending.awaited(request, computed)
         if request.is_finished() or not items:
             return
-        self._no_longer_deadlines(request.request_id, timed_out=True)
+        self._end_wait(request.request_id, timed_out=True)
         peer = self._loader.peer_of(items[0]) if self._loader is not None else None
         cause = replace(_TIMED_OUT, peer=peer)
         self._report_overdue(request, items)

@@ -134,12 +134,14 @@ class SchedulerSession:
             groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
             self.observer.on_leased(request.request_id, sum(len(group) for group in groups))
 
+    @guarded(_HOOK, default=None)
     def before_free(self, request: Any) -> None:
         """Note the blocks of a request that is about to lose them: a result that is awaited may show that they are tainted."""
         _contained(self.loads.before_free, request)
         if self.ec is not None:
             _contained(self.ec.before_free, request)
 
+    @guarded(_HOOK, default=None)
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished, and emit what its span needs."""
         if self.ec is not None:
@@ -159,6 +161,7 @@ class SchedulerSession:
 
     # Steps
 
+    @guarded(_HOOK, default=None)
     def before_schedule(self) -> None:
         """Name the loads that are over a deadline to the workers; decide about encoder outputs that failed."""
         if self._waiting and runtime.active:
@@ -166,6 +169,7 @@ class SchedulerSession:
         if self.ec is not None:
             _contained(self.ec.before_schedule)
 
+    @guarded(_HOOK, default=None)
     def after_schedule(self, output: Any) -> None:
         """Note what the step loads, and which requests it schedules for the first time; *output* is the step's."""
         if self.ec is not None:
@@ -191,6 +195,7 @@ class SchedulerSession:
             request, to_encode
         )
 
+    @guarded(_HOOK, default=None)
     def before_update(self, scheduler_output: Any, model_runner_output: Any) -> RecoveryPlan | None:
         """Apply the result of a step; return what is to be done about its failed KV loads.
 
@@ -234,6 +239,7 @@ class SchedulerSession:
                 scheduler_output.ec_connector_metadata, model_runner_output.ec_connector_output
             )
 
+    @guarded(_HOOK, default=None)
     def after_update(self, outputs: Any) -> None:
         """Attach the reasons of failed requests to the step's *outputs*; note first tokens."""
         if self._failing and runtime.active:
