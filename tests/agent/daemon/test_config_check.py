@@ -67,7 +67,7 @@ def test_what_is_wrong(tmp_path):
     )
     assert [finding.wrong for finding in found] == [True, False, True, True]
     assert found[0].text == f"--state-dir {tmp_path}/file/state: {tmp_path}/file is no directory"
-    assert "TCP, whoever reaches it can write" in found[1].text
+    assert "TCP, every client that can connect can write" in found[1].text
     assert "No such file" in found[3].text
 
 

@@ -76,7 +76,7 @@ def _sockets(config: Config) -> Iterator[CheckResult]:
     admin = [("--admin-listen", address) for address in config.admin_listen]
     for flag, address in (("--listen", config.listen), *admin):
         if not isinstance(address, UnixAddress):
-            who = "names on the allow-list" if flag == "--admin-listen" else "whoever reaches it"
+            who = "names on the allow-list" if flag == "--admin-listen" else "every client that can connect"
             yield CheckResult(f"{flag} {address}: TCP, {who} can write")
             continue
         place = _existing(address.path.parent)

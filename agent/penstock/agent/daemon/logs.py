@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Of one sentence: so many lines at once, so many a second in the long run. All sources of a pod may come at once.
 BURST = 256
 PER_SECOND = 1.0
-# Sentences that are told apart; they are ours, but those of libraries may be made of anything.
+# Distinct sentences that are counted; ours are few, those of libraries are unbounded.
 _MAX_SENTENCES = 512
 LEFT_OUT = "left_out"
 """Field of a line: how many like it were left out before."""

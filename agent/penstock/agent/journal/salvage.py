@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SECONDS: Final = 10.0
 _MAX_INTEGER: Final = (1 << 63) - 1
 _AT_ONCE: Final = 1_000
-# What SQLite and Python raise over bytes that nobody wrote.
+# What SQLite and Python raise over damaged bytes.
 _DAMAGE: Final = (sqlite3.Error, ValueError, TypeError, OverflowError, DecodeError, DamagedError)
 # Numbers are given out one by one: one that is so far above all that were found is none.
 _MOST_MISSING: Final = 10_000_000
@@ -61,7 +61,7 @@ class Salvage:
     def run(self) -> str:
         """Read and write; return a text about what was kept and lost, empty if nothing was kept."""
         with closing(connect_reader(self._damaged)) as old, closing(connect(self._target)) as new:
-            # A file that is shorter than it says, or has a table that nobody knows, is read as far as it goes; rows that are
+            # A file that is shorter than it says, or has an unknown table, is read as far as it goes; rows that are
             # cut are found, and not read as others.
             old.execute("PRAGMA writable_schema = ON")
             old.execute("PRAGMA cell_size_check = ON")
@@ -226,7 +226,7 @@ def newest_first(
 
 
 def _one(database: sqlite3.Connection, query: str, highest: int) -> tuple[bool, tuple[Any, ...] | None]:
-    """Tell whether the row at *highest* or next below it can be read, and return it; None if there is none."""
+    """Return whether the row at *highest* or next below it can be read, and return it; None if there is none."""
     try:
         row = database.execute(f"{query} LIMIT 1", (highest,)).fetchone()
     except _DAMAGE:

@@ -1,8 +1,8 @@
 """Copies the write-ahead log into the database beside the writer, so that a commit need not wait for the disk.
 
 SQLite does that inside of the commit that makes the log too long, and waits there until the disk has everything: 25 to
-50 ms now and then, for all acknowledgements that are due. A passive checkpoint on a connection of its own holds up
-nobody; what is left for the writer is little and rare.
+50 ms now and then, for all acknowledgements that are due. A passive checkpoint on a connection of its own blocks
+no commit; what is left for the writer is little and rare.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def _handshake(_event: events.Event, body: events.Handshake) -> Iterator[Update]
 
 
 def _transfer_delayed(event: events.Event, body: events.TransferDelayed) -> Iterator[Update]:
-    # Not HANDSHAKE_QUEUE: the wait of the delayed handshake itself is told by its own event.
+    # Not HANDSHAKE_QUEUE: the wait of the delayed handshake itself has its own event.
     labels = (label(common.Channel, body.channel), peer_of(body.caused_by_peer))
     if body.delay_nano <= event.time_unix_nano:
         yield Update(c.COLLATERAL_DELAY, labels, body.delay_nano)

@@ -27,7 +27,7 @@ RESERVED: Final = 8
 """Label sets of its own that a metric of an engine gets although that total is used up, by another's flood."""
 
 MAX_LABEL: Final = 260
-"""Characters of a label: a host's name and its port have no more. Longer ones are somebody's mistake, or worse."""
+"""Characters of a label: a host's name and its port have no more. Longer ones are errors or attacks."""
 
 _PARKED_PER_LIVE = 4
 _PEER_LABELS = frozenset({"peer", "caused_by_peer"})
@@ -89,7 +89,7 @@ class Series:
         self._peers = tuple(index for index, name in enumerate(metric.labels) if name in _PEER_LABELS)
 
     def has(self, labels: tuple[str, ...]) -> bool:
-        """Tell whether the label set has a series that is exposed under its own name: then additions to it commute."""
+        """Return whether the label set has a series that is exposed under its own name: then additions to it commute."""
         return labels in self._live
 
     def add(self, labels: tuple[str, ...], value: int, time: int) -> None:
@@ -120,7 +120,7 @@ class Series:
         ]
 
     def knows_peer(self, peer: str) -> bool:
-        """Tell whether an exposed series is about *peer*."""
+        """Return whether an exposed series is about *peer*."""
         return any(self._is_about(labels, peer) for series in (self._live, self._other) for labels in series)
 
     def forget_peer(self, peer: str) -> None:

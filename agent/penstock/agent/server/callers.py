@@ -59,7 +59,7 @@ class Caller:
         return claimed
 
 
-# Whoever may open the unix socket.
+# Every process that may open the unix socket.
 LOCAL = Caller("", Role.WRITE)
 
 

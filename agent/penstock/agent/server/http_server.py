@@ -149,7 +149,7 @@ class HttpServer:
     def _rendered(self, rendering: asyncio.Future[tuple[bytes, str]]) -> None:
         self._turn.release()
         if not rendering.cancelled():
-            rendering.exception()  # It was waited for, or was given up: either way nobody else asks.
+            rendering.exception()  # It was waited for, or was given up: in both cases its exception is read here only.
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return _answer(self._health())

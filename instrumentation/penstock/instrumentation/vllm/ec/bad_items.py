@@ -31,14 +31,14 @@ class BadItems:
         return self.cause(item) is not None
 
     def remember(self, item: str, cause: Cause) -> None:
-        """Note that *item* is bad from now on."""
+        """Record that *item* is bad from now on."""
         self._until[item] = (self._clock() + REMEMBERED_NS, cause)
         self._until.move_to_end(item)
         if len(self._until) > CAPACITY:
             self._until.popitem(last=False)
 
     def forget(self, item: str) -> None:
-        """Note that *item* is bad no longer."""
+        """Record that *item* is bad no longer."""
         self._until.pop(item, None)
 
     def prune(self) -> None:

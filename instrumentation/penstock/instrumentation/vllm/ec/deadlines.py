@@ -36,16 +36,16 @@ class EcDeadlines:
         self._limits = DeadlineLimits.from_policy(policy.deferral)
 
     def on_waiting(self, request: Any, computed: int) -> None:
-        """Note that a request waits, or still does."""
+        """Record that a request waits, or still does."""
         self._waiting[request.request_id] = EcWait(request, computed)
         self._deadlines.begin(request.request_id, time.monotonic_ns())
 
     def on_began(self, request_id: str) -> None:
-        """Note that a transfer has begun that a request waits for; the first of several starts the clock."""
+        """Record that a transfer has begun that a request waits for; the first of several starts the clock."""
         self._deadlines.started(request_id, time.monotonic_ns())
 
     def on_ended(self, request_id: str) -> None:
-        """Note that a request no longer waits."""
+        """Record that a request no longer waits."""
         if self._waiting.pop(request_id, None) is not None:
             self._deadlines.end(request_id)
 

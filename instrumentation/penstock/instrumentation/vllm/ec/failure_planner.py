@@ -140,7 +140,7 @@ class EcFailurePlanner:
 
 
 def supports(scheduler: Any) -> bool:
-    """Tell whether items can be taken back in *scheduler*: its model uses vLLM's encoder cache, as this code knows it."""
+    """Return whether items can be taken back in *scheduler*: its model uses vLLM's encoder cache, as this code knows it."""
     manager = scheduler.encoder_cache_manager
     return not scheduler.is_encoder_decoder and all(hasattr(manager, name) for name in _MANAGER)
 

@@ -52,7 +52,7 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
         return answer.found
 
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
-        """Note the requests that wait; end the wait for items that are given up."""
+        """Record the requests that wait; end the wait for items that are given up."""
         upstream: Any = super()
         ready: bool = upstream.ensure_cache_available(request, num_computed_tokens)
         control = self._penstock_ec
@@ -62,7 +62,7 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
         return ready
 
     def update_state_after_alloc(self, request: Any, index: int) -> None:
-        """Note what is loaded in this step; the connector may ask itself again whether it has the item."""
+        """Record what is loaded in this step; the connector may ask itself again whether it has the item."""
         upstream: Any = super()
         control = self._penstock_ec
         if control is not None:
@@ -81,7 +81,7 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
         return metadata
 
     def take_unavailable_requests(self) -> set[str]:
-        """Note the requests that the connector fails."""
+        """Record the requests that the connector fails."""
         upstream: Any = super()
         found: set[str] = upstream.take_unavailable_requests()
         control = self._penstock_ec

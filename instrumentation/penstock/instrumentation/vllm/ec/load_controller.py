@@ -123,7 +123,7 @@ class EcLoadController:
         return False
 
     def on_allocated(self, request: Any, index: int) -> None:
-        """Note that an input got its room in vLLM's encoder cache."""
+        """Record that an input got its room in vLLM's encoder cache."""
         answer = self._steps.on_allocated(request, index)
         if answer is not None and self._loader is None and self._connector.is_consumer:
             self._telemetry.probed(
@@ -155,7 +155,7 @@ class EcLoadController:
             self._steps.on_planned(metadata, items)
 
     def on_unavailable(self, request_ids: Iterable[str]) -> None:
-        """Note the requests that the connector itself fails, because an item of theirs cannot be had."""
+        """Record the requests that the connector itself fails, because an item of theirs cannot be had."""
         for request_id in request_ids:
             request = self._scheduler.requests.get(request_id)
             if request is None or request.is_finished() or request_id in self.failing:
@@ -189,7 +189,7 @@ class EcLoadController:
                 self._overdue(wait)
 
     def after_schedule(self, output: Any) -> None:
-        """Note the requests that compute on items loaded in the step just scheduled; have the workers drop bad items."""
+        """Record the requests that compute on items loaded in the step just scheduled; have the workers drop bad items."""
         self._steps.after_schedule(output)
         self._planner.release(output)
 
@@ -211,7 +211,7 @@ class EcLoadController:
         return bool(items)
 
     def before_free(self, request: Any) -> None:
-        """Note that a request is about to lose its blocks."""
+        """Record that a request is about to lose its blocks."""
         self._steps.before_free(request)
 
     def on_step_result(self, metadata: Any, output: Any) -> None:

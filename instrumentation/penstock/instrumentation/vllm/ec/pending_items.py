@@ -45,7 +45,7 @@ class PendingItems:
         ]
 
     def only_what_is_given_up(self, request: Any, computed: int) -> bool:
-        """Tell whether all that a connector may still wait for is bad: it does not know what Penstock has given up."""
+        """Return whether all that a connector may still wait for is bad: it does not know what Penstock has given up."""
         given_up = any(feature.identifier in self._bad for feature in features_beyond(request, computed))
         return given_up and not self.awaited(request, computed)
 
@@ -56,7 +56,7 @@ class PendingItems:
         ]
 
     def has_media(self, request: Any, computed: int, items: Collection[str]) -> bool:
-        """Tell whether those *items* can be encoded here."""
+        """Return whether those *items* can be encoded here."""
         features = features_beyond(request, computed)
         return all(self._media.has(feature) for feature in features if feature.identifier in items)
 
@@ -115,7 +115,7 @@ class LocalMedia:
         self._resolver: Any = None
 
     def has(self, feature: Any) -> bool:
-        """Tell whether *feature*, a vLLM ``MultiModalFeatureSpec``, can be encoded here."""
+        """Return whether *feature*, a vLLM ``MultiModalFeatureSpec``, can be encoded here."""
         data = feature.data
         if not data:
             return False

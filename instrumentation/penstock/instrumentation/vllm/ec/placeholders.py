@@ -30,7 +30,7 @@ class Placeholders:
         self._encoded: dict[str, tuple[int, Any]] = {}
 
     def on_encoded(self, tensor: Any, modality: str) -> None:
-        """Note the shape of an item of *modality* that was encoded here."""
+        """Record the shape of an item of *modality* that was encoded here."""
         if tensor.dim() == _DIMENSIONS:
             self._encoded[modality] = (tensor.shape[1], tensor.dtype)
 

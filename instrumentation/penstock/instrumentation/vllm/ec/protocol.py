@@ -79,18 +79,18 @@ class EcListener(Protocol):
     """Receives what a connector does, on any thread; neither blocks nor raises."""
 
     def received(self, transfer: EcTransfer) -> None:
-        """Note that an item came, or did not."""
+        """Record that an item came, or did not."""
 
     def sent(self, transfer: EcTransfer) -> None:
-        """Note that an item was handed out, or could not be."""
+        """Record that an item was handed out, or could not be."""
 
     def probed(
         self, item: str, peer: Peer | None, result: int, start_ns: int, end_ns: int, request_id: str
     ) -> None:
-        """Note a probe's result, a ``PROBE_RESULT_*``; *request_id* asked."""
+        """Record a probe's result, a ``PROBE_RESULT_*``; *request_id* asked."""
 
     def failed(self, failure: EcFailure) -> None:
-        """Note a failed attempt: a probe's error, or a transfer that will be tried again or not at all."""
+        """Record a failed attempt: a probe's error, or a transfer that will be tried again or not at all."""
 
 
 @runtime_checkable
@@ -116,7 +116,7 @@ class EcLoader(Protocol):
         """
 
     def waits_for(self, item: str) -> bool:
-        """Tell whether *item* is probed, waits for room or is on its way: what ``ensure_cache_available`` returns False for."""
+        """Return whether *item* is probed, waits for room or is on its way: what ``ensure_cache_available`` returns False for."""
 
     def transfer_began(self, item: str) -> int | None:
         """Return when the transfer of *item* began (wall clock, ns), None while it has not: it is probed, or waits for room."""

@@ -57,11 +57,11 @@ class UnconfirmedEcLoads:
     # While a step is scheduled
 
     def on_answer(self, item: str, answer: CacheAnswer) -> None:
-        """Note the connector's last answer about *item*: vLLM loads it if that was "yes", and encodes it if not."""
+        """Record the connector's last answer about *item*: vLLM loads it if that was "yes", and encodes it if not."""
         self._answers[item] = answer
 
     def on_allocated(self, request: Any, index: int) -> CacheAnswer | None:
-        """Note that vLLM made room for an item; return the connector's answer about it."""
+        """Record that vLLM made room for an item; return the connector's answer about it."""
         feature = request.mm_features[index]
         answer = self._answers.get(feature.identifier)
         if answer is None or not answer.found:
@@ -79,7 +79,7 @@ class UnconfirmedEcLoads:
         return answer
 
     def encodes(self, item: str) -> bool:
-        """Tell whether *item* is to be encoded here in this step: a connector that is asked again may have it by now."""
+        """Return whether *item* is to be encoded here in this step: a connector that is asked again may have it by now."""
         return item in self._encodes
 
     def collect(self) -> tuple[tuple[ExternalItem, ...], dict[str, str]]:
@@ -95,7 +95,7 @@ class UnconfirmedEcLoads:
         self._pending.append(EcStepLoads(metadata, {each.item: {} for each in items}))
 
     def after_schedule(self, output: Any) -> None:
-        """Note the requests that compute on pending items in the step that was just scheduled."""
+        """Record the requests that compute on pending items in the step that was just scheduled."""
         if not self._pending:
             return
         cached = self._scheduler.encoder_cache_manager.cached
@@ -115,7 +115,7 @@ class UnconfirmedEcLoads:
         return bool(self._pending)
 
     def before_free(self, request: Any) -> None:
-        """Note the blocks of a request that is about to lose them."""
+        """Record the blocks of a request that is about to lose them."""
         if self._pending:
             blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
             blocks_of_request = FreedBlocks(request.request_id, blocks)

@@ -175,7 +175,7 @@ class EcWorker:
     # Reporting
 
     def on_encoded(self, item: str, tensor: Any) -> None:
-        """Note the shape of an item that was encoded here."""
+        """Record the shape of an item that was encoded here."""
         modality = self._encodes.get(item)
         if modality is not None:
             self._shapes.on_encoded(tensor, modality)

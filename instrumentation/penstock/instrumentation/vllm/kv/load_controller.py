@@ -120,7 +120,7 @@ class KvLoadController:
             params["do_remote_prefill"] = False
 
     def on_allocated(self, request: Any, external_tokens: int) -> None:
-        """Note that a request got its blocks, to load *external_tokens* into them or none."""
+        """Record that a request got its blocks, to load *external_tokens* into them or none."""
         record = self._observer.record_of(request)
         record.stays_local = False
         if external_tokens:
@@ -144,11 +144,11 @@ class KvLoadController:
         self.unconfirmed.on_waiting(request_id)
 
     def after_schedule(self, output: Any) -> None:
-        """Note whether the step that was just scheduled loads something itself."""
+        """Record whether the step that was just scheduled loads something itself."""
         self.unconfirmed.after_schedule(output)
 
     def on_step_result(self, output: Any) -> None:
-        """Note that the result of the step with that scheduler's *output* is in."""
+        """Record that the result of the step with that scheduler's *output* is in."""
         self.unconfirmed.on_step_result(output)
 
     @property
@@ -188,7 +188,7 @@ class KvLoadController:
         )
 
     def on_ready(self, request_id: str) -> None:
-        """Note that a request's load has ended, however it did."""
+        """Record that a request's load has ended, however it did."""
         self.deadlines.on_ended(request_id)
 
     def on_worker_report(self, output: Any) -> None:
@@ -225,7 +225,7 @@ class KvLoadController:
         return plan
 
     def before_free(self, request: Any) -> None:
-        """Note that a request is about to lose its blocks."""
+        """Record that a request is about to lose its blocks."""
         self.unconfirmed.before_free(request)
 
     def on_finished(self, request: Any) -> None:

@@ -66,7 +66,7 @@ class PeerGate:
         return bool(self._open)
 
     def is_open(self, address: str) -> bool:
-        """Tell whether a peer is cut off."""
+        """Return whether a peer is cut off."""
         return address in self._open
 
     def cause(self, address: str) -> Cause:
@@ -74,7 +74,7 @@ class PeerGate:
         return self._causes.get(address, Cause(0, 0))
 
     def on_load_begun(self, record: RequestRecord) -> None:
-        """Note that a request loads from its peer."""
+        """Record that a request loads from its peer."""
         if record.peer is not None:
             self._loading[record.request_id] = record.peer.address
 

@@ -50,7 +50,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int, *args: Any, **kwargs: Any
     ) -> Any:
-        """Note a look-up that the connector defers; keep requests from quarantined peers."""
+        """Record a look-up that the connector defers; keep requests from quarantined peers."""
         upstream: Any = super()
         result = upstream.get_num_new_matched_tokens(request, num_computed_tokens, *args, **kwargs)
         session, step = self._penstock, self._penstock_step
@@ -76,7 +76,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     def update_state_after_alloc(
         self, request: Any, blocks: Any, num_external_tokens: int, *args: Any, **kwargs: Any
     ) -> Any:
-        """Note that a remote load begins, before vLLM lets the request wait for it."""
+        """Record that a remote load begins, before vLLM lets the request wait for it."""
         upstream: Any = super()
         session, step = self._penstock, self._penstock_step
         if session is not None and runtime.active:
@@ -88,7 +88,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         return upstream.update_state_after_alloc(request, blocks, num_external_tokens, *args, **kwargs)
 
     def get_external_cache_hit_sources(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note where a load comes from; vLLM asks once it has begun, in versions that have the question."""
+        """Record where a load comes from; vLLM asks once it has begun, in versions that have the question."""
         upstream: Any = super()
         sources = upstream.get_external_cache_hit_sources(request, *args, **kwargs)
         step = self._penstock_step
@@ -140,7 +140,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         return upstream.update_connector_output(connector_output)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Any) -> Any:
-        """Note the compatibility hash that the workers show their peers, and what it is made of."""
+        """Record the compatibility hash that the workers show their peers, and what it is made of."""
         upstream: Any = super()
         session = self._penstock
         if session is not None:

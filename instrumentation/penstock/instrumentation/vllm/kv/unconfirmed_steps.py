@@ -47,11 +47,11 @@ class UnconfirmedSteps:
         return self.steps[0].freed if self.steps else ()
 
     def on_allocated(self, request_id: str) -> None:
-        """Note that a request got its blocks for a load, in the step that is being put together."""
+        """Record that a request got its blocks for a load, in the step that is being put together."""
         self.allocated.add(request_id)
 
     def on_waiting(self, request_id: str) -> None:
-        """Note that the request waits for its load, not the step."""
+        """Record that the request waits for its load, not the step."""
         self.allocated.discard(request_id)
 
     def after_schedule(self, output: Any) -> None:
@@ -61,7 +61,7 @@ class UnconfirmedSteps:
             self.steps.append(UnconfirmedStep(output))
 
     def before_free(self, request: Any) -> None:
-        """Note the blocks of a request that is about to lose them."""
+        """Record the blocks of a request that is about to lose them."""
         if self.steps:
             blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
             freed = FreedBlocks(request.request_id, blocks)

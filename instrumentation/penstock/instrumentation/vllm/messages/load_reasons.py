@@ -29,7 +29,7 @@ class LoadFailureReasons:
     """The reasons of one worker's connector: noted on any thread, drained on the worker's."""
 
     def __init__(self, rank: int) -> None:
-        """Note what happens on *rank*."""
+        """Record what happens on *rank*."""
         self._rank = rank
         self._noted: deque[LoadReason] = deque()
 
@@ -37,7 +37,7 @@ class LoadFailureReasons:
         return bool(self._noted)
 
     def note(self, request_id: str, failure: Failure) -> None:
-        """Note why the load of a request failed, before the connector reports that it did."""
+        """Record why the load of a request failed, before the connector reports that it did."""
         if len(self._noted) >= REASONS_MAX:
             runtime.emitter.drops.add("queue_full", "event")
             return

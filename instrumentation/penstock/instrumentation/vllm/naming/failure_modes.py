@@ -189,7 +189,7 @@ def of_store(error: BaseException, mode: int) -> Failure:
 
 
 def is_silence(error: BaseException) -> bool:
-    """Tell whether it is ZeroMQ's receive timeout: the peer did not answer, for whatever reason."""
+    """Return whether it is ZeroMQ's receive timeout: the peer did not answer, for whatever reason."""
     return type(error).__name__ == "Again"
 
 

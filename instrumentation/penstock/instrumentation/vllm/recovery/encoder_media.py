@@ -25,7 +25,7 @@ class WorkerEncoderInputs:
         self._left_out: dict[str, frozenset[int]] = {}
 
     def after_schedule(self, output: Any, *, keep: bool) -> None:
-        """Note the media that the new requests of the step just scheduled are sent without; with *keep* all are sent."""
+        """Record the media that the new requests of the step just scheduled are sent without; with *keep* all are sent."""
         if self._resends_inputs:
             return
         for new in output.scheduled_new_reqs:
@@ -51,7 +51,7 @@ class WorkerEncoderInputs:
         return tuple(index for index in indexes if index in left_out)
 
     def missing_beyond(self, request: Any, computed: int) -> bool:
-        """Tell whether the workers lack media that a request needs once it goes back to *computed* tokens."""
+        """Return whether the workers lack media that a request needs once it goes back to *computed* tokens."""
         positions = (
             request.mm_features[index].mm_position for index in self._left_out.get(request.request_id, ())
         )

@@ -154,7 +154,7 @@ def fail_instead(decision: Decision, why: str) -> Decision:
 
 
 def exports(scheduler: Any) -> bool:
-    """Tell whether a connector may pass blocks on while their request still runs: it saves, or stands beside one that does."""
+    """Return whether a connector may pass blocks on while their request still runs: it saves, or stands beside one that does."""
     transfer = scheduler.vllm_config.kv_transfer_config
     if transfer is None:
         return False

@@ -110,7 +110,7 @@ class Deferrals:
         reason: int = c.DEFERRAL_REASON_REMOTE_KV,
         peer: Peer | None = None,
     ) -> None:
-        """Note when the transfer began that a request waits for, and from whom; of several the first counts."""
+        """Record when the transfer began that a request waits for, and from whom; of several the first counts."""
         key = (request_id, reason)
         found = self._open.get(key)
         if found is not None and (not found.transfer_start_ns or began_ns < found.transfer_start_ns):

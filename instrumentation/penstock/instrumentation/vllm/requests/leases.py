@@ -42,7 +42,7 @@ class Leases:
         self._open[lease.request_id] = lease
 
     def on_expired(self, request_id: str) -> None:
-        """Note that a rank let the lease run out; the blocks are freed when all ranks have reported."""
+        """Record that a rank let the lease run out; the blocks are freed when all ranks have reported."""
         if request_id in self._open:
             self._expired.add(request_id)
 

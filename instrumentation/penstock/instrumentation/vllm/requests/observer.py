@@ -70,7 +70,7 @@ class SchedulerObserver:
         return self._records[request.request_id]
 
     def on_scheduled(self, new: Iterable[Any], live: dict[str, Any]) -> None:
-        """Note the requests that this step schedules for the first time; *live* is the scheduler's table."""
+        """Record the requests that this step schedules for the first time; *live* is the scheduler's table."""
         now = time.time_ns()
         for data in new:
             record, request = self._records.get(data.req_id), live.get(data.req_id)
@@ -80,7 +80,7 @@ class SchedulerObserver:
                     self.awaiting_token[data.req_id] = request
 
     def after_step(self) -> None:
-        """Note first tokens after a step."""
+        """Record first tokens after a step."""
         now = time.time_ns()
         for request_id, request in list(self.awaiting_token.items()):
             record = self._records.get(request_id)
@@ -108,7 +108,7 @@ class SchedulerObserver:
     # Deferrals
 
     def on_deferred(self, request: Any, reason: int, peer: Peer | None = None) -> None:
-        """Note that the scheduler passes a request over; only the first call of a wait emits an event.
+        """Record that the scheduler passes a request over; only the first call of a wait emits an event.
 
         *peer*: the peer that it waits for, where the request itself does not name it; a later call may be the first to know it.
         """
@@ -126,11 +126,11 @@ class SchedulerObserver:
             self._emit("deferral_start", deferral.start_fields(), request_id)
 
     def on_transfer_began(self, request_id: str, reason: int, began_ns: int, peer: Peer | None) -> None:
-        """Note that the transfer has begun that a request waits for."""
+        """Record that the transfer has begun that a request waits for."""
         self._deferrals.on_transfer_began(request_id, began_ns, reason, peer)
 
     def on_ready(self, request_id: str, reason: int, *, timed_out: bool = False) -> None:
-        """Note that a wait of a request has ended, or that a deadline has ended it."""
+        """Record that a wait of a request has ended, or that a deadline has ended it."""
         ended = self._deferrals.end(request_id, reason)
         if ended is not None:
             record = self._records.get(request_id)
@@ -147,7 +147,7 @@ class SchedulerObserver:
         return fields
 
     def is_deferred(self, request_id: str) -> bool:
-        """Tell whether a request waits for anything."""
+        """Return whether a request waits for anything."""
         return request_id in self._deferrals
 
     # Loads
@@ -183,7 +183,7 @@ class SchedulerObserver:
     # Leases
 
     def on_leased(self, request_id: str, blocks: int) -> None:
-        """Note that a finished request keeps its blocks for a reader."""
+        """Record that a finished request keeps its blocks for a reader."""
         self._leases.begin(Lease(request_id, blocks, time.time_ns()))
 
     def on_blocks_freed(self, request_id: str) -> None:

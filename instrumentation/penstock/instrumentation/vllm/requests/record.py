@@ -86,7 +86,7 @@ class RequestRecord:
         return self.decided >= self.present_attempt
 
     def begin_load(self, external_tokens: int, *, collateral: bool = False) -> None:
-        """Note that the next remote load begins, or with *collateral* that another's failure affects it."""
+        """Record that the next remote load begins, or with *collateral* that another's failure affects it."""
         self.attempt += 1
         self.external_tokens = external_tokens
         self.failure = None
@@ -94,7 +94,7 @@ class RequestRecord:
         self.timed_out = False
 
     def on_scheduled(self, request: Any, now_ns: int) -> None:
-        """Note the first time that it is scheduled, with its cached tokens."""
+        """Record the first time that it is scheduled, with its cached tokens."""
         if self.scheduled_ns:
             return
         self.scheduled_ns = now_ns
@@ -104,7 +104,7 @@ class RequestRecord:
             self.external_cached_tokens = stats.num_external_cached_tokens
 
     def has_token(self, request: Any, now_ns: int) -> bool:
-        """Note the first token if it is there; tell whether it is."""
+        """Record the first token if it is there; tell whether it is."""
         if not self.first_token_ns and request.num_output_tokens:
             self.first_token_ns = now_ns
         return bool(self.first_token_ns)

@@ -108,7 +108,7 @@ class SchedulerSession:
 
     @guarded(_HOOK, default=None)
     def on_kv_fetch_stage(self, request: Any, stage: str) -> None:
-        """Note that a remote load makes a request wait (``in_progress``), or no longer does (``completed_waiting``)."""
+        """Record that a remote load makes a request wait (``in_progress``), or no longer does (``completed_waiting``)."""
         if stage == "completed_waiting":
             self.loads.on_ready(request.request_id)
             self.observer.on_ready(request.request_id, c.DEFERRAL_REASON_REMOTE_KV)
@@ -118,25 +118,25 @@ class SchedulerSession:
 
     @guarded(_HOOK, default=None)
     def on_deferred(self, request: Any, reason: int) -> None:
-        """Note that the scheduler passes a request over; *reason* is a ``DEFERRAL_REASON_*``."""
+        """Record that the scheduler passes a request over; *reason* is a ``DEFERRAL_REASON_*``."""
         self.observer.on_deferred(request, reason)
 
     @guarded(_HOOK, default=None)
     def on_ready(self, request: Any, reasons: Iterable[int]) -> None:
-        """Note that a request no longer waits for any of *reasons*."""
+        """Record that a request no longer waits for any of *reasons*."""
         for reason in reasons:
             self.observer.on_ready(request.request_id, reason)
 
     @guarded(_HOOK, default=None)
     def on_connector_finished(self, request: Any, result: Any) -> None:
-        """Note the lease of a finished request whose blocks the connector keeps, by its *result*."""
+        """Record the lease of a finished request whose blocks the connector keeps, by its *result*."""
         if result[0]:
             groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
             self.observer.on_leased(request.request_id, sum(len(group) for group in groups))
 
     @guarded(_HOOK, default=None)
     def before_free(self, request: Any) -> None:
-        """Note the blocks of a request that is about to lose them: a result that is awaited may show that they are tainted."""
+        """Record the blocks of a request that is about to lose them: a result that is awaited may show that they are tainted."""
         _contained(self.loads.before_free, request)
         if self.ec is not None:
             _contained(self.ec.before_free, request)
@@ -171,7 +171,7 @@ class SchedulerSession:
 
     @guarded(_HOOK, default=None)
     def after_schedule(self, output: Any) -> None:
-        """Note what the step loads, and which requests it schedules for the first time; *output* is the step's."""
+        """Record what the step loads, and which requests it schedules for the first time; *output* is the step's."""
         if self.ec is not None:
             _contained(self.ec.after_schedule, output)
         if self._allocated:

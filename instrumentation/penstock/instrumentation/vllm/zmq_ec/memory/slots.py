@@ -87,7 +87,7 @@ class Slots:
         return self._slots.get(generation)
 
     def seal(self, slot: Slot, fresh_until: float) -> None:
-        """Note that the content is whole."""
+        """Record that the content is whole."""
         slot.sealed = True
         slot.fresh_until = fresh_until
         self.touch(slot)
