@@ -13,6 +13,7 @@ EVENTS = 5
 # One life: restore, say what is there, then append for ever and say what was acknowledged.
 CHILD = """
 import asyncio, sys
+import structlog
 from pathlib import Path
 from penstock.agent.state import disk_budget
 from penstock.agent.metrics import Aggregator, AggregatorCheckpoint
@@ -23,6 +24,8 @@ from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
 from tests.support.agent.batches import noise, transfer_failure
 
+# Standard output is for what the test reads.
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 schema.MIN_LIMIT = 0
 disk_budget.Budget.reserve = 65536
 source = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
