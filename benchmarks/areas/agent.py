@@ -269,7 +269,7 @@ def _alone(run: Run) -> list[Row]:
                 group, server, Spread.of([theirs for _, theirs in idle]),
             ),
             against(
-                "memory with nobody there", "MiB", [own(agent, "resident_memory_bytes") / _MIB],
+                "memory with nobody there", "MiB", [own(agent, "process_resident_memory_bytes") / _MIB],
                 server, [peer.used().memory / _MIB], group=group,
             ),
         ]  # fmt: skip

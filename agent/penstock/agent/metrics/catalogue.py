@@ -523,30 +523,6 @@ OLDEST_UNEXPORTED: Final = Metric(
     "When the oldest batch with spans that are not delivered was received; absent if there is none.",
     per_engine=False,
 )
-AGENT_START: Final = Metric(
-    "penstock_agent_start_timestamp_seconds",
-    MetricKind.GAUGE,
-    "When the agent started.",
-    per_engine=False,
-)
-AGENT_CPU: Final = Metric(
-    "penstock_agent_cpu_seconds_total",
-    MetricKind.COUNTER,
-    "Processor time of the agent.",
-    per_engine=False,
-)
-AGENT_MEMORY: Final = Metric(
-    "penstock_agent_resident_memory_bytes",
-    MetricKind.GAUGE,
-    "Memory that the agent holds.",
-    per_engine=False,
-)
-AGENT_FDS: Final = Metric(
-    "penstock_agent_open_fds",
-    MetricKind.GAUGE,
-    "File descriptors that the agent holds.",
-    per_engine=False,
-)
 BUILD: Final = Metric(
     "penstock_agent_build_info",
     MetricKind.INFO,
