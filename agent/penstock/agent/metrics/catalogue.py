@@ -96,7 +96,7 @@ COLLATERAL_DELAY: Final = Metric(
 TRANSFER_FAILURES: Final = Metric(
     "penstock_transfer_failures_total",
     MetricKind.COUNTER,
-    "Attempts that went wrong, as seen by each rank; rehearsal is true if a FaultDrill caused it.",
+    "Attempts that went wrong, as seen by each rank; rehearsal is true if a drill caused it.",
     ("channel", "connector", "mode", "error_type", "peer", "rehearsal"),
     free=_CONNECTOR_PEER,
     exemplars=True,
@@ -112,7 +112,7 @@ LATE_READS: Final = Metric(
 LOAD_OUTCOMES: Final = Metric(
     "penstock_load_outcomes_total",
     MetricKind.COUNTER,
-    "What was finally done about a failed load, one per request and cause.",
+    "What was finally done about a failed load, one per request and cause; rehearsal is true if a drill caused it.",
     ("channel", "outcome", "decided_by", "mode", "peer", "rehearsal"),
     free=_PEER,
     exemplars=True,
@@ -120,7 +120,7 @@ LOAD_OUTCOMES: Final = Metric(
 RECOMPUTED_TOKENS: Final = Metric(
     "penstock_recomputed_tokens_total",
     MetricKind.COUNTER,
-    "Prompt tokens computed again because their load failed (outcome recomputed).",
+    "Prompt tokens computed again because their load failed (outcome recomputed); rehearsal is true if a drill caused it.",
     ("channel", "mode", "peer", "rehearsal"),
     free=_PEER,
     exemplars=True,
@@ -199,7 +199,7 @@ POLICY_UPDATES: Final = Metric(
 QUARANTINES: Final = Metric(
     "penstock_quarantines_total",
     MetricKind.COUNTER,
-    "Times a peer was put into quarantine; rehearsal is true if a FaultDrill brought it there.",
+    "Times a peer was put into quarantine; rehearsal is true if a drill brought it there.",
     ("peer", "reason", "rehearsal"),
     free=frozenset({"peer", "reason"}),
 )
