@@ -112,7 +112,7 @@ class Daemon:
         journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
 
         exemplars, metrics = Exemplars(), self._measure(directory, journal, checkpoint, policies)
-        self._exporter = self._start_export(journal, policies, exemplars, metrics.export.observe)
+        self._exporter = self._start_export(journal, registry, policies, exemplars, metrics.export.observe)
         self._gatherer = Gatherer(
             aggregator, registry.sources, exemplars, metrics, wanted=policies.feed.wanted
         )
@@ -268,7 +268,12 @@ class Daemon:
         return ingest
 
     def _start_export(
-        self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]
+        self,
+        journal: Journal,
+        registry: Registry,
+        policies: _Policies,
+        exemplars: Exemplars,
+        observe: Callable[[float], None],
     ) -> TraceExporter:
         exporter = TraceExporter(
             journal,
@@ -276,6 +281,7 @@ class Daemon:
             on_exported=exemplars.note,
             observe=observe,
             sample_ratio=SampleRatios(policies.stored.store, policies.feed),
+            described=registry.roles.described,
         )
         exporter.start()
         self._parts.push_async_callback(
