@@ -339,7 +339,8 @@ PEER_CLOCK_OFFSET: Final = Metric(
 ENGINE_INFO: Final = Metric(
     "penstock_engine_info",
     MetricKind.INFO,
-    "What the engine is; role_guessed is true if PENSTOCK_LABELS does not give the role.",
+    "What the engine is. role: what the server is for (prefill, decode, encoder, both), guessed if PENSTOCK_LABELS does not "
+    "give it. kv_role and ec_role: vLLM's settings.",
     (
         "model",
         "role",

@@ -76,7 +76,13 @@ def test_a_root_has_no_parent():
 
 @pytest.mark.parametrize(
     ("role", "name"),
-    [("decode", "vllm-decode"), ("encoder", "vllm-encoder"), ("unspecified", "vllm"), ("", "vllm")],
+    [
+        ("decode", "vllm-decode"),
+        ("encoder", "vllm-encoder"),
+        ("both", "vllm-prefill-decode"),
+        ("unspecified", "vllm"),
+        ("", "vllm"),
+    ],
 )
 def test_service_name(role, name):
     """The service is named after the role, if there is one."""

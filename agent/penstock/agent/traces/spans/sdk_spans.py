@@ -43,8 +43,10 @@ _KUBERNETES = {
 
 
 def service_name(source: Source) -> str:
-    """Return the default name of an engine's service: ``vllm-decode``; ``vllm`` if its role is not known."""
-    return "vllm" if source.role in _UNKNOWN_ROLES else f"vllm-{source.role}"
+    """Return the default name of an engine's service by its role; ``vllm`` if that is not known."""
+    if source.role in _UNKNOWN_ROLES:
+        return "vllm"
+    return "vllm-prefill-decode" if source.role == "both" else f"vllm-{source.role}"
 
 
 def resource_attributes(source: Source, host: str) -> dict[str, AttributeValue]:
