@@ -58,7 +58,7 @@ def _of_channel(channel: int) -> Iterator[Span]:
     for name, events in variants.items():
         others = [
             entry for entry in first if isinstance(entry, EventEntry) and not entry.event.HasField(name)
-        ]  # type: ignore[arg-type]
+        ]
         for event in events:
             entry = EventEntry(DECODE_CORE, event)
             yield from _of_request([*others, entry])
