@@ -127,7 +127,10 @@ def test_an_engine_that_does_not_allow_faults_gets_none(kv: Bench, spare: Spare)
     """The spare server was started without PENSTOCK_ALLOW_FAULTS; the refusal says what to do."""
     spare.server()
 
-    refused = kv.agent.ctl("inject-fault", "--selector", "tier=spare", "--mode", "transfer", "--ttl", "10s")
+    def refused() -> bool:
+        # It serves before the agent knows it; then no engine matches.
+        said = kv.agent.ctl("inject-fault", "--selector", "tier=spare", "--mode", "transfer", "--ttl", "10s")
+        assert said.code != 0
+        return "PENSTOCK_ALLOW_FAULTS" in said.output
 
-    assert refused.code != 0
-    assert "PENSTOCK_ALLOW_FAULTS" in refused.output
+    until(refused, "The refusal does not say PENSTOCK_ALLOW_FAULTS")
