@@ -72,7 +72,8 @@ async def test_the_order_of_the_calls_is_the_order_of_the_log(journal, log):
     first = asyncio.ensure_future(log(1))
     await asyncio.sleep(0)  # it is queued now
     assert opened.wait(60)  # and its source committed, while the loop stands still
-    assert await asyncio.gather(log(2), first, log(3)) == [2, 1, 3]
+    rest = [log(2), first, log(3)]
+    assert await asyncio.gather(*rest) == [2, 1, 3]
 
 
 async def test_a_commit_is_announced_though_its_sender_has_gone(journal, source):
