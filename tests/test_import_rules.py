@@ -93,7 +93,7 @@ ENGINE_FLOORS = (
     ("vllm.kv.base",),
     ("vllm.recovery",),
     ("vllm.kv.nixl", "vllm.requests"),
-    ("vllm.messages", "vllm.eplb"),
+    ("vllm.messages", "vllm.eplb", "vllm.connector_factory"),
     ("vllm.naming",),
     ("runtime",),
     ("policy", "telemetry"),
