@@ -266,8 +266,10 @@ def test_a_hello_counts_as_memory_too(ingest, monkeypatch):
     monkeypatch.setattr("penstock.agent.ingest.admission._MEMORY_LOOK_BYTES", 1)
     # At the stream's beginning there is room; the next look is for the Hello.
     used = iter([0])
-    door = Admission(memory_limit=1, clock=lambda: 0.0, resident=lambda: next(used, 2), relieve=lambda: None)
-    monkeypatch.setattr(ingest.service, "_admission", door)
+    admission = Admission(
+        memory_limit=1, clock=lambda: 0.0, resident=lambda: next(used, 2), relieve=lambda: None
+    )
+    monkeypatch.setattr(ingest.service, "_admission", admission)
     engine = FakeEngine(ingest.address)
     with pytest.raises(grpc.RpcError, match="its limit is 0 MiB"):
         engine.connect()

@@ -145,13 +145,13 @@ async def test_close_commits_what_is_queued(tmp_path, source):
 
 async def test_fold_and_cursors_come_back(tmp_path, source, log, journal):
     """The last one saved wins; cursors may be saved from any thread."""
-    assert journal.load_fold() is None
+    assert journal.load_metrics_state() is None
     for number in (1, 2):
-        journal.save_fold(number, b"fold %d" % number)
+        journal.save_metrics_state(number, b"fold %d" % number)
     thread = threading.Thread(target=journal.save_cursor, args=("otlp", 3, 4))
     thread.start()
     thread.join()
-    assert journal.load_fold() == (2, b"fold 2")
+    assert journal.load_metrics_state() == (2, b"fold 2")
     await log(1)
     await log(2)
     with journal.reader() as reader:
@@ -159,7 +159,7 @@ async def test_fold_and_cursors_come_back(tmp_path, source, log, journal):
         assert reader.cursor("other") == (0, 0)
     await journal.close()
     again = Journal.open(journal.path.parent)
-    assert again.load_fold() == (2, b"fold 2")
+    assert again.load_metrics_state() == (2, b"fold 2")
     await again.close()
 
 

@@ -35,7 +35,7 @@ async def write(directory: Path, source: Source, count: int = 50, **options) -> 
             for seq in range(1, count + 1)
         )
     )
-    journal.save_fold(count, b"fold")
+    journal.save_metrics_state(count, b"fold")
     await journal.close()
 
 
@@ -75,7 +75,7 @@ async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
     journal = Journal.open(tmp_path)
     assert journal.created_unix_nano > first.created_unix_nano
     assert journal.agent_epoch != first.agent_epoch
-    assert journal.load_fold() is None
+    assert journal.load_metrics_state() is None
     assert await journal.open_source(source) == 0
     await journal.close()
     (place,) = tmp_path.glob("state.corrupt-*")
@@ -157,7 +157,7 @@ async def write_noise(directory: Path, source: Source) -> Journal:
         events = [transfer_failure(f"r{seq}", error_text=noise(300))]
         batch = Batch(epoch=source.epoch, seq=seq, events=events)
         await journal.append(source, batch, batch.SerializeToString())
-    journal.save_fold(100, zlib.compress(b"fold"))
+    journal.save_metrics_state(100, zlib.compress(b"fold"))
     await journal.close()
     return journal
 
@@ -182,7 +182,7 @@ async def test_what_can_be_read_is_kept(tmp_path, source):
     await journal.close()
     journal = Journal.open(tmp_path)
     assert (journal.created_unix_nano, journal.agent_epoch) == (created, epoch)
-    assert journal.load_fold() == (100, zlib.compress(b"fold"))
+    assert journal.load_metrics_state() == (100, zlib.compress(b"fold"))
     assert journal.lost_batches == cells
     assert await journal.open_source(source) == 300
     with journal.reader() as reader:

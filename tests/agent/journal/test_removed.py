@@ -66,13 +66,13 @@ async def test_it_is_put_back(place, source, harm):
     assert journal.whereabouts.restored == 1
     assert "while the agent ran; the agent restored it at" in journal.whereabouts.notice
     assert (journal.error, journal.damage) == ("", "")
-    journal.save_fold(4, b"fold")
+    journal.save_metrics_state(4, b"fold")
     await journal.close()
     # The last connection has folded the write-ahead log in: none of the old ones is left over.
     assert not path.with_name("journal.db-wal").exists()
     assert len(list(place.path.glob("state.corrupt-*"))) == HARMS[harm]
     journal = Journal.open(place.path)
-    assert journal.load_fold() == (4, b"fold")
+    assert journal.load_metrics_state() == (4, b"fold")
     assert await journal.open_source(source) == 4
     await journal.close()
 
@@ -155,7 +155,7 @@ async def test_it_cannot_be_put_back(place, source, monkeypatch):
     await append(journal, source, 1)
     gate.closed = True
     the_directory(journal.path)
-    journal.save_fold(1, b"fold")
+    journal.save_metrics_state(1, b"fold")
     for _ in range(2):
         with pytest.raises(
             FullError, match=r"journal\.db was removed .* and cannot be restored: the gate is closed"
@@ -169,7 +169,7 @@ async def test_it_cannot_be_put_back(place, source, monkeypatch):
     await append(journal, source, 2)
     await journal.close()
     journal = Journal.open(place.path)
-    assert (journal.load_fold(), await journal.open_source(source)) == ((1, b"fold"), 2)
+    assert (journal.load_metrics_state(), await journal.open_source(source)) == ((1, b"fold"), 2)
     await journal.close()
 
 

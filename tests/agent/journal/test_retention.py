@@ -57,7 +57,7 @@ class Log:
             await self.journal.append(self.source, batch, batch.SerializeToString())
             self.seq += 1
             if folded:
-                self.journal.save_fold(self.seq, b"fold")
+                self.journal.save_metrics_state(self.seq, b"fold")
             if exported:
                 self.journal.save_cursor(TRACES, self.seq + 1, self.seq)
 
@@ -130,16 +130,16 @@ async def test_what_the_metrics_have_not_counted_stays(journal, log):
         await log.add(400, folded=False)
     assert "journal cannot be written" in str(caught.value)
     async with asyncio.timeout(60):
-        while not journal.wants_fold:  # noqa: ASYNC110  (the writer's thread looks again whether anything may go)
+        while not journal.wants_metrics_state:  # noqa: ASYNC110  (the writer's thread looks again whether anything may go)
             await asyncio.sleep(0.001)
     assert "--state-limit" in journal.error
     assert disk(journal.path.parent) <= LIMIT
     with journal.reader() as reader:
         assert (reader.first(), reader.last()) == (1, log.seq)
-    journal.save_fold(log.seq, b"fold")
+    journal.save_metrics_state(log.seq, b"fold")
     await log.settled()
     await log.add(50)
-    assert not journal.wants_fold
+    assert not journal.wants_metrics_state
     assert (journal.error, journal.watermark(log.source.epoch)) == ("", log.seq)
 
 
@@ -250,7 +250,7 @@ async def test_counters_lose_nothing_of_what_was_deleted(tmp_path, source):
     sent = 0
     for life in range(6):
         journal = Journal.open(tmp_path, limit=LIMIT)
-        keeper = AggregatorCheckpoint(journal, fold := Aggregator())
+        keeper = AggregatorCheckpoint(journal, aggregator := Aggregator())
         await keeper.restore()
         log = Log(journal, source)
         log.seq = await journal.open_source(source)
@@ -262,7 +262,7 @@ async def test_counters_lose_nothing_of_what_was_deleted(tmp_path, source):
         sent += 60
         await log.settled()
         counted = sum(
-            row.total for engine in fold.engines() for row in engine.rows.get(TRANSFER_FAILURES, ())
+            row.total for engine in aggregator.engines() for row in engine.rows.get(TRANSFER_FAILURES, ())
         )
         assert counted == sent * EVENTS
         await journal.close()

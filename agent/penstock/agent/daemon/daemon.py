@@ -106,7 +106,7 @@ class Daemon:
         (journal, checkpoint, aggregator, replayed), stored = await self._open_state(directory)
         owners = EngineOwners(self._config.source_grace)
         files = await self._follow_files(stored.store)
-        feed = PolicyFeed(stored.store, stored.pauses, stored.orders, holders=owners)
+        feed = PolicyFeed(stored.store, stored.pauses, stored.orders, owners=owners)
         policies = _Policies(stored, feed, files)
         registry = Registry(time.time_ns, aggregator.account)
         journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
@@ -138,7 +138,7 @@ class Daemon:
             AgentContext(
                 journal=journal,
                 registry=registry,
-                fold=aggregator,
+                aggregator=aggregator,
                 store=policies.stored.store,
                 pauses=policies.stored.pauses,
                 orders=policies.stored.orders,
@@ -260,7 +260,7 @@ class Daemon:
             policies.stored.pauses,
             losses,
             metrics.ack.observe,
-            door=source_admission,
+            source_admission=source_admission,
             count_refused=metrics.count_refused,
             count_broken=metrics.count_broken_stream,
         )

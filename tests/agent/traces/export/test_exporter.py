@@ -321,7 +321,7 @@ async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backe
     for first in range(0, 400, 10):
         names = (f"r{number}-aaaaaaaa" for number in range(first, first + 10))
         await book.append([(PREFILL_CORE, closed(name, external_request_id=text)) for name in names])
-        book.journal.save_fold(first + 10, b"fold")
+        book.journal.save_metrics_state(first + 10, b"fold")
     await until(lambda: exporter.status().error, "the failure shows")
     usage = book.journal.usage
     assert usage.pruned == usage.unexported > 100
