@@ -48,7 +48,7 @@ _workers: list[Any] = []
 
 
 def pytest_configure() -> None:
-    """Let a run that is told to end stop its engines and agents first, as after Ctrl-C."""
+    """Stop engines and agents before a run ends on a signal, as after Ctrl-C."""
     signal.signal(signal.SIGTERM, _end)
     # A shell lets what it starts in the background ignore SIGINT, and all that this starts would inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -91,7 +91,7 @@ def test_ingest_over_tcp():
 
 
 def test_an_engine_that_vanishes_with_the_agent_is_lost_after_the_restart():
-    """Nobody saw it go; the journal still has it open."""
+    """A source that vanished during a kill is still open in the journal."""
     with running_agent(["--source-grace=50ms"]) as agent:
         with FakeEngine(agent.listen) as engine:
             engine.publish(deferral_start("r"))

@@ -169,7 +169,7 @@ def test_resident_bytes_are_this_process():
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 500)), max_size=50))
 def test_a_bucket_gives_no_more_than_its_rate(steps):
-    """In any stretch of time: the burst and what the rate gives, and the debt is told truly."""
+    """In any interval a bucket gives at most its burst and its rate; the debt is exact."""
     clock = Clock()
     bucket = TokenBucket(10, 100, clock)
     taken, start = 0.0, clock.now

@@ -50,7 +50,7 @@ asyncio.run(main())
 
 
 def test_kills_while_the_log_is_trimmed(tmp_path):
-    """Each life counts exactly what is committed, and no acknowledgement was early."""
+    """After each kill the counters equal the commits, and every acknowledged batch was committed."""
     chance = random.Random(6)
     acknowledged, pruned = 0, 0
     for _ in range(KILLS):

@@ -186,7 +186,7 @@ def test_a_metric_that_is_gone_is_left_out_and_a_new_one_begins_at_zero() -> Non
     ],
 )
 def test_a_dump_that_cannot_be_used_changes_nothing(blob: bytes, reason: str) -> None:
-    """The caller is told to replay the log, and the state is what it was."""
+    """The load asks for a replay of the log and leaves the state unchanged."""
     aggregator = aggregated([(source(), Batch(events=[transfer_failure("r")]))])
     before = aggregator.dump()
     with pytest.raises(StateError, match=reason):

@@ -261,7 +261,7 @@ async def test_a_batch_that_a_bad_disk_has_spoilt(tmp_path):
 
 @pytest.mark.parametrize("rule", ["handshake", "transfers"])
 async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, capsys):
-    """A bug in one kind of entry costs those entries' series: the rest counts, over restarts, and it is told."""
+    """A bug in one kind of entry costs those entries' series: the rest counts, over restarts, and the loss is counted."""
 
     def broken(*_):
         raise OverflowError("boom")

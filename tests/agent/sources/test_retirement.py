@@ -1,4 +1,4 @@
-"""Engines that have gone are forgotten, after a time or when they are told to be."""
+"""Engines that have gone are forgotten, after a time or on request."""
 
 from __future__ import annotations
 

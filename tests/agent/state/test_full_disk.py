@@ -141,7 +141,7 @@ def copy_of(agent: AgentProcess) -> Path:
 
 @pytest.mark.skipif(not _can_mount(), reason="this user may not mount in a namespace of its own")
 def test_a_disk_that_others_fill():
-    """A file of somebody else's takes the room and gives it back."""
+    """Another program's file fills the disk and is deleted."""
     with short_directory() as directory:
         agent = SmallDisk(directory)
         try:

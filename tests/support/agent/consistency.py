@@ -82,7 +82,7 @@ def _check_parts(span: Span) -> None:
 
 def _check_child(span: Span, parent: Span) -> None:
     assert span.start_unix_nano >= parent.start_unix_nano, _both(span, parent)
-    # What goes on after the request's end says so itself: a lease that is read, a load that nobody waits for.
+    # What goes on after the request's end says so itself: a lease that is read, a load that no request waits for.
     latest = max(map(entry_time, span.entries), default=0)
     assert span.end_unix_nano <= max(parent.end_unix_nano, latest), _both(span, parent)
 

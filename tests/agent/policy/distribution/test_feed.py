@@ -61,7 +61,7 @@ async def _obeying(engine: Engine) -> AsyncIterator[None]:
 
 
 async def test_the_first_push_comes_at_once(served: FeedServer) -> None:
-    """An engine that no policy selects is told that vLLM's own configuration holds."""
+    """An engine that no policy selects gets an empty policy: vLLM's own configuration holds."""
     async with Engine(served.address) as engine:
         push = await engine.push()
         assert (push.nonce, list(push.schedule), push.paused) == (1, [], False)
@@ -185,7 +185,7 @@ async def test_an_answer_to_an_earlier_push_says_nothing_about_a_later_one(direc
 
 
 async def test_a_pause_does_not_wait_for_an_answer(served: FeedServer) -> None:
-    """The kill switch overtakes a push that nobody has answered."""
+    """The kill switch overtakes an unanswered push."""
     async with Engine(served.address) as engine:
         await engine.push()
         await served.pauses.set([engine.key], paused=True, author="me", which="engine 0")
