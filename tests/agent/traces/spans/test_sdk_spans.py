@@ -112,7 +112,7 @@ def test_resource_of_an_engine():
 
 
 def test_resource_of_an_engine_that_told_nothing():
-    """A service needs a name and an instance all the same."""
+    """A source without a name gets a default service name and instance."""
     told = {"service.name": "vllm", "penstock.role": "unspecified", "penstock.role_guessed": False}
     assert resource_attributes(Source(1, EngineKey("", ""), "api"), "") == {
         **told,
