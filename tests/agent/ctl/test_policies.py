@@ -93,7 +93,9 @@ def test_an_engine_that_does_not_answer_is_named_at_the_deadline(
     result = agentctl(*_SET, "recompute", "--wait", "--timeout", "200ms")
     assert result.exit_code == 1
     assert "engine 3 waiting: not subscribed to policies" in result.stdout
-    assert result.stderr.endswith("policy p is not in force in 1 of 1 engine: 3 is still waiting\n")
+    assert result.stderr.endswith(
+        "policy p is not in force in 1 of 1 engine: 3 is still waiting (not subscribed to policies)\n"
+    )
     assert _spec(harness)["kvLoadFailure"] == action("recompute")
 
 

@@ -372,7 +372,7 @@ ENGINE_START: Final = Metric(
 ENGINE_PAUSED: Final = Metric(
     "penstock_engine_paused",
     MetricKind.GAUGE,
-    "1 while agentctl pause holds: every hook is passive.",
+    "1 while every connected process of the engine reports that agentctl pause holds: its hooks are passive.",
 )
 HOOK_INSTALLED: Final = Metric(
     "penstock_hook_installed",

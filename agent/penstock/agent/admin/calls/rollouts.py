@@ -41,7 +41,7 @@ async def watch_rollout(
 
 
 async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> AsyncIterator[admin.Rollout]:
-    """Pause or resume engines, and stream the progress until each has acknowledged."""
+    """Pause or resume engines, and stream the progress until every process of each follows."""
     selection = selection_of(request.selector)
     if selection.everything:
         await agent.pauses.set(
@@ -60,7 +60,7 @@ async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> As
 
 
 async def _follow(
-    agent: AgentContext, selection: Selection, within: Duration, *, pausing: bool = False
+    agent: AgentContext, selection: Selection, within: Duration, *, pausing: bool | None = None
 ) -> AsyncIterator[admin.Rollout]:
     seconds = within.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
     steps = follow_rollout(
