@@ -298,6 +298,41 @@ def test_a_pause_waits_for_what_was_recorded_before_it(harness: AdminHarness) ->
     assert list(rollout)[-1].done
 
 
+def test_a_pause_for_a_time_says_who_why_and_until_when(harness: AdminHarness) -> None:
+    """In the progress, in the list of engines, and in the audit log; without a ttl it has no end."""
+    harness.source("0")
+    harness.engine("0")
+    stub = harness.stub
+    for ttl in ({"seconds": 600}, None):
+        request = admin.SetPausedRequest(paused=True, author="me", reason="INC-1", ttl=ttl)
+        (item,) = list(stub.SetPaused(request))[-1].engines
+        (engine,) = stub.ListEngines(admin.ListEnginesRequest()).engines
+        assert item.pause == engine.pause
+        assert (engine.pause.author, engine.pause.reason) == ("me", "INC-1")
+        span = engine.pause.until.ToNanoseconds() - engine.pause.since.ToNanoseconds()
+        assert (span if engine.pause.HasField("until") else None) == (600 * 10**9 if ttl else None)
+    list(stub.SetPaused(admin.SetPausedRequest()))
+    assert not stub.ListEngines(admin.ListEnginesRequest()).engines[0].HasField("pause")
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        ({"paused": True, "ttl": {"seconds": 90_000}}, "the ttl of a pause is 1d1h; give one from 1s to 1d"),
+        ({"paused": True, "ttl": {}}, "the ttl of a pause is 0s; give one from 1s to 1d"),
+        ({"paused": False, "ttl": {"seconds": 60}}, "a resume has no ttl; give one to a pause"),
+    ],
+)
+def test_a_ttl_out_of_range_is_refused(harness: AdminHarness, request_: dict[str, Any], error: str) -> None:
+    """Nothing is paused."""
+
+    def call(request: admin.SetPausedRequest) -> list[admin.Rollout]:
+        return list(harness.stub.SetPaused(request))
+
+    assert _fails(call, admin.SetPausedRequest(**request_)) == (grpc.StatusCode.INVALID_ARGUMENT, error)
+    assert not harness.pauses.is_paused(EngineKey("", "0"))
+
+
 def test_a_pause_of_one_engine_does_not_wait_for_the_front_end_of_two(harness: AdminHarness) -> None:
     """The front end serves the other one, and stays active."""
     harness.heeding = False

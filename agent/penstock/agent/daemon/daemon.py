@@ -114,7 +114,12 @@ class Daemon:
         exemplars, metrics = Exemplars(), self._measure(directory, journal, checkpoint, policies)
         self._exporter = self._start_export(journal, policies, exemplars, metrics.export.observe)
         self._gatherer = Gatherer(
-            aggregator, registry.sources, exemplars, metrics, wanted=policies.feed.wanted
+            aggregator,
+            registry.sources,
+            exemplars,
+            metrics,
+            wanted=policies.feed.wanted,
+            pause_ends=policies.stored.pauses.ends_unix_nano,
         )
 
         known = aggregator.known()
@@ -151,6 +156,15 @@ class Daemon:
             )
         )
         feed_service = PolicyFeedService(policies.feed, metrics.count_refused)
+        ending = asyncio.ensure_future(
+            stored.pauses.keep_ending(
+                lambda: {
+                    *(view.key for view in registry.engines()),
+                    *(subscriber.target.key for subscriber in feed.subscribers()),
+                }
+            )
+        )
+        self._parts.callback(ending.cancel)
         engines = await self._serve_engines(ingest, policies.feed, feed_service)
         retiring = asyncio.ensure_future(retirement.keep_retiring())
         self._parts.callback(retiring.cancel)

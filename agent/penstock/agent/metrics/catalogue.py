@@ -374,6 +374,11 @@ ENGINE_PAUSED: Final = Metric(
     MetricKind.GAUGE,
     "1 while every connected process of the engine reports that agentctl pause holds: its hooks are passive.",
 )
+PAUSE_EXPIRY: Final = Metric(
+    "penstock_engine_pause_expiry_timestamp_seconds",
+    MetricKind.GAUGE,
+    "When the pause that is ordered for the engine ends by itself; absent without a pause, or without an end.",
+)
 HOOK_INSTALLED: Final = Metric(
     "penstock_hook_installed",
     MetricKind.GAUGE,
