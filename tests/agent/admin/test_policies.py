@@ -318,8 +318,8 @@ def test_a_pause_for_a_time_says_who_why_and_until_when(harness: AdminHarness) -
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        ({"paused": True, "ttl": {"seconds": 90_000}}, "the ttl of a pause is 1d1h; give one from 1s to 1d"),
-        ({"paused": True, "ttl": {}}, "the ttl of a pause is 0s; give one from 1s to 1d"),
+        ({"paused": True, "ttl": {"seconds": 90_000}}, "the ttl of a pause is 25h; give one from 1s to 24h"),
+        ({"paused": True, "ttl": {}}, "the ttl of a pause is 0s; give one from 1s to 24h"),
         ({"paused": False, "ttl": {"seconds": 60}}, "a resume has no ttl; give one to a pause"),
     ],
 )

@@ -295,7 +295,9 @@ def test_a_pause_for_a_time(harness: AdminHarness, agentctl: Agentctl) -> None:
     assert re.search(r" paused, ends in (29|30)m ", agentctl("get", "engines").stdout)
     for command in (("describe", "engine", "0"), ("doctor",)):
         assert re.search(r"s ago by \S+@\S+, ends in (29|30)m: INC-1", agentctl(*command).stdout)
-    assert agentctl("pause", "--ttl", "2d").exit_code == 1
+    too_long = agentctl("pause", "--ttl", "2d")
+    assert too_long.exit_code
+    assert "the ttl of a pause is" in too_long.stderr
 
 
 def test_a_pause_with_a_refused_policy(agentctl: Agentctl, harness: AdminHarness) -> None:
