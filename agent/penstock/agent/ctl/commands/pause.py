@@ -109,6 +109,9 @@ def _say_end(rollout: admin.Rollout, now: float) -> None:
     """Print when the pause ends, engine by engine where they differ."""
     ends: dict[str, list[str]] = {}
     for engine in rollout.engines:
+        if not engine.HasField("pause"):
+            # It has ended meanwhile.
+            continue
         ends.setdefault(words.pause_end(engine.pause, now), []).append(words.engine(engine.key))
     for end, engines in ends.items():
         which = "the pause" if len(ends) == 1 else f"the pause of {', '.join(engines)}"
