@@ -14,7 +14,7 @@ from tests.support.prometheus.server import promtool
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCRAPER = {"job", "instance", "namespace"}
+SCRAPER = {"job", "instance", "namespace", "cluster"}
 LABELS = {
     name: {*metric.all_labels, *SCRAPER, *({"le"} if name.endswith("_bucket") else ())}
     for metric in METRICS
