@@ -297,7 +297,7 @@ def test_an_item_that_was_evicted_meanwhile(ec: ZmqBench, senders: ThreadPoolExe
 
 @pytest.mark.parametrize("served", [ASYNC_FORK_TP2], indirect=True, ids=["async-fork-tp2"])
 def test_a_request_without_media(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
-    """It fails with an error that can be retried, and nobody else does; with its media it is answered.
+    """It alone fails, with a retryable error; with its media it is answered.
 
     What the encoder has does not help: vLLM's requests of tokens do not say which places of a picture are embeddings, so
     for this model they ask for another number of rows (docs/upstream.md).

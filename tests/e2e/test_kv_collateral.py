@@ -137,7 +137,7 @@ def test_dead_peers_in_front_of_a_healthy_one(kv: Bench, spare: Spare) -> None:
 
 
 def test_two_healthy_peers(kv: Bench, spare: Spare) -> None:
-    """With two prefill servers and no fault the same policy blames nobody."""
+    """With two prefill servers and no fault the same policy blames no peer."""
     kv.enforce(**GUARDED)
     before = _cut_off(kv)
     requests = [kv.prefilled(server=server) for server in (kv.stack.prefill, spare.server()) * 2]

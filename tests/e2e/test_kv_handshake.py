@@ -1,4 +1,4 @@
-"""Handshakes that fail for real: nobody there, somebody silent, an engine that does not fit, gibberish."""
+"""Handshakes that fail for real: no listener, a silent one, an incompatible engine, garbage."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def _fails(kv: Bench, request: Prefilled, error_type: c.ErrorType) -> TransferFa
 
 
 def test_a_closed_port_is_refused(kv: Bench) -> None:
-    """A port where nobody listens: refused, although ZeroMQ itself only notices that nothing comes."""
+    """A port without a listener: refused, although ZeroMQ itself only sees a timeout."""
     _fails(kv, kv.misled(), c.ERROR_TYPE_REFUSED)
 
 
 def test_a_stopped_peer_times_out(kv: Bench, spare: Spare) -> None:
-    """SIGSTOP: the kernel takes the connection, nobody answers."""
+    """SIGSTOP: the kernel accepts the connection, the process does not answer."""
     server = spare.server()
     request = kv.misled(port=server.side_channel_port)
     with stopped(server):

@@ -1,4 +1,4 @@
-"""Leases on the prefill side that nobody reads in time, and a reader that comes too late."""
+"""Leases on the prefill side that expire unread, and a reader that comes too late."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def test_a_lease_expires_and_a_late_read_is_told(kv: Bench, spare: Spare) -> None:
-    """Blocks that nobody fetched are let go (expired); who reads them all the same may get another's (late_read)."""
+    """Unread blocks are freed (expired); a later read may get another request's (late_read)."""
     request = kv.prefilled(server=spare.server())
     unread = request.remote_request_id
 

@@ -50,7 +50,7 @@ def _follows_rightly(kv: Bench, request: Prefilled) -> None:
 
 
 def test_one_rank_fails_while_the_other_does_not(kv: Bench) -> None:
-    """Each rank draws for itself: whatever fails, tokens are right and nobody is decided about twice."""
+    """Each rank draws for itself: whatever fails, tokens are right and each request is decided once."""
     kv.enforce(kvLoadFailure={"action": "recompute"})
 
     def half_failed() -> Prefilled | None:

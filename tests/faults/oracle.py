@@ -64,7 +64,7 @@ class Oracle:
 
     Attributes:
         stored: how often each id of a producer is in the log.
-        others: entries in the log that are nobody's whose ledger we have, those of the agent left out.
+        others: entries in the log of sources without a ledger, except the agent's.
         lost: entries that the log says were given up, by source.
 
     """

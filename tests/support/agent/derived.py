@@ -48,9 +48,9 @@ class Told:
                 self._naming[request_id].append(each)
         self.spans = self._spans()
         self.sentences = [text for story in self._stories() for text in request_sentences(story)]
-        self.fold = Aggregator()
+        self.aggregator = Aggregator()
         for each, batch in zip(logged, self._batches, strict=True):
-            self.fold.apply(sources[each.epoch], BatchColumns(batch))
+            self.aggregator.apply(sources[each.epoch], BatchColumns(batch))
 
     @classmethod
     def of_journal(cls, path: Path) -> Told:
@@ -64,7 +64,7 @@ class Told:
         check_spans(self.spans)
         check_sentences(self.sentences)
         events = [event for batch in self._batches for event in batch.events]
-        check_counts(self.fold, events)
+        check_counts(self.aggregator, events)
         assert all(map(event_words, events))
         return self
 

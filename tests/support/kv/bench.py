@@ -32,7 +32,7 @@ TOKENS = 12
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A prompt that a prefill server has computed, and what decode is told about it.
+    """A prompt that a prefill server has computed, and decode's parameters about it.
 
     Attributes:
         name: the client's name for the request; part of vLLM's internal id of it.

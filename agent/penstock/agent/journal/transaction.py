@@ -119,8 +119,8 @@ class Transaction:
         self._waits.drop_source(signed(epoch))
         self._database.execute("DELETE FROM open_deferrals WHERE epoch = ?", (signed(epoch),))
 
-    def save_fold(self, batch_id: int, blob: bytes) -> None:
-        """Replace the saved fold."""
+    def save_metrics_state(self, batch_id: int, blob: bytes) -> None:
+        """Replace the saved state of the metrics."""
         self._database.execute("INSERT OR REPLACE INTO folds VALUES ('metrics', ?, ?)", (batch_id, blob))
 
     def save_cursor(self, name: str, low: int, exported: int) -> None:
