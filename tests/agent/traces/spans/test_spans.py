@@ -12,7 +12,7 @@ from penstock.agent.traces.spans.standalone_spans import standalone_spans
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2, events_pb2
 
-from tests.support.agent.batches import PEER, TIME, deferral_start, event, transfer_failure
+from tests.support.agent.batches import PEER, TIME, deferral_end, deferral_start, event, transfer_failure
 from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
@@ -278,6 +278,19 @@ def test_a_deferral_that_ended_is_one_span():
     story = decode_story()
     story[0] = (DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS + 321))
     assert only(spans_of(story), semconv.DEFERRAL).attributes[semconv.ENDING] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("began", "waited"), [(0, None), (TIME + 25 * MS, 0.02), (TIME + 4 * MS, 0.0), (TIME + 80 * MS, None)]
+)
+def test_how_long_a_deferral_waited_for_its_transfer(began, waited):
+    """One that was under way before has no wait for its start; one that never began, or began afterwards, does not tell it."""
+    end = deferral_end(
+        DECODE, start_ns=TIME + 5 * MS, time_ns=TIME + 60 * MS, transfer_start_time_unix_nano=began
+    )
+    story = [(DECODE_CORE, end), (DECODE_CORE, closed_decode())]
+    told = only(spans_of(story), semconv.DEFERRAL).attributes
+    assert told.get(semconv.START_WAIT_SECONDS) == waited
 
 
 def test_a_push_is_a_load_as_its_sender_sees_it():
