@@ -72,4 +72,4 @@ async def _follow(
         pausing=pausing,
     )
     async for progress in steps:
-        yield rollout_message(agent.store.generation, progress)
+        yield rollout_message(agent.store.generation, progress, agent.policies.now)

@@ -23,6 +23,7 @@ from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.agent.model import PolicySource
     from penstock.agent.policy.distribution.effective_policies import PolicySchedule
     from penstock.agent.policy.orders import FaultDrill, OrderStore, Pauses, QuarantineOrder
     from penstock.agent.policy.store import Clock, Store
@@ -96,9 +97,13 @@ class PolicyFeed:
         subscriber = self._subscribers.get(key)
         return subscriber.wanted.hash_at(self._clock()) if subscriber is not None else None
 
+    def policies(self, subscriber: Subscriber, hash_: str) -> tuple[PolicySource, ...]:
+        """Return the policies behind a hash that is, or should be, in force in an engine now."""
+        return self._store.sources(hash_, subscriber.target, int(self._clock() * 1e9))
+
     def policy_names(self, subscriber: Subscriber, hash_: str) -> str:
-        """Return the policies behind a hash that is in force in an engine now, for its log line; empty for none."""
-        return policy_names(self._store.sources(hash_, subscriber.target, int(self._clock() * 1e9)), hash_)
+        """Return those policies for a log line; empty without a hash."""
+        return policy_names(self.policies(subscriber, hash_), hash_)
 
     def close(self) -> None:
         """End all streams; the engines keep their policy and reconnect."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.parsing import Target
 
 if TYPE_CHECKING:
-    from penstock.agent.model import PolicySource, Source
+    from penstock.agent.model import EngineKey, PolicySource, Source
     from penstock.agent.policy.distribution.feed import PolicyFeed
     from penstock.agent.policy.store import Store
 
@@ -19,6 +19,13 @@ class PolicySources:
         """Read *store*; *feed* has the labels of the engines."""
         self._store = store
         self._feed = feed
+
+    def now(self, key: EngineKey, hash_: str) -> tuple[PolicySource, ...]:
+        """Return the policies behind *hash_*, which is or should be in force in engine *key* now."""
+        subscriber = self._feed.subscriber(key)
+        if not hash_ or subscriber is None:
+            return ()
+        return self._feed.policies(subscriber, hash_)
 
     def __call__(self, source: Source, hash_: str, unix_nano: int) -> tuple[PolicySource, ...]:
         """Return the policies behind *hash_* in the engine of *source* at that time; empty if they are not known."""

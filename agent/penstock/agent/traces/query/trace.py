@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.search import find_request_traces
-from penstock.agent.traces.spans import RequestFacts, request_spans, semconv, standalone_spans
+from penstock.agent.traces.spans import (
+    RequestFacts,
+    no_policies,
+    request_spans,
+    semconv,
+    standalone_spans,
+    with_policy_names,
+)
 from penstock.agent.traces.spans.sdk_spans import service_name
 from penstock.proto.v1 import admin_pb2, common_pb2
 
@@ -15,11 +22,13 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Reader
     from penstock.agent.traces.query.search import RequestTrace
-    from penstock.agent.traces.spans import AttributeValue, RequestIdentity, Span
+    from penstock.agent.traces.spans import AttributeValue, PolicyLookup, RequestIdentity, Span
 
 
-def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
+def get_trace(reader: Reader, request_id: str, policies: PolicyLookup = no_policies) -> admin_pb2.Trace:
     """Return the spans of a request and of its counterpart on the other engine, as far as this pod knows them.
+
+    *policies* names those that decided.
 
     Handshakes have traces of their own; those that the request waited for are among the spans.
 
@@ -37,7 +46,7 @@ def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
     spans += sorted(handshakes.values(), key=lambda span: span.start_unix_nano)
     return admin_pb2.Trace(
         trace_id=requests[0].trace_id,
-        spans=[_span(span) for span in spans],
+        spans=[_span(with_policy_names(span, policies)) for span in spans],
         unreadable_batches=reader.unreadable,
     )
 
