@@ -132,8 +132,7 @@ class JournalTail:
             self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
             # A call may take as long as its time-out: what waits shows from its beginning.
             self._on_progress(self)
-            named = [self._named(span) for span in spans]
-            if named and not self._delivery.deliver(named, lambda: self._on_progress(self)):
+            if spans and not self._delivery.deliver(self._named(spans), lambda: self._on_progress(self)):
                 return False
             self.oldest_unexported_unix_nano = 0
             self.sampled_out += sum(item.sampled_out for item in chunk)
@@ -144,12 +143,12 @@ class JournalTail:
         self._move_cursor(())
         return True
 
-    def _named(self, span: Span) -> Span:
+    def _named(self, spans: list[Span]) -> list[Span]:
         try:
-            return with_policy_names(span, self._policies)
+            return with_policy_names(spans, self._policies)
         except Exception as error:  # noqa: BLE001  (a name is not worth a span)
-            _log.error("a span goes out without the name of its policy", exc_info=error)
-            return span
+            _log.error("spans go out without the names of their policies", exc_info=error)
+            return spans
 
     def _move_cursor(self, unsent: Collection[Finished]) -> None:
         self.exported = max(self.exported, min(self._delivered, self._assembler.settled))

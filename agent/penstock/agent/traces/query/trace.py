@@ -46,7 +46,7 @@ def get_trace(reader: Reader, request_id: str, policies: PolicyLookup = no_polic
     spans += sorted(handshakes.values(), key=lambda span: span.start_unix_nano)
     return admin_pb2.Trace(
         trace_id=requests[0].trace_id,
-        spans=[_span(with_policy_names(span, policies)) for span in spans],
+        spans=[_span(span) for span in with_policy_names(spans, policies)],
         unreadable_batches=reader.unreadable,
     )
 

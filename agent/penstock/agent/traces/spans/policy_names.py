@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.agent.model import PolicySource, Source
 from penstock.agent.traces.spans import semconv
 from penstock.agent.traces.spans.attributes import enum_word, present
+from penstock.agent.traces.spans.model import EventEntry
 from penstock.proto.v1.common_pb2 import Channel, DecidedBy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.agent.traces.spans.model import AttributeValue, Span
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
@@ -38,13 +41,27 @@ def deciding_policies(outcome: LoadOutcome, sources: Sequence[PolicySource]) -> 
     return _deciding(enum_word(DecidedBy, outcome.decided_by), channel, sources)
 
 
-def with_policy_names(span: Span, lookup: PolicyLookup) -> Span:
-    """Return *span* with the name, generation and author of the policy whose hash it has, if it is known.
+def with_policy_names(spans: Sequence[Span], lookup: PolicyLookup) -> list[Span]:
+    """Return *spans*, those with a policy's hash with its name, generation and author, if they are known.
 
-    Where several were merged and none of them alone decided, with their names only.
+    Where several policies were merged and none of them alone decided, with their names only. *spans* has all spans of a
+    request: one of them has the outcome, whose time counts.
     """
+    decided: dict[tuple[str, str], int] = {}
+    for span in spans:
+        for entry in span.entries:
+            if isinstance(entry, EventEntry) and entry.event.HasField("load_outcome"):
+                key = (span.request_id, entry.event.load_outcome.policy_hash)
+                decided.setdefault(key, entry.event.time_unix_nano)
+    return [_named(span, decided, lookup) for span in spans]
+
+
+def _named(span: Span, decided: Mapping[tuple[str, str], int], lookup: PolicyLookup) -> Span:
     attributes = span.attributes
-    sources = lookup(span.source, str(attributes.get(semconv.POLICY_HASH, "")), span.end_unix_nano)
+    hash_ = str(attributes.get(semconv.POLICY_HASH, ""))
+    if not hash_:
+        return span
+    sources = lookup(span.source, hash_, decided.get((span.request_id, hash_), span.end_unix_nano))
     if span.name != semconv.POLICY_APPLY:
         decided_by, channel = (
             str(attributes.get(name, "")) for name in (semconv.DECIDED_BY, semconv.CHANNEL)
