@@ -243,7 +243,7 @@ def test_questions_take_turns(harness: AdminHarness, monkeypatch: pytest.MonkeyP
     """Two at a time read the log, whoever asks; how the agent is can be asked at any time."""
     reading, release = threading.Semaphore(0), threading.Event()
 
-    def explain(_reader: Reader, request_id: str) -> admin.Explanation:
+    def explain(_reader: Reader, request_id: str, _policies: object) -> admin.Explanation:
         reading.release()
         assert release.wait(60)
         return admin.Explanation(request_id=request_id)
