@@ -121,7 +121,7 @@ class AnswerLog:
     def __init__(self, name: Callable[[Subscriber, str], str]) -> None:
         """Log with the policies that *name* gives for an engine and the hash that it acknowledged."""
         self._name = name
-        self._engines: dict[tuple[str, str, bool], dict[str, None]] = {}
+        self._engines: dict[tuple[str, bool], dict[str, Subscriber]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, subscriber: Subscriber) -> None:
@@ -129,8 +129,7 @@ class AnswerLog:
         answer = subscriber.answer
         if answer is None or answer.error:
             return
-        name = self._name(subscriber, answer.hash)
-        self._engines.setdefault((name, answer.hash, answer.paused), {})[str(subscriber.target.key)] = None
+        self._engines.setdefault((answer.hash, answer.paused), {})[str(subscriber.target.key)] = subscriber
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(ANSWER_LOG_SECONDS, self.flush)
 
@@ -140,8 +139,12 @@ class AnswerLog:
             self._timer.cancel()
             self._timer = None
         engines, self._engines = self._engines, {}
-        for (name, hash_, paused), keys in engines.items():
-            names = list(keys)
+        # Different policies may come to the same.
+        named: dict[tuple[str, str, bool], list[str]] = {}
+        for (hash_, paused), subscribers in engines.items():
+            for key, subscriber in subscribers.items():
+                named.setdefault((self._name(subscriber, hash_), hash_, paused), []).append(key)
+        for (name, hash_, paused), names in named.items():
             more = {"more": len(names) - _MAX_ENGINES_NAMED} if len(names) > _MAX_ENGINES_NAMED else {}
             what = "pause acknowledged; the policy is held back" if paused else "policy acknowledged"
             shown = names[:_MAX_ENGINES_NAMED]
