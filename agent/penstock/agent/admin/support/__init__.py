@@ -12,6 +12,7 @@ from penstock.agent.admin.support.messages import (
     MAX_UINT32,
     clamp_unsigned,
     key_message,
+    pause_message,
     rollout_message,
     timestamp_message,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "last_loads",
     "messages",
     "new_order_id",
+    "pause_message",
     "peer_summaries",
     "policy_states",
     "policy_warnings",
