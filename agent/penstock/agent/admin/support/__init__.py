@@ -21,7 +21,14 @@ from penstock.agent.admin.support.order_fields import (
     new_order_id,
     timedelta_of,
 )
-from penstock.agent.admin.support.peers import PEER_METRICS, PeerKey, last_failures, peer_summaries
+from penstock.agent.admin.support.peer_conditions import describe_present
+from penstock.agent.admin.support.peers import (
+    PEER_METRICS,
+    PeerKey,
+    clock_offsets,
+    last_failures,
+    peer_summaries,
+)
 from penstock.agent.admin.support.policy_impact import (
     MergedPolicies,
     check_confirmed,
@@ -61,7 +68,9 @@ __all__ = [
     "checked_peer",
     "checked_ttl",
     "clamp_unsigned",
+    "clock_offsets",
     "deferred_requests",
+    "describe_present",
     "engine_changes",
     "engine_counters",
     "engine_key_of",
