@@ -222,10 +222,21 @@ def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> li
 def _wanted(scan: EventScan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
     for found in scan:
         if wanted.matches(found.event, found.source):
-            yield admin.LoggedEvent(
+            logged = admin.LoggedEvent(
                 batch=found.logged.id,
                 index=found.position,
                 key=messages.key_message(found.source.key),
                 process=found.source.process,
                 event=found.event,
             )
+            _add_duration(logged.event)
+            yield logged
+
+
+def _add_duration(event: Event) -> None:
+    """Set the duration of a deferral that has ended, unless its engine did or its start is not known."""
+    if not event.HasField("deferral_end"):
+        return
+    body = event.deferral_end
+    if body.start_time_unix_nano and not body.HasField("duration_nano"):
+        body.duration_nano = max(0, event.time_unix_nano - body.start_time_unix_nano)

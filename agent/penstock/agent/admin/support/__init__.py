@@ -35,7 +35,9 @@ from penstock.agent.admin.support.policy_impact import (
     engine_changes,
     policy_warnings,
 )
+from penstock.agent.admin.support.request_durations import DEFAULT_SLOW, ORDERS, add_durations
 from penstock.agent.admin.support.retirement import Retirement
+from penstock.agent.admin.support.slow_requests import slowest_requests
 from penstock.agent.admin.support.targets import (
     PolicyStates,
     check_engine_names,
@@ -52,8 +54,10 @@ from penstock.agent.admin.support.targets import (
 )
 
 __all__ = [
+    "DEFAULT_SLOW",
     "ENGINE_METRICS",
     "MAX_UINT32",
+    "ORDERS",
     "PEER_METRICS",
     "AgentContext",
     "EventScan",
@@ -62,6 +66,7 @@ __all__ = [
     "PeerKey",
     "PolicyStates",
     "Retirement",
+    "add_durations",
     "author_and_reason",
     "check_confirmed",
     "check_engine_names",
@@ -87,6 +92,7 @@ __all__ = [
     "selected_targets",
     "selected_views",
     "selection_of",
+    "slowest_requests",
     "source_target",
     "subscribed_engines",
     "targets_by_key",
