@@ -17,7 +17,9 @@ T = TypeVar("T")
 
 # Styles of a piece of a line.
 PLAIN, HEAD, BAD, WARN, DIM = "", "head", "bad", "warn", "dim"
-_CONDITIONS = {number: BAD if colour == "red" else WARN for number, colour in latency.COLOURS.items()}
+_CONDITIONS: dict[int, str] = {
+    number: BAD if colour == "red" else WARN for number, colour in latency.COLOURS.items()
+}
 _GAP = "  "
 _LEAST_ROWS = 3
 _SLOW = 5.0

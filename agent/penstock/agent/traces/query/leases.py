@@ -36,7 +36,7 @@ _BYTES = 8 << 20
 class UsualLease(NamedTuple):
     """The newest leases of an engine that were read: how many, and the median of their durations, nanoseconds."""
 
-    count: int
+    number: int
     median_nano: int
 
 
@@ -66,7 +66,7 @@ def usual_lease(reader: Reader, key: EngineKey, without: str) -> UsualLease:
 
 def is_unusual(held: int, usual: UsualLease) -> bool:
     """Return whether a lease that was held for *held* nanoseconds is longer than usual."""
-    return held >= LONG_NANO and (usual.count < LEAST_LEASES or held > UNUSUAL_TIMES * usual.median_nano)
+    return held >= LONG_NANO and (usual.number < LEAST_LEASES or held > UNUSUAL_TIMES * usual.median_nano)
 
 
 def unusual_lease(reader: Reader, request: RequestTrace) -> UsualLease | None:
@@ -91,9 +91,9 @@ def lease_clauses(facts: RequestFacts, usual: UsualLease | None) -> Iterator[str
 
 
 def _compared(usual: UsualLease) -> str:
-    if usual.count < LEAST_LEASES:
+    if usual.number < LEAST_LEASES:
         return "unusually long; its engine has too few other leases to compare with"
-    return f"unusually long, the median of this engine's newest {usual.count:,} leases is {duration(usual.median_nano)}"
+    return f"unusually long, the median of this engine's newest {usual.number:,} leases is {duration(usual.median_nano)}"
 
 
 def held_words(lease: Event) -> str:
