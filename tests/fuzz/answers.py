@@ -116,7 +116,7 @@ class Answers:
             )
         )
         unix_nano = int(self._now * 1e9)
-        describe_present(peers.peers, fold.peer_windows, lambda _key: unix_nano)
+        describe_present(peers.peers, aggregator.peer_windows, lambda _key: unix_nano)
         deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100, unix_nano)
         shown(engines, rows.engines(engines.engines, self._now))
         shown(peers, rows.peers(peers.peers, self._now))

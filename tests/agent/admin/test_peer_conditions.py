@@ -68,7 +68,7 @@ def _peer(
         # Without an hour to compare with.
         (_peer(), _windows((3, 6.6, 6.6), DurationWindow()), _SLOW, "p50 of waits 6.6 s in the last minute, no hour before to compare with"),
         (_peer(), _windows((3, 0.9, 0.9), DurationWindow(5, 0.1, 0.1)), _OK, ""),
-        (_peer(status={"peer": {"address": "p"}, "quarantine": 2}), None, _QUARANTINED, "quarantined or probing"),
+        (_peer(status={"peer": {"address": "p"}, "quarantine": 2}), None, _QUARANTINED, ""),
         (_peer(status={"peer": {"address": "p"}, "quarantine": 1}), None, _OK, ""),
     ],
 )  # fmt: skip

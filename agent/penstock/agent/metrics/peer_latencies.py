@@ -30,7 +30,7 @@ MAX_PEERS: Final = 1000
 _AHEAD_NANO: Final = 5 * 60 * NANOS
 _MINUTE: Final = 60 * NANOS
 # Durations of a batch that are looked at; the hot path takes in 500,000 entries a second.
-_SAMPLE: Final = 32
+_SAMPLE: Final = 16
 _LONG_NANO: Final = NANOS
 
 # A peer, or its place in a batch's table of strings.
@@ -166,7 +166,7 @@ class Durations(NamedTuple, Generic[_P]):
 def counted(columns: Durations[_P], first: int, latest: int) -> dict[tuple[_P, int], dict[int, int]]:
     """Return how many durations there are in each bucket, by peer and finest slot of time.
 
-    Of more than 32 every n-th counts n-fold, beginning at *first* (modulo n): a batch that full has many alike. Those
+    Of more than 16 every n-th counts n-fold, beginning at *first* (modulo n): a batch that full has many alike. Those
     of a second and more all count. Left out: durations that are not known (0) or lead below 1970, and ends after
     *latest*.
     """

@@ -91,7 +91,7 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     now, ahead = int(agent.clock() * 1e9), clock_offsets(views)
     # Sums of many windows take longer than the loop may stand still.
     shown = await asyncio.to_thread(
-        describe_present, shown, agent.fold.peer_windows, lambda key: now + ahead.get(key, 0)
+        describe_present, shown, agent.aggregator.peer_windows, lambda key: now + ahead.get(key, 0)
     )
     return admin.ListPeersResponse(peers=shown, left_out=len(peers) - len(shown))
 

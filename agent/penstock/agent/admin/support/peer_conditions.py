@@ -33,7 +33,7 @@ class Condition(NamedTuple):
 
     Attributes:
         severity: orders peers of one condition, the worst highest.
-        reason: in words; empty for OK.
+        reason: in words; empty for OK and QUARANTINED, which the status explains.
 
     """
 
@@ -84,7 +84,7 @@ def peer_condition(peer: admin.PeerSummary, windows: PeerWindows | None, now: in
     if slow is not None:
         return slow
     if peer.status.quarantine > QUARANTINE_STATE_CLOSED:
-        return Condition(admin.PEER_CONDITION_QUARANTINED, 0, "quarantined or probing")
+        return Condition(admin.PEER_CONDITION_QUARANTINED)
     return Condition(admin.PEER_CONDITION_OK)
 
 
