@@ -10,7 +10,7 @@ import click
 from penstock.agent.ctl.commands.engine_document import document, effective_policy, find_engine
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
-from penstock.agent.ctl.render import rows, say
+from penstock.agent.ctl.render import latency, rows, say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.field_diff import flat_values
 from penstock.agent.ctl.render.output import say_document
@@ -175,6 +175,8 @@ def _peer(peer: admin.PeerSummary, now: float) -> str:
         text += f"; {rows.failure_words(peer)}"
     if peer.HasField("last_failure"):
         text += f", last {words.ago_of(peer.last_failure, now)}"
+    if peer.condition_reason:
+        text += f"; {latency.styled_condition(peer)}: {peer.condition_reason}"
     if peer.status.quarantine > events.QUARANTINE_STATE_CLOSED:
         text += f"; {words.style(rows.quarantine_words(peer.status), 'red')}"
     return text
