@@ -114,7 +114,7 @@ def test_policies_are_named(item: Any, policies: Any, previous: Any, words: str)
                 "(observed: given up, deferral.maxStartWait: it took 3 s, 1 s are allowed)"
             ),
         ),
-        (_rehearsed(failed_load()), "kv handshake/refused: connection refused [rehearsal]"),
+        (_rehearsed(failed_load()), "kv handshake/refused: connection refused [drill]"),
         (
             _rehearsed(
                 event(
@@ -125,7 +125,7 @@ def test_policies_are_named(item: Any, policies: Any, previous: Any, words: str)
                     reason="failures",
                 )
             ),
-            "ok → quarantined (failures) [rehearsal]",
+            "ok → quarantined (failures) [drill]",
         ),
         (
             event(

@@ -109,7 +109,9 @@ class Daemon:
         policies = await self._distribute(stored, owners)
         registry = _registry(log)
         exemplars, metrics = Exemplars(), self._measure(directory, log, policies)
-        self._exporter = self._start_export(log.journal, policies, exemplars, metrics.export.observe)
+        self._exporter = self._start_export(
+            log.journal, registry, policies, exemplars, metrics.export.observe
+        )
         self._gatherer = Gatherer(
             log.aggregator,
             registry.sources,
@@ -255,7 +257,12 @@ class Daemon:
         )
 
     def _start_export(
-        self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]
+        self,
+        journal: Journal,
+        registry: Registry,
+        policies: _Policies,
+        exemplars: Exemplars,
+        observe: Callable[[float], None],
     ) -> TraceExporter:
         exporter = TraceExporter(
             journal,
@@ -264,6 +271,7 @@ class Daemon:
             observe=observe,
             sample_ratio=SampleRatios(policies.stored.store, policies.feed),
             policies=PolicySources(policies.stored.store, policies.feed),
+            described=registry.roles.described,
         )
         exporter.start()
         self._parts.push_async_callback(

@@ -142,7 +142,10 @@ async def watch_events(
 
 async def get_trace_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Trace:
     """Return the spans of one request."""
-    return await read_in_turn(agent, lambda reader: get_trace(reader, request.request_id, agent.policies))
+    return await read_in_turn(
+        agent,
+        lambda reader: get_trace(reader, request.request_id, agent.registry.roles.described, agent.policies),
+    )
 
 
 async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Explanation:

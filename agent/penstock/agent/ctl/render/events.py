@@ -41,7 +41,7 @@ def event_words(
         case kind:
             found = _WORDS[kind](getattr(event, kind))
     text = words.one_line(found, longest)
-    return f"{text} [rehearsal]" if event.rehearsal else text
+    return f"{text} [drill]" if event.rehearsal else text
 
 
 def _body(event: events.Event) -> Any:

@@ -54,6 +54,7 @@ class TraceExporter:
         observe: called on the thread with the seconds of each call to the backend.
         sample_ratio: ``traceSampleRatio`` of a source's engine.
         policies: names the policies behind a span's hash.
+        described: returns a source with the role of its engine; called on the thread.
         limits: bounds of the assembling.
 
     Raises:
@@ -70,6 +71,7 @@ class TraceExporter:
         observe: Callable[[float], None] = lambda _seconds: None,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
         policies: PolicyLookup = no_policies,
+        described: Callable[[Source], Source] = lambda source: source,
         limits: AssemblyLimits | None = None,
     ) -> None:
         self._journal = journal
@@ -84,9 +86,12 @@ class TraceExporter:
             # Imported here: an agent without an endpoint needs nothing of OpenTelemetry's SDK.
             from penstock.agent.traces.export.delivery import Delivery  # noqa: PLC0415
             from penstock.agent.traces.export.otlp_client import OtlpClient  # noqa: PLC0415
+            from penstock.agent.traces.spans.sdk_spans import SpanConverter  # noqa: PLC0415
 
             self._backend = OtlpClient(settings)
-            self._delivery = Delivery(self._backend, self._stopping, on_exported, observe)
+            self._delivery = Delivery(
+                self._backend, self._stopping, on_exported, observe, SpanConverter(described)
+            )
         self._saved: tuple[int, int] | None = None
         self._status = ExportStatus(endpoint=settings.shown_endpoint)
         self._thread = threading.Thread(target=self._run, name="penstock-traces", daemon=True)
