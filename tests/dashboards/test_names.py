@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from penstock.agent.metrics.catalogue import METRICS
+from prometheus_client import ProcessCollector
 
 from tests.support.prometheus.promql import groupings, metrics, selectors
 from tests.support.prometheus.server import promtool
@@ -19,6 +20,8 @@ LABELS = {
     name: {*metric.all_labels, *SCRAPER, *({"le"} if name.endswith("_bucket") else ())}
     for metric in METRICS
     for name in metric.samples
+} | {
+    sample.name: SCRAPER for family in ProcessCollector(registry=None).collect() for sample in family.samples
 }
 ALL_LABELS = set().union(*LABELS.values())
 Queries = list[tuple[str, str, str]]

@@ -70,7 +70,7 @@ def _rehearsed(item: events.Event) -> events.Event:
                 "(observed: given up, deferral.maxStartWait: it took 3 s, 1 s are allowed)"
             ),
         ),
-        (_rehearsed(failed_load()), "kv handshake/refused: connection refused [rehearsal]"),
+        (_rehearsed(failed_load()), "kv handshake/refused: connection refused [drill]"),
         (
             _rehearsed(
                 event(
@@ -81,7 +81,7 @@ def _rehearsed(item: events.Event) -> events.Event:
                     reason="failures",
                 )
             ),
-            "ok → quarantined (failures) [rehearsal]",
+            "ok → quarantined (failures) [drill]",
         ),
         (
             event(

@@ -223,7 +223,7 @@ def test_every_kind_of_event_has_its_words(filled: AdminHarness, agentctl: Agent
     )
     lines = agentctl("get", "events", "--limit", str(len(kinds))).stdout.splitlines()[1:]
     assert [line.split()[2] for line in lines] == kinds
-    assert all("[rehearsal]" in line for line in lines)
+    assert all("[drill]" in line for line in lines)
 
 
 def test_a_selector_that_fits_no_engine(filled: AdminHarness, agentctl: Agentctl) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import TransferSample, transfer_rows
-from penstock.agent.metrics.agent_collectors import AgentProcessCollector
 from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import METRICS
@@ -193,7 +192,7 @@ def golden_exposition() -> Gatherer:
         policy_files=lambda: files,
         exporting=lambda: ExportStatus("http://collector:4317", "", 1, 2, 3, TIME - MINUTE, 70, 1, 5),
         build=dict.fromkeys(BUILD, "1.2.3"),
-        runtime=lambda registry: registry.register(AgentProcessCollector(FixedProcess())),
+        runtime=lambda registry: registry.register(FixedProcess()),
     )
     agent.count_refused("invalid")
     agent.commit.observe(0.0008)
@@ -239,6 +238,8 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
         "penstock_label_sets_folded_total",
         "penstock_label_sets_evicted_total",
         "penstock_agent_label_sets_hidden",
+        # nothing is paused
+        "penstock_engine_pause_expiry_timestamp_seconds",
         # there is no state directory here
         "penstock_agent_degraded",
         "penstock_agent_databases_restored_total",
@@ -352,13 +353,14 @@ def test_a_part_that_fails_does_not_take_the_others_along() -> None:
 
 
 def test_the_process_and_the_interpreter() -> None:
-    """prometheus_client's collectors are there by their standard names, the process by the catalogue's as well."""
+    """prometheus_client's collectors are there by their standard names, and by no other."""
     for accept in ("", OPENMETRICS):
         body = exposition(Aggregator()).render(accept)[0].decode()
-        for name in ("process_resident_memory_bytes", "python_gc_collections_total{", "python_info{"):
+        for name in ("python_gc_collections_total{", "python_info{"):
             assert f"\n{name}" in body
-        for name in ("resident_memory_bytes", "open_fds", "cpu_seconds_total", "start_timestamp_seconds"):
-            assert f"\npenstock_agent_{name} " in body
+        for name in ("resident_memory_bytes", "open_fds", "cpu_seconds_total", "start_time_seconds"):
+            assert f"\nprocess_{name} " in body
+            assert f"penstock_agent_{name}" not in body
         assert body.count("# EOF") == (accept == OPENMETRICS)
 
 

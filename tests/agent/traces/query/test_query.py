@@ -358,7 +358,7 @@ def pinned(*, released=False, **fields):
     [
         ([failed_load(**INCOMPATIBLE)], "(handshake, incompatible, they differ in nixl_version, block_size)"),
         ([failed_load()], "no action was reported"),
-        ([REHEARSED], f"from {PEER} in a rehearsal (handshake"),
+        ([REHEARSED], f"from {PEER} in a drill (handshake"),
         ([failed_load(attempt=2)], f"from {PEER} (attempt 2) (handshake"),
         ([NOTIFICATION], f"had a failure with {PEER} (notification, refused: gone); it ended (stop)"),
         ([outcome(DECODE)], f"did without its KV load from {PEER} (handshake, refused): 400 tokens were"),
@@ -373,7 +373,7 @@ def pinned(*, released=False, **fields):
             [outcome(DECODE, decided_by=common_pb2.DECIDED_BY_QUARANTINE)],
             f"its KV load from {PEER} (the peer is in quarantine since handshake, refused): 400 tokens were",
         ),
-        ([REHEARSED_OUTCOME], f"load from {PEER} in a rehearsal (handshake, refused): 400 tokens were"),
+        ([REHEARSED_OUTCOME], f"load from {PEER} in a drill (handshake, refused): 400 tokens were"),
         (
             [pinned()],
             f"left 26 blocks pinned because {PEER} may still write to them; they are not released yet",

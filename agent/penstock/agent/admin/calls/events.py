@@ -136,7 +136,9 @@ async def watch_events(
 
 async def get_trace_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Trace:
     """Return the spans of one request."""
-    return await read_in_turn(agent, lambda reader: get_trace(reader, request.request_id))
+    return await read_in_turn(
+        agent, lambda reader: get_trace(reader, request.request_id, agent.registry.roles.described)
+    )
 
 
 async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Explanation:

@@ -24,7 +24,7 @@ def event_words(event: events.Event, longest: int = 200) -> str:
     if kind is None:
         return "unknown kind (newer version)"
     text = words.one_line(_WORDS[kind](getattr(event, kind)), longest)
-    return f"{text} [rehearsal]" if event.rehearsal else text
+    return f"{text} [drill]" if event.rehearsal else text
 
 
 def _body(event: events.Event) -> Any:

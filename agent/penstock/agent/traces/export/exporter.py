@@ -51,6 +51,7 @@ class TraceExporter:
             entry of the log whose span was delivered. It must be quick and not raise.
         observe: called on the thread with the seconds of each call to the backend.
         sample_ratio: ``traceSampleRatio`` of a source's engine.
+        described: returns a source with the role of its engine; called on the thread.
         limits: bounds of the assembling.
 
     Raises:
@@ -66,6 +67,7 @@ class TraceExporter:
         on_exported: OnExported | None = None,
         observe: Callable[[float], None] = lambda _seconds: None,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
+        described: Callable[[Source], Source] = lambda source: source,
         limits: AssemblyLimits | None = None,
     ) -> None:
         self._journal = journal
@@ -79,9 +81,12 @@ class TraceExporter:
             # Imported here: an agent without an endpoint needs nothing of OpenTelemetry's SDK.
             from penstock.agent.traces.export.delivery import Delivery  # noqa: PLC0415
             from penstock.agent.traces.export.otlp_client import OtlpClient  # noqa: PLC0415
+            from penstock.agent.traces.spans.sdk_spans import SpanConverter  # noqa: PLC0415
 
             self._backend = OtlpClient(settings)
-            self._delivery = Delivery(self._backend, self._stopping, on_exported, observe)
+            self._delivery = Delivery(
+                self._backend, self._stopping, on_exported, observe, SpanConverter(described)
+            )
         self._saved: tuple[int, int] | None = None
         self._status = ExportStatus(endpoint=settings.shown_endpoint)
         self._thread = threading.Thread(target=self._run, name="penstock-traces", daemon=True)

@@ -99,7 +99,7 @@ def _failures(facts: RequestFacts) -> Iterator[str]:
         if (outcome.channel, max(outcome.attempt, 1)) not in told:
             yield (
                 f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
-                f"{_rehearsal([entry])} ({_why(outcome)}): {describe_action(outcome)}{_end(facts)}"
+                f"{_drill([entry])} ({_why(outcome)}): {describe_action(outcome)}{_end(facts)}"
             )
     for failure in (entry.event.transfer_failure for entry in facts.failures):
         if not ends_load(failure):
@@ -144,7 +144,7 @@ def _failed_load(facts: RequestFacts, load: Load) -> str:
     failure = load.failure
     cause = "a rank reported an error" if failure is None else _cause(failure)
     again = f" (attempt {load.attempt})" if load.attempt > 1 else ""
-    rehearsal = _rehearsal(load.failures)
+    rehearsal = _drill(load.failures)
     done = _no_action(facts) if load.outcome is None else describe_action(load.outcome)
     return (
         f"could not {_move(load)} {_peer(load.peer)}{again}{rehearsal}"
@@ -183,8 +183,8 @@ def _items(load: Load) -> str:
     return f" (item{'s' if len(items) > 1 else ''} {shown}{more})"
 
 
-def _rehearsal(entries: Iterable[EventEntry]) -> str:
-    return " in a rehearsal" if attributes.rehearsal(entries) else ""
+def _drill(entries: Iterable[EventEntry]) -> str:
+    return " in a drill" if attributes.rehearsal(entries) else ""
 
 
 def _why(outcome: LoadOutcome) -> str:

@@ -170,7 +170,7 @@ class NixlObserver(NixlFailureObserver):
     def on_notification_dropped(self, drill: Drill) -> None:
         """Emit that a drill dropped the notification of the transfer planned on this thread."""
         plan = self.context.transfer
-        text = f"rehearsal: fault drill {drill.id} drops the notification; the peer's lease will expire"
+        text = f"drill {drill.id} drops the notification; the peer's lease will expire"
         self.mark_rehearsal(plan.request_id)
         failure = failure_modes.Failure(
             c.FAILURE_MODE_NOTIFICATION, c.ERROR_TYPE_OTHER, "", "", text, rehearsal=True
