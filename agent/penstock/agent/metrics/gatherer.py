@@ -126,9 +126,9 @@ class Gatherer:
         connected, stopped = self._connected(sources)
         for key, value in connected.items():
             sheet.set(c.ENGINE_CONNECTED, key, value)
-            sheet.set(c.ENGINE_STOPPED, key, key in stopped)
             if ends := self._pause_ends(key):
                 sheet.set(c.PAUSE_EXPIRY, key, ends / NANOS)
+            sheet.set(c.ENGINE_STOPPED, key, key in stopped)
         families = sheet.families()
         hidden = [Sample((metric.name,), count) for metric, count in sheet.hidden.items()]
         expected = max(0, (self._agent.engines_expected or len(connected)) - len(stopped))
