@@ -217,7 +217,7 @@ def main() -> None:
         "--seconds", type=float, default=SECONDS, help=f"of each experiment (default: {SECONDS:g})"
     )
     options = parser.parse_args()
-    # Whoever ends us, the engines have to go too; a shell's background job would ignore SIGINT.
+    # The engines end with this process, however it ends; a shell's background job would ignore SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place, ExitStack() as parts:

@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20, help="of each recording (default: 20)")
     parser.add_argument("--keep", type=Path, help="a directory for the recordings")
     options = parser.parse_args()
-    # Whoever ends us, the engines have to go too.
+    # The engines end with this process, however it ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
         try:

@@ -276,7 +276,7 @@ def main() -> None:
         with running_agent(["--log-level=warning"]) as agent:
             asyncio.run(load(agent, result, options.rate, options.seconds))
         print(table([result.cells()]), flush=True)
-    print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end (2 or less: nobody else)")
+    print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end (2 or less: no other work)")
 
 
 if __name__ == "__main__":

@@ -32,14 +32,14 @@ _PEERS = 1_000
 _MIB = 1 << 20
 
 
-def fill(fold: Aggregator, label_sets: int) -> None:
-    """Add this number of label sets to *fold*."""
+def fill(aggregator: Aggregator, label_sets: int) -> None:
+    """Add this number of label sets to *aggregator*."""
     for number in range(label_sets // _METRICS):
         engine, peer = divmod(number, _PEERS)
         source = Source(epoch=engine + 1, key=EngineKey("", str(engine)), process="engine-core")
         address = f"10.0.{peer // 250}.{peer % 250}:5600"
         batch = add_transfers(Batch(events=[transfer_failure("r", peer=address)]), ["r"], peer=address)
-        fold.apply(source, BatchColumns(batch))
+        aggregator.apply(source, BatchColumns(batch))
 
 
 def timed(work: Callable[[], object], times: int = 3) -> float:
@@ -58,15 +58,15 @@ def main() -> None:
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for count in LABEL_SETS:
         before = resident_bytes()
-        fold = Aggregator()
-        fill(fold, count)
+        aggregator = Aggregator()
+        fill(aggregator, count)
         held = (resident_bytes()) - before
-        exposition = Gatherer(fold, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
+        exposition = Gatherer(aggregator, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
         body, _ = exposition.render("text/plain")
-        render, save = timed(lambda: exposition.render("text/plain")), timed(fold.dump)  # noqa: B023
+        render, save = timed(lambda: exposition.render("text/plain")), timed(aggregator.dump)  # noqa: B023
         print(
             f"| {count:,} | {body.count(b'penstock_'):,} | {held / _MIB:.0f} | {render:.0f} "
-            f"| {len(fold.dump()) / 1024:,.0f} | {save:.0f} |"
+            f"| {len(aggregator.dump()) / 1024:,.0f} | {save:.0f} |"
         )
 
 

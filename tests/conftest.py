@@ -1,4 +1,4 @@
-"""How the suite is shared out when several tests run at a time (``pytest -n``, xdist): by file, and all engines to one worker.
+"""How the suite is shared out when several tests run at a time (``pytest -n``, xdist): by file, engines in two sequences.
 
 A failing test's report ends with the files to look at.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -34,11 +35,12 @@ settings.register_profile("long", settings.get_profile("fixed"), max_examples=10
 settings.register_profile("fresh", settings.get_profile("fixed"), derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
-# Two cores have room for one set of engines: their tests come last, with nothing beside them (vLLM's own handshake has a
-# deadline of five seconds), and who shares a set has to be in one process.
+# Engines mostly wait: their tests come first, in two sequences that end with the last of the others. Tests that share
+# servers have to be in one process, those of the pair `cpu` in the first.
 _ENGINES = "tests/e2e/"
-# What is begun late must be short, or one worker waits for the other.
-_LONG = "tests/faults/"
+_SHARE_A_PAIR = re.compile(_ENGINES + r"test_(agent_trouble|caller_context|demo|kv_(?!ranks))")
+# What begins late has to be short, or the other workers wait for it.
+_SLOW = "tests/faults/"
 _FAREWELL_SECONDS = 60
 
 _BEGUN = pytest.StashKey[float]()
@@ -48,7 +50,7 @@ _workers: list[Any] = []
 
 
 def pytest_configure() -> None:
-    """Let a run that is told to end stop its engines and agents first, as after Ctrl-C."""
+    """Stop engines and agents before a run ends on a signal, as after Ctrl-C."""
     signal.signal(signal.SIGTERM, _end)
     # A shell lets what it starts in the background ignore SIGINT, and all that this starts would inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -64,12 +66,12 @@ def _end(number: int, _frame: object) -> None:
 
 
 def _rank(item: pytest.Item) -> int:
-    return item.nodeid.startswith(_ENGINES) - item.nodeid.startswith(_LONG)
+    return 0 if item.nodeid.startswith(_ENGINES) else 1 if item.nodeid.startswith(_SLOW) else 2
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests are shared out, begin with the long ones and end with the engines."""
+    """Begin with engines and other slow tests where several workers run."""
     if hasattr(config, "workerinput"):
         items.sort(key=_rank)
 
@@ -95,10 +97,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None])
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduler(LoadScopeScheduling):
-        """Keeps a file together, and all engines' tests."""
+        """Gives all tests of a file, or of a sequence of engines, to one worker."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return _ENGINES if nodeid.startswith(_ENGINES) else nodeid.partition("::")[0]
+            if nodeid.startswith(_ENGINES):
+                return "engines that share a pair" if _SHARE_A_PAIR.match(nodeid) else "other engines"
+            return nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
     return Scheduler(config, log)

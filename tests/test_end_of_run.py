@@ -1,4 +1,4 @@
-"""A test run that is told to end."""
+"""A test run that gets a signal."""
 
 from __future__ import annotations
 

@@ -265,11 +265,11 @@ def _alone(run: Run) -> list[Row]:
         rows += [
             # The peer's may be nothing, so there is no ratio.
             Row(
-                "CPU with nobody there", "% of a core", Spread.of([ours for ours, _ in idle]),
+                "CPU with no engine connected", "% of a core", Spread.of([ours for ours, _ in idle]),
                 group, server, Spread.of([theirs for _, theirs in idle]),
             ),
             against(
-                "memory with nobody there", "MiB", [own(agent, "resident_memory_bytes") / _MIB],
+                "memory with no engine connected", "MiB", [own(agent, "resident_memory_bytes") / _MIB],
                 server, [peer.used().memory / _MIB], group=group,
             ),
         ]  # fmt: skip

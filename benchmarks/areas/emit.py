@@ -113,7 +113,7 @@ def _timed(statement: str, names: Mapping[str, Any], clear: Callable[[], None]) 
     # Names become locals of the loop, as they are in a hook.
     setup = "; ".join(f"{name} = {name}_" for name in names)
     bound = {f"{name}_": value for name, value in names.items()}
-    # The thread's CPU time: what somebody else took of the core meanwhile is not the statement's.
+    # The thread's CPU time: what other processes took of the core meanwhile is left out.
     timer = timeit.Timer(statement, setup, time.thread_time, globals=bound)
 
     def once() -> float:
@@ -135,7 +135,7 @@ def _namespace(directory: Path, parts: ExitStack) -> tuple[dict[str, Any], Calla
         def export(self, spans: object) -> SpanExportResult:  # noqa: ARG002  (the SDK's signature)
             return SpanExportResult.SUCCESS
 
-    # The hooks' emitter; nobody drains it, so it must not ring.
+    # The hooks' emitter; no thread drains it, so it must not wake one.
     emitter = Emitter(lambda: None, capacity=_CAPACITY)
     emitter.saturate()
     registry = CollectorRegistry()

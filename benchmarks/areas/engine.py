@@ -54,7 +54,7 @@ _NOTES: Final = (
     (
         "*Engines side by side*: vLLM on the CPU with a tiny model: what Penstock does in a step is set against a step of some milliseconds, where a real model's takes ten times that. Engines, "
         "client, agent and OTLP server share the machine's cores. The peer is the mean of two engines without Penstock, and *without, again* is the second against the "
-        "first: no difference smaller than that can be seen. *Penstock, no agent*: nobody listens at its endpoint. *vLLM's own traces*: `--otlp-traces-endpoint` to a "
+        "first: no difference smaller than that can be seen. *Penstock, no agent*: no process listens at its endpoint. *vLLM's own traces*: `--otlp-traces-endpoint` to a "
         "server that counts spans; the agent exports its spans to the same one. Decode-heavy: 16 tokens in, 24 to 96 out; prefill-heavy: 256 in, 4 out."
     ),
     (
@@ -157,7 +157,7 @@ def _single(run: Run) -> list[Row]:
         agent = _agent(directory, traces.endpoint, 1, parts)
         switches = {name: Switching(directory / "switch" / name) for name in (_AGENT, _NO_AGENT)}
         env = {
-            _NO_AGENT: {"PENSTOCK_ENDPOINT": f"unix://{directory}/nobody.sock", **switches[_NO_AGENT].env},
+            _NO_AGENT: {"PENSTOCK_ENDPOINT": f"unix://{directory}/absent.sock", **switches[_NO_AGENT].env},
             _AGENT: {"PENSTOCK_ENDPOINT": agent.endpoint, **switches[_AGENT].env},
             _VLLM: {"OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true"},
         }

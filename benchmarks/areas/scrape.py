@@ -76,9 +76,9 @@ def _timed(work: Callable[[], object]) -> float:
 def _exposition(series: int) -> Gatherer:
     """Return a renderer of about *series* lines."""
     lines_of_a_label_set = 6.4
-    fold = Aggregator()
-    fill(fold, int(series / lines_of_a_label_set))
-    return Gatherer(fold, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
+    aggregator = Aggregator()
+    fill(aggregator, int(series / lines_of_a_label_set))
+    return Gatherer(aggregator, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
 
 
 def _same(text: str) -> CollectorRegistry:

@@ -27,7 +27,7 @@ AGENT = Section("agent", "The agent", (), (Row("memory", "MiB", Spread.one(80.25
 
 
 def test_a_document_has_budgets_tables_and_circumstances():
-    """Golden: columns that nobody fills are left out."""
+    """Golden: empty columns are left out."""
     text = Results([AGENT, EMIT]).markdown(ORDER)
     assert text[text.index("## Budgets") :] == (
         "## Budgets\n\n"
@@ -73,7 +73,7 @@ def test_an_area_that_is_gone_leaves_the_document():
 
 
 def test_the_stored_results_make_the_stored_document():
-    """Nobody has written into it by hand, and a change of the layout was written out."""
+    """The stored document equals the rendering of the stored results."""
     from benchmarks.__main__ import AREAS, DOCUMENT, RESULTS
 
     assert json.loads(RESULTS.read_text())

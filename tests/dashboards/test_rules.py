@@ -35,7 +35,7 @@ def test_promtool_runs_the_unit_tests(prometheus_directory: Path) -> None:
 def test_every_alert_is_tested_firing_and_quiet(
     prometheus_directory: Path, alerts: list[dict[str, Any]]
 ) -> None:
-    """An alert that nobody saw fire is a guess."""
+    """Every alert fires in a test."""
     firing: set[str] = set()
     quiet: set[str] = set()
     for file in (prometheus_directory / "tests").glob("*.yml"):

@@ -92,7 +92,7 @@ def test_every_flag_of_set_policy_is_explained_in_a_guide() -> None:
 
 
 def test_every_command_is_in_a_guide() -> None:
-    """A command that nobody is told of is not used at 3 am."""
+    """Every command is in the guide."""
     text = "".join(guide.read_text() for guide in _GUIDES.glob("*.md"))
     names = [name for name in cli.list_commands(None) if f"agentctl {name}" not in text]  # type: ignore[arg-type]
     assert names == []

@@ -1,4 +1,4 @@
-"""KV connectors without a hook of their own, on real engines: what is told, and that vLLM is as it was without us."""
+"""KV connectors without a hook of their own, on real engines: what is reported, and that vLLM behaves as without us."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_several_pictures(ec: FileBench) -> None:
 
 
 def test_fail_is_a_503_and_others_are_served(ec: FileBench) -> None:
-    """The bad one's client is told; a request beside it does not notice."""
+    """The bad request's client gets the error; a request beside it is unaffected."""
     request, stranger = ask(), ask()
     expected = _bad(ec, truncate, request, stranger)
     ec.enforce(ecLoadFailure={"action": "fail"})

@@ -1,4 +1,4 @@
-"""Two processes that move real expert weights through vLLM's own balancer, and the agent that is told."""
+"""Two processes move real expert weights through vLLM's own balancer; the agent gets the events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`auto`: which requests recompute and which fail, decided one by one, and what their clients are told."""
+"""`auto`: which requests recompute and which fail, decided one by one, and their clients' errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handshakes that fail for real: nobody there, somebody silent, an engine that does not fit, gibberish."""
+"""Handshakes that fail for real: no listener, a silent one, an incompatible engine, garbage."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def _fails(kv: Bench, request: Prefilled, error_type: c.ErrorType) -> TransferFa
 
 
 def test_a_closed_port_is_refused(kv: Bench) -> None:
-    """A port where nobody listens: refused, although ZeroMQ itself only notices that nothing comes."""
+    """A port without a listener: refused, although ZeroMQ itself only sees a timeout."""
     _fails(kv, kv.misled(), c.ERROR_TYPE_REFUSED)
 
 
 def test_a_stopped_peer_times_out(kv: Bench, spare: Spare) -> None:
-    """SIGSTOP: the kernel takes the connection, nobody answers."""
+    """SIGSTOP: the kernel accepts the connection, the process does not answer."""
     server = spare.server()
     request = kv.misled(port=server.side_channel_port)
     with stopped(server):
@@ -95,6 +95,32 @@ def test_without_a_policy_it_is_vllms_own_answer(kv: Bench) -> None:
     assert kv.failure(request).error_type == c.ERROR_TYPE_DECODE
     outcome = kv.outcome(request)
     assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_VLLM)
+    assert kv.span(request, "penstock.request").status == "error"
+
+
+def test_fail_by_policy_is_an_error_that_can_be_retried(kv: Bench) -> None:
+    """Set by agentctl, where vLLM's own setting is the same: the client's error names mode, peer and policy."""
+    kv.ctl(
+        *("set-policy", kv.policy, "--selector", kv.selector, "--kv-load-failure", "fail"),
+        *("--reason", "tests", "--wait"),
+    )
+    with impostor(kv.stack.prefill, garbled) as other:
+        request = kv.misled(port=other.port)
+        answer = kv.decode(request)
+
+    assert answer.status == 503
+    message = answer.body["error"]["message"]
+    expected = (
+        "KV load failure",
+        "mode handshake",
+        request.peer,
+        "kvLoadFailure.action: fail",
+        "can be retried",
+    )
+    assert all(part in message for part in expected), message
+    outcome = kv.outcome(request)
+    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_POLICY)
+    assert (outcome.mode, outcome.error_type) == (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_DECODE)
     assert kv.span(request, "penstock.request").status == "error"
 
 

@@ -91,7 +91,7 @@ def test_after_some_failures_nobody_waits_for_the_peer(kv: Bench, sick: Impostor
 
 
 def test_under_auto_only_large_ones_fail(kv: Bench, sick: Impostor) -> None:
-    """A sick peer does not become a retry storm: small requests recompute, large ones are told to go elsewhere."""
+    """A failing peer causes no retry storm: small requests recompute, large ones fail with a retryable error."""
     small, large = kv.misled(1, port=sick.port), kv.misled(8, port=sick.port)
     kv.enforce(
         kvLoadFailure={"action": "auto", "maxRecomputeTokens": small.tokens},

@@ -90,7 +90,7 @@ def _broken(bench: Bench, request: Ask) -> tuple[int, ...]:
 
 
 def test_a_load_that_is_there(bench: Bench) -> None:
-    """The picture is loaded with the prompt; nobody encodes it."""
+    """The picture is loaded with the prompt and not encoded."""
     request = ask()
     (expected,) = bench.stored(request)
     answer = bench.send(request)

@@ -85,7 +85,7 @@ def test_without_an_endpoint_no_channel_is_opened(lonely: Lonely) -> None:
 
 
 def test_an_engine_goes_on_looking_for_its_agent(lonely: Lonely) -> None:
-    """Whoever listens there at last is found."""
+    """An agent that starts later is found."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(lonely.nobody))
         listener.listen()

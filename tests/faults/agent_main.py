@@ -6,7 +6,7 @@ forward, SIGUSR2 an hour back.
 | place | what has happened |
 |---|---|
 | ``before-commit`` | all rows of a batch are written, the transaction is not committed |
-| ``after-commit`` | it is committed; nobody has been told, neither the sender nor the metrics |
+| ``after-commit`` | it is committed; neither the sender nor the metrics have been notified |
 | ``before-export`` | spans are ready, the backend has seen none of them |
 | ``after-export`` | the backend has taken them; the cursor does not say so |
 

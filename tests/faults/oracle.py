@@ -64,7 +64,7 @@ class Oracle:
 
     Attributes:
         stored: how often each id of a producer is in the log.
-        others: entries in the log that are nobody's whose ledger we have, those of the agent left out.
+        others: entries in the log of sources without a ledger, except the agent's.
         lost: entries that the log says were given up, by source.
 
     """
@@ -80,8 +80,10 @@ class Oracle:
     def look(self) -> None:
         """Read what the log has beyond the last look. Each source's numbers have no gap and no double."""
         with Reader(self._path) as reader:
+            rows = list(self._rows(reader))
+            # After them: a source is there before its first batch.
             agents = {source.epoch for source in reader.sources() if source.process == AGENT_PROCESS}
-            for epoch, seq, body in self._rows(reader):
+            for epoch, seq, body in rows:
                 assert seq == self._next[epoch], (
                     f"batch {seq} of {epoch} came where {self._next[epoch]} belongs"
                 )

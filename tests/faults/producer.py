@@ -1,6 +1,6 @@
 """An engine's process without the engine: the real runtime and exporter under steady traffic, and a ledger.
 
-``python -m tests.faults.producer`` emits entries with ids of their own until it is told to stop, then waits until all
+``python -m tests.faults.producer`` emits entries with ids of their own until it is stopped, then waits until all
 of them have been acknowledged. The ledger has one JSON object a line, written as it happens: the ids of each batch
 that the agent acknowledged, and at the end what was emitted in all. Lines on standard input are commands:
 

@@ -1,4 +1,4 @@
-"""What a broken or a hostile client sends: refused and counted, at a bounded cost, and nobody else notices."""
+"""What a broken or a hostile client sends: refused and counted, at a bounded cost, without effect on others."""
 
 from __future__ import annotations
 

@@ -96,11 +96,11 @@ class Answers:
         shown(sentences)
         list(map(printable, sentences.sentences))
 
-    def about_engines(self, fold: Aggregator, registry: Registry) -> None:
+    def about_engines(self, aggregator: Aggregator, registry: Registry) -> None:
         """Ask about what is here now."""
         context = SimpleNamespace(
             **self._parts,
-            fold=fold,
+            aggregator=aggregator,
             registry=registry,
             schedule=lambda _target: _NOTHING,
             clock=lambda: self._now,
@@ -110,7 +110,7 @@ class Answers:
         engines = finished(list_engines(context, admin.ListEnginesRequest()))  # type: ignore[arg-type]
         peers = admin.ListPeersResponse(
             peers=peer_summaries(
-                fold.engines(PEER_METRICS), registry.engines(), last_failures(self._reader), {}
+                aggregator.engines(PEER_METRICS), registry.engines(), last_failures(self._reader), {}
             )
         )
         deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100)

@@ -86,14 +86,14 @@ class Target:
 
     def _read(self, contents: BatchColumns) -> None:
         batch = contents.batch
-        fold, again = Aggregator(), Aggregator()
-        fold.apply(SOURCE, contents)
-        again.load(fold.dump())
-        assert fold.engines() == again.engines()
-        registry = Registry(lambda: TIME, fold.account)
+        aggregator, again = Aggregator(), Aggregator()
+        aggregator.apply(SOURCE, contents)
+        again.load(aggregator.dump())
+        assert aggregator.engines() == again.engines()
+        registry = Registry(lambda: TIME, aggregator.account)
         registry.connect(SOURCE, 0)
         registry.committed(SOURCE.epoch, batch)
-        render(fold, registry)
+        render(aggregator, registry)
         reader = SharedReader(self._database)
         limits = AssemblyLimits()
         assembler = Assembler(
@@ -106,7 +106,7 @@ class Target:
         finished += assembler.advance(TIME + _HOUR)
         self._answers.about_spans(span for item in finished for span in item.spans)
         self._answers.about_log(batch)
-        self._answers.about_engines(fold, registry)
+        self._answers.about_engines(aggregator, registry)
         for event in batch.events:
             event_words(event)
             event_peer(event)
@@ -120,9 +120,9 @@ class Target:
         self._answers.about_engines(Aggregator(), registry)
 
 
-def render(fold: Aggregator, registry: Registry) -> None:
+def render(aggregator: Aggregator, registry: Registry) -> None:
     """Scrape; a part that fails would be left out of the text, so it is looked at."""
-    exposition = Gatherer(fold, registry.sources, Exemplars(), AgentMetrics(TIME))
+    exposition = Gatherer(aggregator, registry.sources, Exemplars(), AgentMetrics(TIME))
     body, _ = exposition.render(OPENMETRICS)
     assert b'collector_success{collector="log"} 1' in body
     assert b'collector_success{collector="snapshots"} 1' in body

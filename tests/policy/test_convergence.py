@@ -56,7 +56,7 @@ def _quiet() -> Iterator[None]:
 
 
 class ConvergenceMachine(RuleBasedStateMachine):
-    """Operators, time and accidents in any order."""
+    """Runs operators' changes, time and faults in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class ConvergenceMachine(RuleBasedStateMachine):
         self.orders = 0
 
     def teardown(self) -> None:
-        """Let the faults end, see that all comes together, and clean up."""
+        """End the faults, check that all engines converge, and clean up."""
         try:
             self.settle()
         finally:
@@ -100,7 +100,7 @@ class ConvergenceMachine(RuleBasedStateMachine):
         lifetime: float | None,
         at_once: bool,
     ) -> None:
-        """Set a policy, for a time or for good."""
+        """Set a policy, with or without an end."""
         spec = {**body, "selector": selector, "priority": priority, "mode": mode}
         if "kvLoadFailure" not in body:
             spec["kvLoadFailure"] = None
@@ -116,7 +116,7 @@ class ConvergenceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.up)
     @rule(name=names, back=st.booleans())
     def undo(self, name: str, back: bool) -> None:
-        """Delete a policy, or bring an earlier one back."""
+        """Delete a policy, or roll it back."""
         store = self.world.store
         work = store.rollback(name, author="test") if back else store.delete(name, author="test")
         try:
@@ -128,7 +128,7 @@ class ConvergenceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.up)
     @rule(which=st.sampled_from([None, "0"]), paused=st.booleans())
     def pause(self, which: str | None, paused: bool) -> None:
-        """Throw the kill switch, or lift it."""
+        """Pause or resume."""
         keys = None if which is None else [EngineKey("", which)]
         self.world.run(self.world.pauses.set(keys, paused, author="test", which="some"))
         self._push()
@@ -136,7 +136,7 @@ class ConvergenceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.up)
     @rule(seconds=st.integers(1, 60), lift=st.booleans())
     def order(self, seconds: int, lift: bool) -> None:
-        """Cut a peer off, or keep it in."""
+        """Order a quarantine, or its lift."""
         self.orders += 1
         order = quarantine_order(
             f"q{self.orders}", began=int(self.world.now * 1e9), seconds=seconds, quarantined=not lift
@@ -148,17 +148,17 @@ class ConvergenceMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 11.0]))
     def wait(self, seconds: float) -> None:
-        """Let time pass; the longer one is beyond the agent's patience."""
+        """Advance the clock; the longer step exceeds the agent's patience."""
         self.world.pass_time(seconds)
         self._push()
 
     @rule()
     def carry_everything(self) -> None:
-        """Let all that is under way arrive."""
+        """Deliver all messages in transit."""
         self.world.turn()
 
     def _push(self) -> None:
-        """Let the agent's tasks push what is due."""
+        """Run the agent's tasks until they have pushed all changes."""
         if self.world.up:
             self.world.pump_all()
 
@@ -208,12 +208,12 @@ class ConvergenceMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, cut=st.booleans())
     def partition(self, pick: int, cut: bool) -> None:
-        """Keep an engine from reaching the agent, or let it again; streams that are open stay."""
+        """Begin or end a partition of an engine; open streams stay."""
         self._engine(pick).partitioned = cut
 
     @rule(pick=picks)
     def run_ahead(self, pick: int) -> None:
-        """Let an engine's clock jump ahead: it ends what it has been given before the agent does."""
+        """Advance an engine's clock: its schedule moves on before the agent's."""
         self.world.turn()
         self.world.turn()
         self._engine(pick).ahead += 1_000.0
@@ -221,7 +221,7 @@ class ConvergenceMachine(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def restart_engine(self, pick: int) -> None:
-        """Kill an engine: it knows nothing any more, and the agent does not know yet."""
+        """Kill an engine: it loses its state, and the agent has not noticed yet."""
         engine = self._engine(pick)
         for link in self.world.links:
             if link.engine is engine:

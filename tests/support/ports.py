@@ -8,6 +8,6 @@ from demo.servers import LOOPBACK
 
 
 def listens(port: int) -> bool:
-    """Whether somebody takes connections on a port of the loopback interface."""
+    """Whether a process accepts connections on a port of the loopback interface."""
     with socket.socket() as probe:
         return probe.connect_ex((LOOPBACK, port)) == 0

@@ -111,7 +111,7 @@ async def _call(channel: grpc.aio.Channel, method: Any, **fields: Any) -> tuple[
 
 @pytest.mark.parametrize("method", list(SERVICE.methods), ids=lambda method: method.name)
 async def test_every_method_has_its_role(served: _Served, method: Any) -> None:
-    """A reader is kept from all that changes something; a method that is new is not for readers."""
+    """A reader may call no method that changes state, and no method that the list lacks."""
     async with served.channel(served.authority.issue(common_name="grafana")) as channel:
         code, details = await _call(channel, method)
     if method.name in READING:
@@ -128,7 +128,7 @@ async def test_every_method_has_its_role(served: _Served, method: Any) -> None:
 
 
 def test_what_reads_is_what_it_says() -> None:
-    """By name; what is added to the service is to be thought about here."""
+    """Methods that read are recognized by their names; a new method fails this test until it is listed."""
     assert {method.name for method in SERVICE.methods} >= READING
     assert {method.name for method in SERVICE.methods} - READING == {
         "ApplyPolicy",
@@ -150,7 +150,7 @@ def test_what_reads_is_what_it_says() -> None:
     ids=lambda method: method.name,
 )
 async def test_the_author_is_who_the_certificate_says(served: _Served, method: Any) -> None:
-    """What the client says of itself stands beside it, never in its place."""
+    """The audit log keeps the author that the client claims beside the certificate's name, never instead of it."""
     async with served.channel(served.authority.issue(common_name="ops")) as channel:
         await _call(channel, method, author="tls:boss")
         await _call(channel, method)
@@ -166,7 +166,7 @@ async def test_the_author_is_who_the_certificate_says(served: _Served, method: A
     ],
 )
 async def test_alternative_names_count(served: _Served, names: list[str], author: str | None) -> None:
-    """Of several names of one certificate, the one that may most."""
+    """Of several names in one certificate, the one with the highest role counts."""
     client = served.authority.issue(*names, file="names")
     async with served.channel(client) as channel:
         code, _ = await _call(channel, SERVICE.methods_by_name["DeletePolicy"], name="x")
@@ -177,7 +177,7 @@ async def test_alternative_names_count(served: _Served, names: list[str], author
 
 
 async def test_a_name_that_is_not_on_the_list(served: _Served) -> None:
-    """The certificate is good, and what it says is shown."""
+    """A valid certificate without a listed name is refused; the error shows its names."""
     client = served.authority.issue("ops.example", common_name="mallory")
     async with served.channel(client) as channel:
         code, details = await _call(channel, SERVICE.methods_by_name["GetStatus"])
@@ -204,7 +204,7 @@ async def test_a_name_that_is_not_on_the_list(served: _Served) -> None:
 async def test_a_name_with_a_character_that_cannot_be_printed(
     served: _Served, common_names: list[str], alternatives: list[x509.GeneralName]
 ) -> None:
-    """No name of such a certificate counts: gRPC itself tells the text before a NUL as the whole name."""
+    """No name of such a certificate counts: gRPC reports the text before a NUL as the whole name."""
     async with served.channel(served.authority.issue_as(common_names, alternatives)) as channel:
         code, details = await _call(channel, SERVICE.methods_by_name["GetStatus"])
     assert (code, served.service.calls) == (grpc.StatusCode.PERMISSION_DENIED, [])
@@ -223,13 +223,13 @@ async def test_a_name_with_a_character_that_cannot_be_printed(
     ],
 )
 async def test_each_kind_of_alternative_name_counts(served: _Served, alternative: x509.GeneralName) -> None:
-    """As it stands in the certificate; a common name need not be there."""
+    """Each alternative name is compared as written in the certificate; a common name is not needed."""
     async with served.channel(served.authority.issue_as([], [alternative])) as channel:
         assert (await _call(channel, SERVICE.methods_by_name["GetStatus"]))[0] is grpc.StatusCode.OK
 
 
 async def test_certificates_that_are_worth_nothing(served: _Served) -> None:
-    """None, an expired one, one of another authority, a plain connection: no call comes through."""
+    """No certificate, an expired one, another authority's and a plain connection: no call is answered."""
     status = SERVICE.methods_by_name["GetStatus"]
     with short_directory() as directory:
         stranger = Authority(directory)
@@ -253,7 +253,7 @@ async def test_certificates_that_are_worth_nothing(served: _Served) -> None:
 
 
 async def test_certificates_are_renewed_while_it_runs(served: _Served) -> None:
-    """New connections get the new one; what cannot be used is not taken, and said."""
+    """New connections get the new certificate; an unusable one is not loaded, and logged."""
     client = served.authority.issue(common_name="ops")
     status = SERVICE.methods_by_name["GetStatus"]
     renewed = Authority(served.files.cert.parent / "new")
@@ -287,7 +287,7 @@ async def _over_unix(service: admin_pb2_grpc.AdminServicer) -> AsyncIterator[grp
 
 
 async def test_whoever_opens_the_unix_socket_may_do_everything() -> None:
-    """And says who they are, but for names that only the agent gives."""
+    """A client of the unix socket may call every method and name its author, except names reserved for the agent."""
     service = _Recorder()
     apply = SERVICE.methods_by_name["ApplyPolicy"]
     async with _over_unix(service) as channel:
@@ -300,7 +300,7 @@ async def test_whoever_opens_the_unix_socket_may_do_everything() -> None:
 
 
 def _garbled(channel: grpc.aio.Channel, path: str, *, streaming: bool) -> Any:
-    """Call a method with what is no message at all."""
+    """Call a method with bytes that are no message."""
     method: Any = channel.unary_stream(path) if streaming else channel.unary_unary(path)
     return method(b"\xff" * 64, timeout=60)
 
@@ -313,7 +313,7 @@ async def _end(call: Any) -> tuple[grpc.StatusCode, str]:
 async def test_garbage_is_parsed_after_the_caller_was_let_in(
     served: _Served, method: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who may not call learns nothing but that; who may is told that it is no request. Neither leaves a traceback."""
+    """A caller without the role gets PERMISSION_DENIED, one with it INVALID_ARGUMENT. Neither leaves a traceback."""
     path = f"/{SERVICE.full_name}/{method.name}"
     for name, expected in (
         ("mallory", grpc.StatusCode.PERMISSION_DENIED),
@@ -333,7 +333,7 @@ async def test_garbage_is_parsed_after_the_caller_was_let_in(
 async def test_garbage_for_the_health_service(
     method: str, streaming: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is on every socket of the agent; who asks rightly is answered as before."""
+    """Every socket of the agent serves it; garbage is refused, a valid request is answered."""
     async with _over_unix(admin_pb2_grpc.AdminServicer()) as channel:
         path = f"/grpc.health.v1.Health/{method}"
         code, details = await _end(_garbled(channel, path, streaming=streaming))
@@ -349,14 +349,14 @@ async def test_garbage_for_the_health_service(
 
 @pytest.mark.parametrize("method", ["Backup", "WatchEvents"])
 async def test_a_method_that_is_not_here(method: str) -> None:
-    """Its name is in the answer."""
+    """UNIMPLEMENTED names the method."""
     async with _over_unix(admin_pb2_grpc.AdminServicer()) as channel:
         answer = await _call(channel, SERVICE.methods_by_name[method])
     assert answer == (grpc.StatusCode.UNIMPLEMENTED, f"this agent has no {method}")
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    """At the start, rather than at the first handshake."""
+    """The error comes at the start, not at the first handshake."""
     authority = Authority(tmp_path)
     one, two = authority.issue("a.example", file="one"), authority.issue("b.example", file="two")
     bad = tmp_path / "bad.pem"
@@ -373,7 +373,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("claimed", ["", "me", "x" * 5000])
 def test_an_author_is_bounded(claimed: str) -> None:
-    """Whatever a client claims."""
+    """The author in the audit log is cut at its limit."""
     author = Caller("ops", Role.READ).author(claimed)
     assert author.startswith("tls:ops")
     assert len(author) < 300
@@ -381,7 +381,7 @@ def test_an_author_is_bounded(claimed: str) -> None:
 
 
 def test_a_certificate_without_names() -> None:
-    """Nobody."""
+    """It identifies no caller."""
     with pytest.raises(AccessError, match=r"the client's certificate \(no name\) is not on the list"):
         parse_allow_list("ops=read").admit([])
     with pytest.raises(AccessError):
@@ -390,6 +390,6 @@ def test_a_certificate_without_names() -> None:
 
 @pytest.mark.parametrize("context", [{}, {"x509_pem_cert": []}, {"x509_pem_cert": [b"no certificate"]}])
 def test_a_connection_without_a_certificate(context: dict[str, list[bytes]]) -> None:
-    """Refused, whatever gRPC says of its names."""
+    """It is refused, whatever names gRPC reports."""
     with pytest.raises(AccessError, match=r"has no certificate|cannot be read"):
         client_names({**context, "x509_common_name": [b"ops"]})

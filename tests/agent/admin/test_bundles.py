@@ -73,7 +73,7 @@ _SPECS = st.fixed_dictionaries(
 def test_an_import_of_an_export_is_the_identity(
     pair: tuple[AdminHarness, AdminHarness], specs: dict[str, Any]
 ) -> None:
-    """On the agent that it comes from nothing changes; another one has the same policies afterwards."""
+    """The exporting agent stays as it is; another agent has the same policies afterwards."""
     for harness in pair:
         for policy in harness.store.policies():
             harness.run(harness.store.delete(policy.manifest.name, author="test"))
@@ -92,7 +92,7 @@ def test_an_import_of_an_export_is_the_identity(
 
 
 def test_an_import_says_what_becomes_of_each_policy_and_engine(harness: AdminHarness) -> None:
-    """As a dry run first; and who did it, and why."""
+    """Dry run and import report both; the audit log has author and reason."""
     harness.engine("0")
     harness.run(harness.store.apply(manifest("same"), author="you"))
     text = _bundle(document("new", priority=200, kvLoadFailure=action("auto")), document("same"))
@@ -115,7 +115,7 @@ def test_an_import_says_what_becomes_of_each_policy_and_engine(harness: AdminHar
 
 
 def test_what_files_own_and_what_has_expired_is_not_exported(harness: AdminHarness) -> None:
-    """A bundle that has lain for a while is imported without what has run out since."""
+    """An old bundle is imported without the policies that have expired since."""
     harness.run(harness.store.replace_files([OwnedManifest(manifest("of-a-file"), "file:a.yaml")]))
     assert json.loads(_export(harness)) == {"apiVersion": "v1", "kind": "List", "items": []}
     done = _import(harness, _bundle(document("late", expiresAt="2020-01-01T00:00:00Z"), document("fresh")))
@@ -141,7 +141,7 @@ def test_what_files_own_and_what_has_expired_is_not_exported(harness: AdminHarne
 def test_a_bundle_is_refused_as_a_whole(
     harness: AdminHarness, text: str, code: grpc.StatusCode, sentence: str
 ) -> None:
-    """The sentence names the policy; nothing of the bundle is there."""
+    """The error names the policy; no policy of the bundle is applied."""
     harness.run(harness.store.replace_files([OwnedManifest(manifest("of-a-file"), "file:a.yaml")]))
     with pytest.raises(grpc.RpcError) as caught:
         _import(harness, text)

@@ -27,13 +27,13 @@ EVERYTHING = ["kvLoadFailure.action", "deferral.maxTransferWait", "deferral.maxS
     ],
 )
 def test_shortfalls(connector: str, role: str, action: str, said: list[str]) -> None:
-    """Whoever saves may not recompute what has run; only NIXL's loads can be given up."""
+    """A connector that saves cannot recompute a request that ran; only NIXL's loads can be cancelled."""
     found = list(connector_shortfalls(EVERYTHING, action, EngineFacts(kv_connector=connector, kv_role=role)))
     assert len(found) == len(said)
     assert all(words in sentence for words, sentence in zip(said, found, strict=True))
 
 
 def test_a_policy_that_asks_for_none_of_it() -> None:
-    """Only what the policy itself sets is spoken of, not what others give."""
+    """Only fields that the policy sets are reported, not those of other policies."""
     facts = EngineFacts(kv_connector="LMCacheMPConnector", kv_role="kv_both")
     assert list(connector_shortfalls(["deferral.onTimeout"], "recompute", facts)) == []

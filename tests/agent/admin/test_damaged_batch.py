@@ -1,4 +1,4 @@
-"""A batch that a bad disk has spoilt costs itself: everything else of the log is in every answer, which counts it."""
+"""A damaged batch is left out of each answer and counted there; the rest of the log is answered."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def spoilt(harness, request):
 
 
 def test_a_damaged_batch_costs_itself(spoilt):
-    """In events, in requests, in a trace and in what explains it."""
+    """Events, requests, traces and explanations leave out one batch, and count it."""
     for request in (
         admin.ListEventsRequest(kinds=["transfer_failure"]),
         admin.ListEventsRequest(kinds=["transfer_failure"], request_id="r"),
@@ -63,7 +63,7 @@ def test_a_damaged_batch_costs_itself(spoilt):
 
 
 def test_who_watches_goes_on_behind_it(spoilt):
-    """The log from its beginning."""
+    """A watch from the log's beginning continues behind the damaged batch."""
     stream = spoilt.WatchEvents(
         admin.ListEventsRequest(kinds=["transfer_failure"], after_batch=0), timeout=PATIENCE
     )
@@ -72,7 +72,7 @@ def test_who_watches_goes_on_behind_it(spoilt):
 
 
 def test_a_log_without_damage_counts_none(harness):
-    """Nothing is said."""
+    """The answer reports no damage."""
     harness.append(harness.source(), transfer_failure("r"))
     answer = harness.stub.ListEvents(admin.ListEventsRequest(), timeout=PATIENCE)
     assert (len(answer.events), answer.unreadable_batches) == (1, 0)

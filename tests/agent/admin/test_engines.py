@@ -84,7 +84,7 @@ def _events(harness: AdminHarness, **fields: Any) -> list[tuple[str, str]]:
 
 
 def test_an_engine_is_what_its_sources_say_together(harness: AdminHarness) -> None:
-    """Facts, policy, what it holds; losses per process."""
+    """A row has the facts, the policy, the leases of its sources, and losses per process."""
     core = harness.source("0")
     worker = harness.source("0", process="worker")
     harness.source("", process="api")
@@ -127,7 +127,7 @@ def test_an_engine_is_what_its_sources_say_together(harness: AdminHarness) -> No
 
 
 def test_an_engine_is_in_sync_once_it_has_acknowledged(harness: AdminHarness) -> None:
-    """What it should have, and what it has, by its own word."""
+    """The row has the wanted hash and the acknowledged one."""
     core = harness.source("0")
     harness.snapshot(core, _snapshot())
     harness.engine("0")
@@ -169,7 +169,7 @@ def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> No
 
 @pytest.mark.parametrize("method", ["ListEngines", "ListPeers"])
 def test_a_state_that_is_none(harness: AdminHarness, method: str) -> None:
-    """It is refused, and the words that there are are named."""
+    """An unknown state is refused; the error lists the known ones."""
     request = getattr(admin, f"{method}Request")(state="gone")
     with pytest.raises(grpc.RpcError, match="state is 'gone'; give ") as caught:
         getattr(harness.stub, method)(request)
@@ -185,7 +185,7 @@ def test_events_of_a_channel_that_they_do_not_name(harness: AdminHarness) -> Non
 
 
 def test_events_are_found_by_what_they_are_about(harness: AdminHarness) -> None:
-    """By kind, channel, mode, peer, request and engine; the newest, oldest first."""
+    """Filters: kind, channel, mode, peer, request and engine. Returns the newest events, oldest first."""
     core = harness.source("0")
     other = harness.source("1", role="prefill", labels={"role": "prefill"})
     harness.append(core, transfer_failure("a"), deferral_start("b"), deferral_end("b"))
@@ -210,7 +210,7 @@ def test_events_are_found_by_what_they_are_about(harness: AdminHarness) -> None:
 
 
 def test_a_watch_yields_each_event_once_and_in_order(harness: AdminHarness) -> None:
-    """Those of the given time first, then what comes; it ends with the agent."""
+    """First the events since the given time, then new ones; the stream ends with the agent."""
     core = harness.source("0")
     now = time.time_ns()
     harness.append(core, transfer_failure("before", time_ns=now))
@@ -248,7 +248,7 @@ def test_a_trace_and_its_explanation_are_read_from_the_journal(harness: AdminHar
 
 
 def test_the_agent_says_how_it_is(harness: AdminHarness) -> None:
-    """Version, state and log; other parts fill in theirs."""
+    """The status has version, state and log; other parts add their fields."""
     core = harness.source("0")
     harness.append(core, transfer_failure("a"))
     harness.append(core, transfer_failure("b"))
@@ -281,7 +281,7 @@ def test_a_watch_of_a_request_yields_what_a_listing_does(harness: AdminHarness) 
 
 
 def test_a_journal_that_cannot_be_read_is_a_sentence(harness: AdminHarness) -> None:
-    """Not the name of an exception."""
+    """The error has a sentence, not an exception's name."""
     with contextlib.closing(sqlite3.connect(harness.journal.path)) as database:
         database.execute("DROP TABLE kinds")
     with pytest.raises(grpc.RpcError) as caught:
@@ -291,7 +291,7 @@ def test_a_journal_that_cannot_be_read_is_a_sentence(harness: AdminHarness) -> N
 
 
 def test_an_answer_is_newer_than_the_snapshot_before_it(harness: AdminHarness) -> None:
-    """What is done now is what has been acknowledged: the next snapshot is up to a second away."""
+    """An acknowledgement counts at once; the snapshot that shows it follows within a second."""
     facts = {"model": "tiny", "kv_connector": "NixlConnector", "kv_load_failure_policy": "fail"}
     harness.snapshot(harness.source("0"), Snapshot(engine=facts, policy={"kv_action": "fail"}))
     harness.engine("0")
@@ -310,7 +310,7 @@ def test_an_answer_is_newer_than_the_snapshot_before_it(harness: AdminHarness) -
 
 
 def test_the_engines_of_a_data_parallel_server_say_how_many_they_are(harness: AdminHarness) -> None:
-    """VLLM tells each engine of a dense model that it is alone in its server."""
+    """The count comes from the agent: vLLM tells each engine of a dense model a size of 1."""
     alone = Snapshot(engine={"data_parallel_size": 1})
     for server, engine in (("dp", "0"), ("dp", "2"), ("other", "0")):
         harness.snapshot(harness.source(engine, server=server), alone)
@@ -321,7 +321,7 @@ def test_the_engines_of_a_data_parallel_server_say_how_many_they_are(harness: Ad
 
 
 def test_an_engine_that_refuses_says_why(harness: AdminHarness) -> None:
-    """By its answer to the push: its snapshots may not have said so yet."""
+    """The reason comes from its answer to the push; snapshots may not have it yet."""
     harness.source("0")
     harness.engine("0", refuse=lambda push: "no budget here" if push.schedule else "")
     manifest = json.dumps(document("p"))

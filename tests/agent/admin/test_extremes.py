@@ -69,7 +69,7 @@ def _code(call: Any, request: Any) -> grpc.StatusCode:
 
 @pytest.mark.parametrize("method", _METHODS, ids=lambda method: method.name)
 def test_a_field_at_its_extreme(harness: AdminHarness, method: Any) -> None:
-    """One after the other, in a request that would be good without it."""
+    """Each field in turn takes its extreme value in an otherwise valid request."""
     harness.append(harness.source("0"), transfer_failure("r"))
     harness.engine("0", supported=("kv_load_failure", "peer_quarantine"), faults_allowed=True)
     kind = getattr(admin, method.input_type.name)

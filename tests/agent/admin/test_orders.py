@@ -78,7 +78,7 @@ def _report(harness: AdminHarness, core: Source, *peers: dict[str, Any]) -> None
 
 
 def test_a_quarantine_is_ordered_and_listed_once_it_holds(harness: AdminHarness) -> None:
-    """In the selected engine only; with who, why and until when."""
+    """It holds in the selected engine only; the list has author, reason and end."""
     harness.engine("0", tier="a", **_ABLE)
     harness.engine("1", tier="b", **_ABLE)
     answer = harness.stub.SetQuarantine(_quarantine(selector={"labels": "tier=a"}))
@@ -89,7 +89,7 @@ def test_a_quarantine_is_ordered_and_listed_once_it_holds(harness: AdminHarness)
 
 
 def test_a_lift_takes_the_place_of_the_order(harness: AdminHarness) -> None:
-    """The peer is let in; the audit log has both."""
+    """The peer is admitted again; the audit log has the order and the lift."""
     harness.engine("0", **_ABLE)
     harness.stub.SetQuarantine(_quarantine())
     harness.stub.SetQuarantine(
@@ -150,7 +150,7 @@ def test_what_the_engines_do_by_themselves_is_listed_with_its_reason(harness: Ad
 
 
 def test_an_order_that_waits_for_its_engine_is_listed(harness: AdminHarness) -> None:
-    """Nothing that an operator has ordered is out of sight."""
+    """An order for an engine that is away is in the list."""
     harness.stub.SetQuarantine(_quarantine())
     assert _listed(harness) == [("", _PEER, QUARANTINE_STATE_UNSPECIFIED, "INC-7", "me")]
     away = harness.engine("0", **_ABLE)
@@ -173,14 +173,14 @@ def test_an_order_that_waits_for_its_engine_is_listed(harness: AdminHarness) -> 
 def test_a_quarantine_that_makes_no_sense_is_refused(
     harness: AdminHarness, fields: dict[str, Any], sentence: str
 ) -> None:
-    """With a sentence, and nothing changes."""
+    """The error has a sentence, and nothing changes."""
     code, details = _fails(harness.stub.SetQuarantine, _quarantine(**fields))
     assert (code, sentence in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
     assert harness.orders.quarantines() == []
 
 
 def test_an_engine_that_cannot_quarantine_is_named(harness: AdminHarness) -> None:
-    """And the one that is not there, too; to lift is never refused."""
+    """Engines that cannot quarantine and unknown engines are named; a lift is never refused."""
     harness.engine("0", supported=("kv_load_failure",))
     code, details = _fails(harness.stub.SetQuarantine, _quarantine())
     assert code is grpc.StatusCode.FAILED_PRECONDITION
@@ -218,7 +218,7 @@ def test_orders_stand_apart_from_the_policy(harness: AdminHarness) -> None:
 
 
 def test_a_drill_runs_where_it_is_wanted_until_it_is_stopped(harness: AdminHarness) -> None:
-    """Listed with where each engine stands; one that comes later without leave stays out of it."""
+    """The list has each engine's state; an engine that connects later and does not allow faults is left out."""
     harness.engine("0", **_ABLE)
     drill = harness.stub.StartDrill(_drill(peer=_PEER, reason="game day", selector={"labels": "role=decode"}))
     assert (drill.spec.channel, drill.spec.rate, drill.spec.peer) == (CHANNEL_KV, 0.5, _PEER)
@@ -243,7 +243,7 @@ def test_a_drill_runs_where_it_is_wanted_until_it_is_stopped(harness: AdminHarne
 
 
 def test_a_drill_is_refused_where_faults_are_not_allowed(harness: AdminHarness) -> None:
-    """In all engines, with the name of the one that does not, and the way out."""
+    """No engine runs it; the error names the engine that does not allow faults, and the remedy."""
     harness.engine("0", **_ABLE)
     harness.engine("1")
     code, details = _fails(harness.stub.StartDrill, _drill())
@@ -256,7 +256,7 @@ def test_a_drill_is_refused_where_faults_are_not_allowed(harness: AdminHarness) 
 
 
 def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
-    """A rehearsal that begins at an unknown time is none."""
+    """A drill without a connected engine is refused."""
     assert _fails(harness.stub.StartDrill, _drill())[0] is grpc.StatusCode.NOT_FOUND
     harness.source("0")
     code, details = _fails(harness.stub.StartDrill, _drill())
@@ -293,7 +293,7 @@ def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
 def test_a_drill_out_of_bounds_is_refused(
     harness: AdminHarness, fields: dict[str, Any], sentence: str
 ) -> None:
-    """With the field, the value and the way out."""
+    """The error has the field, the value and the remedy."""
     harness.engine("0", **_ABLE)
     code, details = _fails(harness.stub.StartDrill, _drill(**fields))
     assert (code, sentence in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
@@ -301,14 +301,14 @@ def test_a_drill_out_of_bounds_is_refused(
 
 
 def test_a_slow_drill_says_how_slow(harness: AdminHarness) -> None:
-    """Without a mode of failure, with its delay."""
+    """The list has its delay and no failure mode."""
     harness.engine("0", **_ABLE)
     drill = harness.stub.StartDrill(_drill(mode=0, delay={"seconds": 2}))
     assert (drill.spec.mode, drill.spec.delay.ToSeconds()) == (0, 2)
 
 
 def test_a_peer_is_one_whoever_tells_of_it(harness: AdminHarness) -> None:
-    """The worker's word that it is connected and the scheduler's that it is in quarantine stand side by side."""
+    """One row joins the worker's connection state and the scheduler's quarantine state."""
     core, worker = harness.source("0"), harness.source("0", process="worker")
     _report(harness, core, {"peer": {"address": _PEER}, "quarantine": QUARANTINE_STATE_OPEN})
     _report(harness, worker, {"peer": {"address": _PEER, "engine_id": "id"}, "connected": True})
@@ -322,7 +322,7 @@ def test_a_peer_is_one_whoever_tells_of_it(harness: AdminHarness) -> None:
 
 @pytest.mark.parametrize("seconds", [2**63 - 1, -(2**63)])
 def test_a_time_of_any_length_is_answered(harness: AdminHarness, seconds: int) -> None:
-    """One that Python cannot hold is too long or too short, as any other."""
+    """A duration beyond Python's range is refused as too long or too short."""
     harness.engine("0", **_ABLE)
     for call, request in (
         (harness.stub.SetQuarantine, _quarantine(ttl={"seconds": seconds})),

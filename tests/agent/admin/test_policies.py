@@ -73,7 +73,7 @@ def test_a_change_is_shown_engine_by_engine_and_field_by_field(harness: AdminHar
 
 
 def test_a_policy_in_mode_observe_shows_what_is_observed(harness: AdminHarness) -> None:
-    """With a prefix: nothing is done differently."""
+    """Observed values have a prefix; enforced values do not change."""
     harness.engine("0")
     response = _apply(harness, mode="observe", kvLoadFailure=action("fail"))
     assert [(f.field, f.new_value) for f in response.engines[0].fields] == [
@@ -98,7 +98,7 @@ def test_warnings_tell_what_a_change_will_not_do(harness: AdminHarness) -> None:
 
 
 def test_warnings_tell_what_a_connector_cannot_do(harness: AdminHarness) -> None:
-    """By what the engine says of itself; of a policy that does not ask for it there is nothing to say."""
+    """The warning follows the engine's reported connector; a policy that sets no such field gets none."""
     harness.engine("0")
     source = harness.source("0")
     harness.snapshot(
@@ -152,7 +152,7 @@ def test_errors_have_their_status(harness: AdminHarness) -> None:
 
 
 def test_the_effective_policy_has_its_schedule_and_where_it_comes_from(harness: AdminHarness) -> None:
-    """What holds now, from whom, and what holds later."""
+    """The answer has the values in force, the policies that set them, and the schedule."""
     harness.engine("0")
     ends = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     _apply(harness, "base", kvLoadFailure={"action": "recompute", "maxRecomputeTokens": 5})
@@ -171,7 +171,7 @@ def test_the_effective_policy_has_its_schedule_and_where_it_comes_from(harness: 
 
 
 def test_policies_say_in_how_many_engines_they_are_in_force(harness: AdminHarness) -> None:
-    """Of those that they select."""
+    """Each policy counts the engines in force among those that it selects."""
     harness.engine("0")
     refusing = harness.engine("1", refuse=lambda push: "no" if push.schedule else "")
     harness.engine("2", role="prefill")
@@ -188,7 +188,7 @@ def test_policies_say_in_how_many_engines_they_are_in_force(harness: AdminHarnes
 
 
 def test_a_policy_that_has_expired_or_is_outranked_is_in_force_nowhere(harness: AdminHarness) -> None:
-    """Whatever the engines that it selects have in force."""
+    """It counts no engine, whatever is in force there."""
     harness.engine("0")
     _apply(harness)
     _apply(harness, "outranked", priority=1)
@@ -220,7 +220,7 @@ def test_a_rollout_names_who_accepted_and_who_refused(harness: AdminHarness) -> 
 
 
 def test_rollback_and_audit(harness: AdminHarness) -> None:
-    """Who, what, why, from which generation to which."""
+    """The audit log has author, action, reason and both generations."""
     _apply(harness)
     _apply(harness, kvLoadFailure=action("auto"))
     stub = harness.stub
@@ -256,7 +256,7 @@ def test_a_pause_is_followed_into_the_engines(harness: AdminHarness) -> None:
 
 
 def test_a_pause_holds_in_an_engine_that_refuses_its_policy(harness: AdminHarness) -> None:
-    """It is paused at once, and its refusal is told beside that."""
+    """The engine is paused at once; the answer reports its refusal too."""
     harness.source("0")
     harness.engine("0", refuse=lambda push: "not with me" if push.schedule else "")
     _apply(harness)

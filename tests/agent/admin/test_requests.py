@@ -58,7 +58,7 @@ def test_a_request_is_summed_up_from_all_that_the_log_says(harness: AdminHarness
 
 
 def test_filters_choose_by_outcome_peer_time_and_engine(harness: AdminHarness) -> None:
-    """Each on its own and together; the newest first."""
+    """Filters work alone and together; rows come newest first."""
     first, second = harness.source("0"), harness.source("1", labels={"role": "prefill"}, role="prefill")
     harness.append(first, outcome("a", time_ns=TIME), closed("a", arrival_time_unix_nano=TIME))
     harness.append(
@@ -93,14 +93,14 @@ def test_the_outcome_that_is_asked_for_is_the_one_that_is_told(harness: AdminHar
 
 
 def test_two_servers_may_give_the_same_id(harness: AdminHarness) -> None:
-    """They are two requests."""
+    """Requests of one id on two servers are two rows."""
     for server in ("prefill", "decode"):
         harness.append(harness.source("0", server=server), closed("same"))
     assert sorted(item.key.server for item in _ask(harness).requests) == ["decode", "prefill"]
 
 
 def test_a_request_that_went_with_its_engine_is_not_open(harness: AdminHarness) -> None:
-    """While the engine may come back it is; after its loss it neither waits nor runs."""
+    """A request is open until its engine counts as lost."""
     core, other = harness.source("0"), harness.source("1")
     harness.append(core, deferral_start("r"))
     (item,) = _ask(harness).requests
@@ -151,7 +151,7 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
     ],
 )
 def test_a_wrong_question_is_refused(harness: AdminHarness, fields: dict[str, Any], words: str) -> None:
-    """With the way out."""
+    """The error names the remedy."""
     with pytest.raises(grpc.RpcError) as caught:
         _ask(harness, **fields)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -168,7 +168,7 @@ def _row(count: int, oldest: int, peer: str = PEER) -> dict[str, Any]:
 
 
 def test_those_that_wait_now_are_listed_with_the_longest_wait_first(harness: AdminHarness) -> None:
-    """Not those that ended, nor those of a source that is away."""
+    """Ended requests and those of absent sources are left out."""
     core, gone = harness.source("0"), harness.source("1")
     harness.append(core, deferral_start("late", time_ns=TIME + SECOND), deferral_start("early"))
     harness.append(core, deferral_start("over"), deferral_end("over"))
@@ -206,7 +206,7 @@ def test_the_snapshot_decides_what_still_waits(harness: AdminHarness) -> None:
 
 
 def test_the_snapshot_names_the_peer_that_the_start_of_a_wait_did_not_know(harness: AdminHarness) -> None:
-    """One row of that reason: its peer; two rows: it may be either, so none is named."""
+    """With one snapshot row of that reason its peer is named; with two, none."""
     core = harness.source("0")
     start = deferral_start("waits")
     start.deferral_start.ClearField("peer")
@@ -224,7 +224,7 @@ def test_the_snapshot_names_the_peer_that_the_start_of_a_wait_did_not_know(harne
 def test_an_answer_that_is_too_large_is_cut_or_refused_with_a_sentence(
     harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Events are cut, the newest stay; of anything else less has to be asked for."""
+    """Events are cut to the newest; other answers are refused and name a narrower question."""
     core = harness.source("0")
     for number in range(3):
         harness.append(core, transfer_failure(f"r{number}", error_text="x" * 4000))
@@ -240,7 +240,7 @@ def test_an_answer_that_is_too_large_is_cut_or_refused_with_a_sentence(
 
 
 def test_questions_take_turns(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two at a time read the log, whoever asks; how the agent is can be asked at any time."""
+    """At most two calls read the log at a time; the status call never waits for them."""
     reading, release = threading.Semaphore(0), threading.Event()
 
     def explain(_reader: Reader, request_id: str) -> admin.Explanation:

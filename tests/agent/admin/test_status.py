@@ -8,7 +8,7 @@ from penstock.agent.server.status_codes import _CODES, code_of
 
 
 def test_every_error_has_a_status() -> None:
-    """A new error in the tree needs a line in the mapping; the base is for none of ours."""
+    """Each error class has a line in the mapping; the base class alone has none."""
     ours = {
         item
         for item in vars(errors).values()
@@ -18,7 +18,7 @@ def test_every_error_has_a_status() -> None:
 
 
 def test_a_subclass_has_the_status_of_its_class() -> None:
-    """And what nobody knows is INTERNAL."""
+    """A class without a mapping is INTERNAL."""
 
     class Special(errors.NotFoundError):
         pass

@@ -10,7 +10,7 @@ FAR = 60.0
 
 
 async def test_a_version_that_has_moved_is_not_waited_for() -> None:
-    """Whoever has seen an older one gets the newest at once."""
+    """A waiter that has seen an older value gets the newest at once."""
     notice = ChangeSignal()
     notice.notify()
     notice.notify()

@@ -83,7 +83,7 @@ async def test_commits_between_its_steps(state, tmp_path, monkeypatch):
 
 
 def test_sigterm_does_not_wait_for_a_backup():
-    """The agent gives it up and drains; whoever asked for it is told why."""
+    """The agent cancels the backup and drains; the caller gets the reason."""
     with short_directory() as directory:
         agent = FaultyAgent(directory)
         agent.fault = "slow-backup 1"

@@ -91,7 +91,7 @@ def test_ingest_over_tcp():
 
 
 def test_an_engine_that_vanishes_with_the_agent_is_lost_after_the_restart():
-    """Nobody saw it go; the journal still has it open."""
+    """A source that vanished during a kill is still open in the journal."""
     with running_agent(["--source-grace=50ms"]) as agent:
         with FakeEngine(agent.listen) as engine:
             engine.publish(deferral_start("r"))
@@ -118,7 +118,7 @@ def test_the_state_of_another_pod_is_put_aside():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains(number):
-    """Streams end with UNAVAILABLE, the fold is saved, nothing is left lying about, exit code 0."""
+    """Streams end with UNAVAILABLE, the metrics' state is saved, nothing is left lying about, exit code 0."""
     with running_agent() as agent:
         with FakeEngine(agent.listen) as engine:
             for n in range(20):
@@ -135,7 +135,7 @@ def test_a_signal_drains(number):
 
 
 def test_a_restart_brings_counters_back_and_no_gauges():
-    """After a kill the log is folded again, over the sockets that it left behind; a drain saves the fold."""
+    """After a kill the log is replayed, over the sockets that it left behind; a drain saves the metrics' state."""
     with running_agent() as agent:
         with FakeEngine(agent.listen) as engine:
             engine.publish(transfer_failure("r"), transfers=["a", "b"])

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
 from penstock.agent.errors import LimitError
-from penstock.agent.ingest import admission
-from penstock.agent.ingest.admission import MAX_ENGINES, MAX_STREAMS, Admission, give_back, resident_bytes
+from penstock.agent.ingest.admission import (
+    _MAX_OWN,
+    MAX_ENGINES,
+    MAX_STREAMS,
+    Admission,
+    give_back,
+    resident_bytes,
+)
 from penstock.agent.model import EngineKey
 
 MIB = 1 << 20
@@ -39,70 +45,72 @@ def limit_of(call, *args, **kwargs):
 def test_engines_that_are_known_always_come_in():
     """At the limit a new name is refused, and one that the log has named is not."""
     known = {EngineKey("", str(number)) for number in range(MAX_ENGINES - 1)}
-    door = Admission(lambda: known)
-    assert refusal(door, "new") == ""
+    admission = Admission(lambda: known)
+    assert refusal(admission, "new") == ""
     known.add(EngineKey("", "new"))
-    assert refusal(door, "newer") == "engines"
-    assert refusal(door, "0") == ""
-    assert refusal(door, "new") == ""
+    assert refusal(admission, "newer") == "engines"
+    assert refusal(admission, "0") == ""
+    assert refusal(admission, "new") == ""
     # It has gone, and left nothing in the log.
     known.remove(EngineKey("", "new"))
-    assert refusal(door, "newer") == ""
+    assert refusal(admission, "newer") == ""
 
 
-def refusal(door, engine="0", *, core=False, size=500):
+def refusal(admission, engine="0", *, core=False, size=500):
     """Let a source in that is new, unless its *size* is 0; return the word of the limit that it meets."""
-    return limit_of(door.check_source, EngineKey("", engine), core=core, new_bytes=size)
+    return limit_of(admission.check_source, EngineKey("", engine), core=core, new_bytes=size)
 
 
-def flood(door, engine, **fields):
+def flood(admission, engine, **fields):
     """Come as ever new processes of one engine until that is refused; return how many came in."""
-    return next(number for number in range(100_000) if refusal(door, engine, **fields))
+    return next(number for number in range(100_000) if refusal(admission, engine, **fields))
 
 
 def test_new_sources_have_a_rate():
     """Thousands at once, as when a node starts; then some a second. One that comes back is no new one."""
     clock = Clock()
-    door = Admission(clock=clock)
-    assert 4_000 < flood(door, "0") < 5_000
-    assert refusal(door, size=0) == ""
+    admission = Admission(clock=clock)
+    assert 4_000 < flood(admission, "0") < 5_000
+    assert refusal(admission, size=0) == ""
     clock.now += 1
-    assert 5 < flood(door, "0") < 50
+    assert 5 < flood(admission, "0") < 50
 
 
 def test_long_hellos_count_as_more():
     """What the log keeps of them is bounded in bytes: together less than the smallest state directory has."""
-    door = Admission()
-    came = sum(flood(door, str(number), core=core, size=8 << 10) for number in range(300) for core in (0, 1))
+    admission = Admission()
+    came = sum(
+        flood(admission, str(number), core=core, size=8 << 10) for number in range(300) for core in (0, 1)
+    )
     assert came * (8 << 10) < 17 * MIB
 
 
 def test_a_flood_of_new_sources_keeps_no_other_engine_out():
     """A pod's worth of processes of another engine come in, and of the flooded engine its EngineCore."""
-    door = Admission()
-    flood(door, "flooded")
-    assert [refusal(door, "honest", core=core) for core in (True, *[False] * 8)] == [""] * 9
-    assert refusal(door, "flooded", core=True) == ""
-    assert refusal(door, "flooded") == "sources"
+    admission = Admission()
+    flood(admission, "flooded")
+    assert [refusal(admission, "honest", core=core) for core in (True, *[False] * 8)] == [""] * 9
+    assert refusal(admission, "flooded", core=True) == ""
+    assert refusal(admission, "flooded") == "sources"
 
 
 def test_made_up_names_do_not_grow_the_memory():
     """What is full again is forgotten; when there is no room for more, all that is shared is left."""
     clock = Clock()
-    door = Admission(clock=clock)
-    for number in range(3 * admission._MAX_OWN):
-        assert refusal(door, str(number)) == ""
-        assert len(door._own) <= admission._MAX_OWN
+    admission = Admission(clock=clock)
+    for number in range(3 * _MAX_OWN):
+        assert refusal(admission, str(number)) == ""
+        assert len(admission._own) <= _MAX_OWN
     clock.now += 3_600
-    assert refusal(door, "again") == ""
-    assert len(door._own) == 1
+    assert refusal(admission, "again") == ""
+    assert len(admission._own) == 1
 
 
 def test_streams_are_counted():
     """Up to the limit and no further."""
-    door = Admission()
-    assert limit_of(door.check_stream, MAX_STREAMS - 1) == ""
-    assert limit_of(door.check_stream, MAX_STREAMS) == "streams"
+    admission = Admission()
+    assert limit_of(admission.check_stream, MAX_STREAMS - 1) == ""
+    assert limit_of(admission.check_stream, MAX_STREAMS) == "streams"
 
 
 def test_short_of_memory_nothing_is_taken():
@@ -113,21 +121,21 @@ def test_short_of_memory_nothing_is_taken():
         looks.append(clock.now)
         return used[0]
 
-    door = Admission(memory_limit=512 * MIB, clock=clock, resident=resident)
+    admission = Admission(memory_limit=512 * MIB, clock=clock, resident=resident)
     for _ in range(100):
-        door.check_memory()
+        admission.check_memory()
     assert len(looks) == 1
     for _ in range(8):
-        door.check_memory(MIB)
+        admission.check_memory(MIB)
     assert len(looks) == 3
     used[0] = 600 * MIB
     clock.now += 1
     with pytest.raises(LimitError, match="the agent holds 600 MiB, its limit is 512 MiB; retry later"):
-        door.check_memory()
-    assert limit_of(door.check_stream, 0) == "memory"
+        admission.check_memory()
+    assert limit_of(admission.check_stream, 0) == "memory"
     used[0] = 400 * MIB
     clock.now += 1
-    assert limit_of(door.check_stream, 0) == ""
+    assert limit_of(admission.check_stream, 0) == ""
 
 
 def test_what_is_free_inside_is_given_back_first():
@@ -138,8 +146,8 @@ def test_what_is_free_inside_is_given_back_first():
         relieved.append(used[0])
         used[0] = 400 * MIB
 
-    door = Admission(memory_limit=512 * MIB, resident=lambda: used[0], relieve=relieve)
-    assert limit_of(door.check_stream, 0) == ""
+    admission = Admission(memory_limit=512 * MIB, resident=lambda: used[0], relieve=relieve)
+    assert limit_of(admission.check_stream, 0) == ""
     assert relieved == [600 * MIB]
 
 
@@ -161,7 +169,7 @@ def test_resident_bytes_are_this_process():
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 500)), max_size=50))
 def test_a_bucket_gives_no_more_than_its_rate(steps):
-    """In any stretch of time: the burst and what the rate gives, and the debt is told truly."""
+    """In any interval a bucket gives at most its burst and its rate; the debt is exact."""
     clock = Clock()
     bucket = TokenBucket(10, 100, clock)
     taken, start = 0.0, clock.now

@@ -114,13 +114,13 @@ def test_a_source_that_comes_back_too_late_ends_nothing_twice(hasty):
     wait_until(lambda: own_batches(hasty), "the loss is in the log")
     engine.connect()
     engine.publish(deferral_end("open", start_ns=TIME, time_ns=TIME + 1))
-    fold = Aggregator()
+    aggregator = Aggregator()
     for _, source, batch in list(hasty.committed):
-        fold.apply(source, BatchColumns(batch))
+        aggregator.apply(source, BatchColumns(batch))
     engine.goodbye()
     events = [event for _, _, batch in list(hasty.committed) for event in batch.events]
     assert sum(event.HasField("deferral_end") for event in events) == 2
-    check_counts(fold, events)
+    check_counts(aggregator, events)
 
 
 def test_a_source_that_comes_back_in_time_is_not_lost(ingest):

@@ -196,7 +196,7 @@ def test_a_paused_engine_is_told_in_the_greeting(ingest):
 
 
 def test_a_goodbye_closes_the_source(ingest):
-    """It is acknowledged, and nobody waits for the source any more."""
+    """A goodbye is acknowledged and ends the wait for its source."""
     with FakeEngine(ingest.address) as engine:
         engine.goodbye()
     wait_until(lambda: not ingest.call(ingest.registry.get, engine.epoch).connected, "it is away")
@@ -248,7 +248,7 @@ def test_too_many_engines_are_refused(ingest, monkeypatch):
 
 
 def test_without_memory_nothing_is_taken(ingest, monkeypatch):
-    """Neither batches nor streams; the sender keeps them and is told to come again."""
+    """Batches and streams are refused with a retryable error, so that the sender keeps them."""
     with FakeEngine(ingest.address) as engine:
         engine.publish(transfer_failure("a"))
         monkeypatch.setattr(ingest.service, "_admission", Admission(memory_limit=1))
@@ -266,8 +266,10 @@ def test_a_hello_counts_as_memory_too(ingest, monkeypatch):
     monkeypatch.setattr("penstock.agent.ingest.admission._MEMORY_LOOK_BYTES", 1)
     # At the stream's beginning there is room; the next look is for the Hello.
     used = iter([0])
-    door = Admission(memory_limit=1, clock=lambda: 0.0, resident=lambda: next(used, 2), relieve=lambda: None)
-    monkeypatch.setattr(ingest.service, "_admission", door)
+    admission = Admission(
+        memory_limit=1, clock=lambda: 0.0, resident=lambda: next(used, 2), relieve=lambda: None
+    )
+    monkeypatch.setattr(ingest.service, "_admission", admission)
     engine = FakeEngine(ingest.address)
     with pytest.raises(grpc.RpcError, match="its limit is 0 MiB"):
         engine.connect()

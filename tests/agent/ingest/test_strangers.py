@@ -135,7 +135,7 @@ def test_a_goodbye_frees_the_engine(ingest):
 def test_an_epoch_that_the_journal_knows_is_not_new(ingest, monkeypatch):
     """Although it was forgotten here: a flood of new ones does not keep it out."""
     asked = []
-    admission = ingest.service._door.admission
+    admission = ingest.service._source_admission.admission
     check = admission.check_source
 
     def noted(*args: Any, **fields: Any) -> None:

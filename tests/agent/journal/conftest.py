@@ -37,7 +37,7 @@ async def journal(tmp_path) -> AsyncIterator[Journal]:
 
 @pytest.fixture
 def log(journal, source) -> Callable[..., object]:
-    """Append a batch of the source: its number, its events, other fields; returns the watermark."""
+    """Append a batch of the source, given its number, its events and other fields; return the watermark."""
 
     async def append(seq: int, *events, source=source, **fields):
         batch = Batch(epoch=source.epoch, seq=seq, events=events, **fields)

@@ -19,7 +19,7 @@ from tests.support.agent.batches import deferral_end, deferral_start, event, noi
 
 
 async def test_a_batch_is_there_when_append_returns(journal, source, log):
-    """The body as it came, at position 1, and the source that sent it."""
+    """The log has the body unchanged at position 1, with its source."""
     assert await journal.open_source(source) == 0
     assert await log(1, transfer_failure("r")) == 1
     assert journal.watermark(source.epoch) == 1
@@ -32,7 +32,7 @@ async def test_a_batch_is_there_when_append_returns(journal, source, log):
 
 
 async def test_a_duplicate_changes_nothing_and_a_gap_is_refused(journal, log):
-    """Both leave the log as it was; the gap's error tells where to resume."""
+    """Both leave the log unchanged; the gap's error has the watermark."""
     await log(1)
     assert await log(1, transfer_failure("other")) == 1
     with pytest.raises(GapError, match="batch 3 came after 1; resend from 2"):
@@ -43,7 +43,7 @@ async def test_a_duplicate_changes_nothing_and_a_gap_is_refused(journal, log):
 
 
 async def test_appends_that_come_together_are_committed_together(journal, source, log):
-    """Many sources at once need few transactions, and each gets its own answer."""
+    """Concurrent appends of many sources share few transactions; each gets its own answer."""
     commits: list[Any] = []
     journal.observe_commits(commits.append)
     others = [Source(epoch=n, key=EngineKey("", str(n)), process="worker") for n in range(1, 201)]
@@ -55,7 +55,7 @@ async def test_appends_that_come_together_are_committed_together(journal, source
 
 
 async def test_commits_are_announced_once_each_in_the_order_of_the_log(journal, log):
-    """Duplicates are not; and the callback has run when append returns."""
+    """Duplicates are not announced; the callback has run when append returns."""
     heard = []
     journal.on_commit(lambda batch_id, _, contents: heard.append((batch_id, contents.batch.seq)))
     await log(1)
@@ -65,8 +65,19 @@ async def test_commits_are_announced_once_each_in_the_order_of_the_log(journal, 
     assert heard == [(seq, seq) for seq in range(1, 30)]
 
 
+async def test_the_order_of_the_calls_is_the_order_of_the_log(journal, log):
+    """Also of the first ones of a source, between which the writer has a turn."""
+    opened = threading.Event()
+    journal.observe_commits(lambda _: opened.set())
+    first = asyncio.ensure_future(log(1))
+    await asyncio.sleep(0)  # it is queued now
+    assert opened.wait(60)  # and its source committed, while the loop stands still
+    rest = [log(2), first, log(3)]
+    assert await asyncio.gather(*rest) == [2, 1, 3]
+
+
 async def test_a_commit_is_announced_though_its_sender_has_gone(journal, source):
-    """A stream may be cancelled between the commit and its answer: the batch counts all the same."""
+    """A batch whose append is cancelled after the commit is announced."""
     await journal.open_source(source)
     announced = asyncio.Event()
     journal.on_commit(lambda *_: announced.set())
@@ -80,7 +91,7 @@ async def test_a_commit_is_announced_though_its_sender_has_gone(journal, source)
 
 
 async def test_a_failing_callback_does_not_cost_the_acknowledgement(journal, log):
-    """The batch is committed, whatever its followers make of it."""
+    """A batch is acknowledged although a callback raises."""
 
     def fail(*_):
         raise RuntimeError("bug")
@@ -93,7 +104,7 @@ async def test_a_failing_callback_does_not_cost_the_acknowledgement(journal, log
 
 
 async def test_what_waits_is_bounded(journal, source, log, monkeypatch):
-    """Beyond the limit the sender is told to come later; nothing is lost."""
+    """Beyond the limit an append fails with FullError; all accepted batches are committed."""
     await journal.open_source(source)
     monkeypatch.setattr(writer, "MAX_QUEUED", 2)
     # The writer cannot take anything while the test holds its condition (an RLock, so this thread can still put).
@@ -108,7 +119,7 @@ async def test_what_waits_is_bounded(journal, source, log, monkeypatch):
 
 
 async def test_a_full_disk_is_an_error_that_passes(journal, source, log):
-    """Nothing is acknowledged while the file may not grow; afterwards all goes on where it stood."""
+    """While the file cannot grow no batch is acknowledged; afterwards appends continue at the watermark."""
     await log(1)
     database = journal._writer._database
     (pages,) = database.execute("PRAGMA page_count").fetchone()
@@ -124,7 +135,7 @@ async def test_a_full_disk_is_an_error_that_passes(journal, source, log):
 
 
 async def test_close_commits_what_is_queued(tmp_path, source):
-    """Whoever waits gets its answer; afterwards the journal says that it is closed."""
+    """Queued appends are answered; later ones fail because the journal is closed."""
     journal = Journal.open(tmp_path)
     await journal.open_source(source)
     tasks = [
@@ -144,14 +155,14 @@ async def test_close_commits_what_is_queued(tmp_path, source):
 
 
 async def test_fold_and_cursors_come_back(tmp_path, source, log, journal):
-    """The last one saved wins; cursors may be saved from any thread."""
-    assert journal.load_fold() is None
+    """The last saved value is loaded; cursors may be saved from any thread."""
+    assert journal.load_metrics_state() is None
     for number in (1, 2):
-        journal.save_fold(number, b"fold %d" % number)
+        journal.save_metrics_state(number, b"fold %d" % number)
     thread = threading.Thread(target=journal.save_cursor, args=("otlp", 3, 4))
     thread.start()
     thread.join()
-    assert journal.load_fold() == (2, b"fold 2")
+    assert journal.load_metrics_state() == (2, b"fold 2")
     await log(1)
     await log(2)
     with journal.reader() as reader:
@@ -159,7 +170,7 @@ async def test_fold_and_cursors_come_back(tmp_path, source, log, journal):
         assert reader.cursor("other") == (0, 0)
     await journal.close()
     again = Journal.open(journal.path.parent)
-    assert again.load_fold() == (2, b"fold 2")
+    assert again.load_metrics_state() == (2, b"fold 2")
     await again.close()
 
 
@@ -188,7 +199,7 @@ async def test_open_deferrals_follow_the_events(journal, source, log):
 
 @pytest.mark.parametrize("waiting", [0, 3, 300])
 async def test_many_waits_that_end_at_once(source, log, journal, waiting):
-    """Whether few or many others are open: what ended is gone, of this source only, and the others wait on."""
+    """Only the ended deferrals of this source are removed, however many others are open."""
     other = Source(epoch=9, key=source.key, process="engine-core")
     mine = ("a", "b", "c")
     await log(1, *map(deferral_start, mine))
@@ -209,7 +220,7 @@ async def test_many_waits_that_end_at_once(source, log, journal, waiting):
 
 @pytest.mark.parametrize(("process", "closed"), [("agent", True), ("engine-core", False)])
 async def test_only_the_agent_says_that_a_source_is_lost(journal, source, log, process, closed):
-    """A batch of the agent's own closes the source; the same event of an engine does not."""
+    """The agent's own batch closes the source; an engine's does not."""
     await log(1, deferral_start("a"))
     teller = Source(epoch=7, key=source.key, process=process)
     await log(1, Event(source_lost=SourceLost(epoch=source.epoch)), source=teller)

@@ -35,7 +35,7 @@ async def write(directory: Path, source: Source, count: int = 50, **options) -> 
             for seq in range(1, count + 1)
         )
     )
-    journal.save_fold(count, b"fold")
+    journal.save_metrics_state(count, b"fold")
     await journal.close()
 
 
@@ -67,7 +67,7 @@ def foreign(path: Path) -> None:
     ],
 )
 async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
-    """With all its files; what was in it is counted as lost by a new beginning, not by a smaller number."""
+    """All its files are moved; the new journal has a new creation time, so that counters show a reset."""
     await write(tmp_path, source)
     first = Journal.open(tmp_path)
     await first.close()
@@ -75,7 +75,7 @@ async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
     journal = Journal.open(tmp_path)
     assert journal.created_unix_nano > first.created_unix_nano
     assert journal.agent_epoch != first.agent_epoch
-    assert journal.load_fold() is None
+    assert journal.load_metrics_state() is None
     assert await journal.open_source(source) == 0
     await journal.close()
     (place,) = tmp_path.glob("state.corrupt-*")
@@ -85,7 +85,7 @@ async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
 
 
 async def test_a_first_start_that_was_interrupted_is_no_damage(tmp_path, source):
-    """Nor is one after the journal of another pod was archived: the file is there, and nothing in it yet."""
+    """An empty database file opens, also after the journal of another pod was archived."""
     (tmp_path / "journal.db").touch()
     await write(tmp_path, source, pod_uid="a")
     (tmp_path / "journal.db").rename(tmp_path / "journal-1.db")
@@ -95,7 +95,7 @@ async def test_a_first_start_that_was_interrupted_is_no_damage(tmp_path, source)
 
 
 async def test_damage_that_shows_late(tmp_path, source):
-    """A start does not look at every page: what is met later ends the taking in, and the next start repairs it."""
+    """Damage found after the start stops appends; the next start repairs it."""
     await write(tmp_path, source, 200)
     path = tmp_path / "journal.db"
     database = sqlite3.connect(path)
@@ -122,13 +122,13 @@ async def test_damage_that_shows_late(tmp_path, source):
 
 
 def test_only_damage_is_damage():
-    """A locked or missing file is none."""
+    """A locked or missing file is not treated as damaged."""
     assert not is_damage(sqlite3.OperationalError("database is locked"))
     assert not is_damage(OSError("no"))
 
 
 def test_what_is_not_ours_is_left_alone(tmp_path):
-    """Names that only look alike are not trimmed."""
+    """Files with similar names are not trimmed."""
     (tmp_path / "journal-notes.db").write_bytes(bytes(1000))
     (tmp_path / "state.corrupt-x").mkdir()
     (tmp_path / "state.corrupt-5").mkdir()
@@ -138,7 +138,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path):
 
 
 def test_a_reserve_without_a_place_is_none(tmp_path):
-    """It is a help, never a reason to fail."""
+    """In a missing directory the reserve holds nothing and raises nothing; a release deletes its file."""
     reserve = DiskReserve(tmp_path / "nowhere" / "reserve", 4096)
     reserve.acquire()
     assert not reserve.held
@@ -157,13 +157,13 @@ async def write_noise(directory: Path, source: Source) -> Journal:
         events = [transfer_failure(f"r{seq}", error_text=noise(300))]
         batch = Batch(epoch=source.epoch, seq=seq, events=events)
         await journal.append(source, batch, batch.SerializeToString())
-    journal.save_fold(100, zlib.compress(b"fold"))
+    journal.save_metrics_state(100, zlib.compress(b"fold"))
     await journal.close()
     return journal
 
 
 async def test_what_can_be_read_is_kept(tmp_path, source):
-    """A leaf of the log is gone: its batches are lost and counted; counters, watermarks and the other batches are kept."""
+    """With one leaf page lost its batches are counted as lost; counters, watermarks and other batches are kept."""
     journal = await write_noise(tmp_path, source)
     created, epoch = journal.created_unix_nano, journal.agent_epoch
     path = tmp_path / "journal.db"
@@ -182,7 +182,7 @@ async def test_what_can_be_read_is_kept(tmp_path, source):
     await journal.close()
     journal = Journal.open(tmp_path)
     assert (journal.created_unix_nano, journal.agent_epoch) == (created, epoch)
-    assert journal.load_fold() == (100, zlib.compress(b"fold"))
+    assert journal.load_metrics_state() == (100, zlib.compress(b"fold"))
     assert journal.lost_batches == cells
     assert await journal.open_source(source) == 300
     with journal.reader() as reader:
@@ -203,7 +203,7 @@ async def test_what_can_be_read_is_kept(tmp_path, source):
 
 
 async def test_the_whole_half_of_a_journal_that_was_cut(tmp_path, source):
-    """Is kept, but for the pages of it that lie behind the cut."""
+    """Batches before the cut are kept, except those with pages behind it."""
     await write_noise(tmp_path, source)
     path = tmp_path / "journal.db"
     os.truncate(path, path.stat().st_size // 2)
@@ -232,7 +232,7 @@ async def test_the_whole_half_of_a_journal_that_was_cut(tmp_path, source):
     ],
 )
 async def test_what_no_agent_wrote_is_damage(tmp_path, source, harm):
-    """Also where SQLite sees nothing: the agent starts, keeps what it can prove, and takes in what comes."""
+    """Inconsistent rows that SQLite accepts: the agent starts, keeps the verified rows and accepts batches."""
     await write(tmp_path, source, 20)
     with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
         database.executescript(harm)
@@ -249,7 +249,7 @@ async def test_what_no_agent_wrote_is_damage(tmp_path, source, harm):
 
 
 async def test_a_log_that_goes_in_a_circle(tmp_path, source):
-    """Two pages of it are in each other's place: a replay ends, and counts nothing twice."""
+    """With two pages swapped a replay ends and counts no batch twice."""
     await write_noise(tmp_path, source)
     path = tmp_path / "journal.db"
     with closing(sqlite3.connect(path)) as database:
@@ -275,7 +275,7 @@ async def test_a_log_that_goes_in_a_circle(tmp_path, source):
 
 
 def ask(journal: Journal) -> None:
-    """Ask as the admin service does."""
+    """Query as the admin service does."""
     with journal_errors(journal.path), journal.reader() as reader:
         reader.request_batches("r150")
         list(reader.scan(limit=1_000))
@@ -283,7 +283,7 @@ def ask(journal: Journal) -> None:
 
 @pytest.mark.parametrize("harm", ["UPDATE recent SET keys = 7", "UPDATE kinds SET batch = 'x'"])
 async def test_an_index_of_something_else(tmp_path, source, harm):
-    """A question that meets it fails with a sentence, and has the next start repair it."""
+    """A query of a damaged index fails with a sentence and marks it for repair at the next start."""
     await write_noise(tmp_path, source)
     with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
         # One row of it, as whole pages go.

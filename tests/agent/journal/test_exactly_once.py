@@ -1,4 +1,4 @@
-"""Whatever is sent in whatever order, over however many lives: each acknowledged batch is in the log once."""
+"""For any messages, order and restarts each acknowledged batch is in the log once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batch_of(source: Source, seq: int) -> Batch:
 
 
 class Model:
-    """Sends to the journal and knows what must be in it."""
+    """Sends batches and keeps the expected content."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -39,14 +39,14 @@ class Model:
         self.open()
 
     def open(self) -> None:
-        """Begin a life of the journal."""
+        """Open the journal again."""
         self.journal = Journal.open(self.directory)
         self.journal.on_commit(
             lambda number, source, contents: self.announced.append((number, source.epoch, contents.batch.seq))
         )
 
     async def send(self, group: list[tuple[int, int]]) -> None:
-        """Send a group at once; the answers must be those of one after the other."""
+        """Send a group concurrently; check that the answers equal those of a sequence."""
         sent, expected = [], []
         for index, offset in group:
             source = SOURCES[index]
@@ -64,7 +64,7 @@ class Model:
         assert [type(answer) if isinstance(answer, Exception) else answer for answer in answers] == expected
 
     async def run(self, steps: list[Any]) -> None:
-        """Take the steps, then compare."""
+        """Run the steps, then compare."""
         for step in steps:
             if step == "reopen":
                 await self.journal.close()

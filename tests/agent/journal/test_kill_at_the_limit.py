@@ -32,9 +32,9 @@ source = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
 async def main():
     journal = Journal.open(Path(sys.argv[1]), limit=2 << 20)
-    keeper = AggregatorCheckpoint(journal, fold := Aggregator())
+    keeper = AggregatorCheckpoint(journal, aggregator := Aggregator())
     await keeper.restore()
-    counted = sum(row.total for engine in fold.engines() for row in engine.rows.get(TRANSFER_FAILURES, ()))
+    counted = sum(row.total for engine in aggregator.engines() for row in engine.rows.get(TRANSFER_FAILURES, ()))
     seq = await journal.open_source(source)
     print("begin", seq, counted, journal.usage.pruned, flush=True)
     while True:
@@ -50,7 +50,7 @@ asyncio.run(main())
 
 
 def test_kills_while_the_log_is_trimmed(tmp_path):
-    """Each life counts exactly what is committed, and no acknowledgement was early."""
+    """After each kill the counters equal the commits, and every acknowledged batch was committed."""
     chance = random.Random(6)
     acknowledged, pruned = 0, 0
     for _ in range(KILLS):

@@ -1,4 +1,4 @@
-"""Open waits of a transaction: the same as if one looked at event after event."""
+"""Open deferrals of a transaction: the columns give the result of reading event by event."""
 
 from __future__ import annotations
 

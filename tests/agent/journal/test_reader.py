@@ -1,4 +1,4 @@
-"""Finding things in the log."""
+"""Queries of the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.agent.batches import TIME, deferral_start, event, sample_batc
 
 
 def pairs(found):
-    """Return (batch id, index) of what a reader found."""
+    """Return (batch id, index) of each entry found."""
     return [(logged.id, pos) for logged, pos in found]
 
 
@@ -42,7 +42,7 @@ def test_a_batch_is_found_by_every_id_that_it_names():
 
 
 def test_a_time_that_sqlite_cannot_hold_is_cut():
-    """The wire's time is unsigned; a nonsensical one must not stop the log."""
+    """Times above SQLite's range are stored as its largest: the wire's time is unsigned."""
     batch = Batch(events=[Event(time_unix_nano=2**64 - 1), transfer_failure("r")])
     assert kind_rows(BatchColumns(batch)) == [(0, 2**63 - 1), (16, TIME)]
 
@@ -70,14 +70,14 @@ async def test_batches_are_paged_in_order(journal, log):
 
 
 async def test_an_empty_log_has_no_positions(journal):
-    """0 stands for none."""
+    """First and last position are 0."""
     with journal.reader() as reader:
         assert (reader.first(), reader.last(), reader.batches(0), list(reader.scan())) == (0, 0, [], [])
         assert reader.source(1) is None
 
 
 async def test_events_newest_first_by_kind_time_and_request(journal, log):
-    """Each filter alone and together, across batches."""
+    """Filters work alone and together, across batches."""
     await log(1, transfer_failure("a", time_ns=10), deferral_start("b", time_ns=20))
     await log(2, transfer_failure("b", time_ns=30), transfer_failure("c", remote_request_id="a", time_ns=40))
     with journal.reader() as reader:
@@ -114,7 +114,7 @@ async def test_requests_are_found_by_prefix(journal, log):
 
 
 async def test_a_prefix_is_looked_for_in_the_newest_batches(journal, log, monkeypatch):
-    """No further than so many bytes, and no further than it takes to find so many."""
+    """The search ends at its byte limit, or when it has enough requests."""
     for seq in range(1, 5):
         await log(seq, transfer_failure(f"r{seq}"))
     with journal.reader() as reader:
@@ -125,7 +125,7 @@ async def test_a_prefix_is_looked_for_in_the_newest_batches(journal, log, monkey
 
 
 async def test_requests_whose_hashes_are_the_same_are_told_apart(journal, log):
-    """Two ids of one CRC-32: each finds its own batch, events and all."""
+    """Two ids with one CRC-32: each finds only its own batch and events."""
     assert request_key("plumless") == request_key("buckeroo")
     await log(1, transfer_failure("plumless"))
     await log(2, transfer_failure("buckeroo"), transfer_failure("plumless"))
@@ -137,7 +137,7 @@ async def test_requests_whose_hashes_are_the_same_are_told_apart(journal, log):
 
 
 async def test_what_is_read_of_a_request_is_bounded(journal, log):
-    """The newest batches, up to the one that goes beyond; the allowance knows whether there was more."""
+    """The newest batches up to the byte limit are read; the budget says whether older ones were left out."""
     for seq in range(1, 5):
         await log(seq, transfer_failure("r"), transfer_failure("buckeroo"))
     with journal.reader() as reader:
@@ -154,7 +154,7 @@ async def test_what_is_read_of_a_request_is_bounded(journal, log):
 
 @pytest.mark.parametrize("request_id", ["", "r"])
 async def test_what_a_scan_reads_is_bounded(journal, log, request_id):
-    """By kind, and by request; what is not asked for is not read, so an end that comes by itself is no cut."""
+    """Scans by kind and by request end at the limit; a scan that ends before it is not marked as cut."""
     for seq in range(1, 4):
         await log(seq, transfer_failure("r"))
     with journal.reader() as reader:
@@ -168,7 +168,7 @@ async def test_what_a_scan_reads_is_bounded(journal, log, request_id):
 
 
 async def test_a_step_of_a_question_has_its_time(journal, log):
-    """What it finds in a batch takes time, however small the batch is."""
+    """Time in each batch counts against the query's time limit, however small the batch is."""
     for seq in range(1, 4):
         await log(seq, transfer_failure("r"))
     seconds = iter([0.0, 1.0, 1.9, 2.0])
@@ -179,7 +179,7 @@ async def test_a_step_of_a_question_has_its_time(journal, log):
 
 
 async def test_nothing_is_read_once_the_agent_stops(journal, log):
-    """A question in the middle of the log must not hold up its end."""
+    """A query in progress ends when the agent stops."""
     for seq in range(1, 4):
         await log(seq, transfer_failure("r"))
     stopping = threading.Event()
@@ -197,7 +197,7 @@ async def test_nothing_is_read_once_the_agent_stops(journal, log):
 
 
 async def test_a_reader_sees_what_is_committed_when_it_asks(journal, log):
-    """One opened before a commit sees it."""
+    """A reader opened before a commit sees the commit."""
     with journal.reader() as reader:
         assert reader.last() == 0
         await log(1)
@@ -205,7 +205,7 @@ async def test_a_reader_sees_what_is_committed_when_it_asks(journal, log):
 
 
 async def test_a_scan_reads_no_further_than_it_is_asked(journal, log):
-    """The newest first, of several kinds in one order; it may be left, and its reader closed."""
+    """Yields newest first over several kinds; the caller may stop and close the reader."""
     for seq in range(1, 5):
         await log(seq, transfer_failure(f"f{seq}"), deferral_start(f"d{seq}"))
     with journal.reader() as reader:

@@ -26,7 +26,7 @@ def place(tmp_path, monkeypatch):
 
 
 class Gate:
-    """Claims the place, once it is open: what is done to the files is done before the writer sees it."""
+    """Holds the writer back until the test has changed the files."""
 
     def __init__(self, place: StateDirectory) -> None:
         self._place = place
@@ -48,7 +48,7 @@ async def append(journal, source, *numbers):
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 async def test_it_is_put_back(place, source, harm):
-    """All that was ever acknowledged is at its path again before the next batch is; who follows the log goes on."""
+    """All acknowledged batches are at the path before the next acknowledgement; open readers continue."""
     gate = Gate(place)
     journal = Journal.open(place.path, claim=gate)
     path = journal.path
@@ -66,19 +66,19 @@ async def test_it_is_put_back(place, source, harm):
     assert journal.whereabouts.restored == 1
     assert "while the agent ran; the agent restored it at" in journal.whereabouts.notice
     assert (journal.error, journal.damage) == ("", "")
-    journal.save_fold(4, b"fold")
+    journal.save_metrics_state(4, b"fold")
     await journal.close()
     # The last connection has folded the write-ahead log in: none of the old ones is left over.
     assert not path.with_name("journal.db-wal").exists()
     assert len(list(place.path.glob("state.corrupt-*"))) == HARMS[harm]
     journal = Journal.open(place.path)
-    assert journal.load_fold() == (4, b"fold")
+    assert journal.load_metrics_state() == (4, b"fold")
     assert await journal.open_source(source) == 4
     await journal.close()
 
 
 async def test_again_and_again(place, source):
-    """Each time, in the middle of traffic."""
+    """Each removal during traffic is repaired."""
     journal = Journal.open(place.path, claim=place.claim)
     for seq in range(1, 11):
         the_file(journal.path)
@@ -90,7 +90,7 @@ async def test_again_and_again(place, source):
 
 
 async def test_at_any_moment(place, source):
-    """One file after the other, while the journal puts them back: at the end all is there, and nothing but that."""
+    """Removals during the repair itself: at the end all acknowledged batches are there, once each."""
     journal = Journal.open(place.path, claim=place.claim)
     ending = threading.Event()
 
@@ -121,7 +121,7 @@ async def test_at_any_moment(place, source):
 
 
 async def test_by_itself(place, source, monkeypatch):
-    """Without anybody who writes; who asks in between is asked to wait."""
+    """A removed file is restored without an append."""
     monkeypatch.setattr("penstock.agent.journal.writer._CHECK_SECONDS", 0.01)
     journal = Journal.open(place.path, claim=place.claim)
     await append(journal, source, 1)
@@ -135,7 +135,7 @@ async def test_by_itself(place, source, monkeypatch):
 
 
 async def test_no_reader_begins_while_it_is_gone(place, source, monkeypatch):
-    """It would find nothing, or begin the shared memory of another file that is still in use."""
+    """A reader is refused while the file is missing: it would open another file."""
     journal = Journal.open(place.path, claim=place.claim)
     await append(journal, source, 1)
     monkeypatch.setattr(journal._writer, "_settle", lambda database: database)
@@ -148,14 +148,14 @@ async def test_no_reader_begins_while_it_is_gone(place, source, monkeypatch):
 
 
 async def test_it_cannot_be_put_back(place, source, monkeypatch):
-    """Nothing is acknowledged, the error says why, and it goes on by itself once it can."""
+    """While the repair fails no batch is acknowledged and the error has the cause; later it succeeds by itself."""
     monkeypatch.setattr("penstock.agent.journal.writer._PROBE_SECONDS", 0.01)
     gate = Gate(place)
     journal = Journal.open(place.path, claim=gate)
     await append(journal, source, 1)
     gate.closed = True
     the_directory(journal.path)
-    journal.save_fold(1, b"fold")
+    journal.save_metrics_state(1, b"fold")
     for _ in range(2):
         with pytest.raises(
             FullError, match=r"journal\.db was removed .* and cannot be restored: the gate is closed"
@@ -169,12 +169,12 @@ async def test_it_cannot_be_put_back(place, source, monkeypatch):
     await append(journal, source, 2)
     await journal.close()
     journal = Journal.open(place.path)
-    assert (journal.load_fold(), await journal.open_source(source)) == ((1, b"fold"), 2)
+    assert (journal.load_metrics_state(), await journal.open_source(source)) == ((1, b"fold"), 2)
     await journal.close()
 
 
 async def test_the_copy_cannot_be_opened_at_once(place, source, monkeypatch):
-    """It is not copied again: the one that is there is opened the next time."""
+    """A copy that could not be opened is opened at the next attempt, not written again."""
     journal = Journal.open(place.path, claim=place.claim)
     await append(journal, source, 1)
 
@@ -193,7 +193,7 @@ async def test_the_copy_cannot_be_opened_at_once(place, source, monkeypatch):
 
 
 async def test_another_agent_has_the_place(place, source):
-    """Its files stay as they are."""
+    """The files of the agent that took the directory are unchanged."""
     gate = Gate(place)
     journal = Journal.open(place.path, claim=gate)
     await append(journal, source, 1)

@@ -63,12 +63,12 @@ def check(reader: Reader, names: set[str]) -> None:
 
 
 def settled(journal: Journal) -> None:
-    """Wait until the writer has nothing more to tidy up."""
+    """Wait until the writer has finished its upkeep."""
     wait_until(lambda: not journal._writer._trimming, "the index is in order")
 
 
 async def test_it_finds_what_the_log_holds(journal, log):
-    """In runs and before; a reader that stays follows, one that comes sees the same."""
+    """Requests are found before and after they move into runs, by open and new readers."""
     chance = random.Random(8)
     names: set[str] = {"never"}
     with journal.reader() as staying:
@@ -88,7 +88,7 @@ async def test_it_finds_what_the_log_holds(journal, log):
 
 
 async def test_what_goes_from_the_log_goes_from_the_index(journal, log):
-    """Recent ones and runs whose batches have all gone; no key is found in a batch that is not there."""
+    """Entries of trimmed batches are deleted; no query returns a missing batch."""
     names = set()
     with journal.reader() as reader:
         for seq in range(1, 101):
@@ -115,7 +115,7 @@ async def test_what_goes_from_the_log_goes_from_the_index(journal, log):
 
 
 async def test_batches_far_apart_are_in_different_runs(journal, log, monkeypatch):
-    """A run can tell so many numbers apart; few keys may stand in many batches."""
+    """A run spans a limited range of batch numbers, however few keys it has."""
     monkeypatch.setattr(request_index, "RUN_BATCHES", 10)
     names = set()
     for seq in range(1, 61):
@@ -154,7 +154,7 @@ asyncio.run(main())
 
 
 def test_kills_while_runs_are_made(tmp_path):
-    """``kill -9`` at any moment: what is in the log is in the index."""
+    """After a ``kill -9`` at any moment the index finds every request in the log."""
     chance = random.Random(9)
     for _ in range(6):
         with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""How the keys of requests lie on disk: what goes in is found, and nothing else."""
+"""The format of request keys on disk: every stored key is found, and no other."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ BATCHES = st.dictionaries(st.integers(0, 65_535), st.sets(ANY_KEY, max_size=8), 
 
 @given(st.lists(ANY_KEY, max_size=20))
 def test_packed_keys_come_back(keys):
-    """In their order."""
+    """Unpacking returns the keys in order."""
     assert list(unpack_keys(pack_keys(keys))) == keys
 
 
 @given(st.lists(KEYS, max_size=20), KEYS)
 def test_a_key_is_found_in_its_places(keys, wanted):
-    """And not where the end of one and the beginning of the next look like it."""
+    """A match across two neighbouring keys is not reported."""
     assert list(places(pack_keys(keys), wanted)) == [at for at, key in enumerate(keys) if key == wanted]
 
 
 @given(BATCHES, st.integers(1, 1 << 54), ANY_KEY)
 def test_a_run_knows_the_batches_of_each_key(batches, first, other):
-    """All of them, wherever the log has come to; the filter passes each key that is there."""
+    """A run returns all batches of a key, at any batch number; its filter passes every stored key."""
     begin = min(batches)
     rows = [(first + number - begin, pack_keys(batches[number])) for number in sorted(batches)]
     expected = defaultdict(set)
@@ -53,7 +53,7 @@ def test_a_run_knows_the_batches_of_each_key(batches, first, other):
 
 
 def test_a_filter_keeps_most_others_out():
-    """Keys that are spread evenly, and those in between: it has room for twelve times as many."""
+    """The filter rejects most keys that are not stored."""
     step = 1 << 20
     run = make_run([(1, pack_keys(range(0, 1 << 32, step)))])
     assert all(passes(run.passing, key) for key in range(0, 1 << 32, step))
@@ -63,6 +63,6 @@ def test_a_filter_keeps_most_others_out():
 
 @given(st.binary(max_size=40), KEYS)
 def test_what_a_bad_disk_has_cut_raises_nothing(spoilt, key):
-    """It may find what is not there: who asks looks at the batch itself."""
+    """Cut data never raises; false matches are allowed, since the caller checks the batch."""
     list(unpack_keys(spoilt))
     list(batches_in(1, spoilt, key))

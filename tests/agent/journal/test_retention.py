@@ -1,4 +1,4 @@
-"""The log keeps within its limit: what goes, what stays, what is counted."""
+"""The log stays within its limit: what is deleted, kept and counted."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Log:
             await self.journal.append(self.source, batch, batch.SerializeToString())
             self.seq += 1
             if folded:
-                self.journal.save_fold(self.seq, b"fold")
+                self.journal.save_metrics_state(self.seq, b"fold")
             if exported:
                 self.journal.save_cursor(TRACES, self.seq + 1, self.seq)
 
     async def settled(self) -> None:
-        """Wait until the writer has trimmed what it can."""
+        """Wait until the writer has finished trimming."""
         async with asyncio.timeout(60):
             while self.journal._writer._trimming or self.journal._writer._latest or self.journal.error:  # noqa: ASYNC110  (a thread)
                 await asyncio.sleep(0.001)
@@ -82,7 +82,7 @@ def disk(directory: Path) -> int:
 
 
 async def test_the_oldest_batches_go(journal, source, log):
-    """The state keeps within its limit; watermarks stay; nothing of a batch that is gone is left behind."""
+    """The state stays within its limit; watermarks are kept; no row of a deleted batch is left."""
     most = 0
     for _ in range(40):
         await log.add(10)
@@ -104,7 +104,7 @@ async def test_the_oldest_batches_go(journal, source, log):
 
 
 async def test_large_batches_go_a_few_at_a_time(tmp_path, source, monkeypatch):
-    """What is read to be deleted is bounded by its bytes, and the log keeps within its limit all the same."""
+    """One deletion reads a limited number of bytes, and the log stays within its limit."""
     monkeypatch.setattr(Budget, "transaction", 50_000)
     steps = []
     oldest = retention.Retention._oldest
@@ -125,26 +125,26 @@ async def test_large_batches_go_a_few_at_a_time(tmp_path, source, monkeypatch):
 
 
 async def test_what_the_metrics_have_not_counted_stays(journal, log):
-    """Then the log is full, says so and asks for a save; with that it goes on."""
+    """With nothing to delete the log is full and wants the metrics' state; after that save it is trimmed."""
     with pytest.raises(FullError, match=r"its limit is reached, see --state-limit\); retry later") as caught:
         await log.add(400, folded=False)
     assert "journal cannot be written" in str(caught.value)
     async with asyncio.timeout(60):
-        while not journal.wants_fold:  # noqa: ASYNC110  (the writer's thread looks again whether anything may go)
+        while not journal.wants_metrics_state:  # noqa: ASYNC110  (the writer's thread looks again whether anything may go)
             await asyncio.sleep(0.001)
     assert "--state-limit" in journal.error
     assert disk(journal.path.parent) <= LIMIT
     with journal.reader() as reader:
         assert (reader.first(), reader.last()) == (1, log.seq)
-    journal.save_fold(log.seq, b"fold")
+    journal.save_metrics_state(log.seq, b"fold")
     await log.settled()
     await log.add(50)
-    assert not journal.wants_fold
+    assert not journal.wants_metrics_state
     assert (journal.error, journal.watermark(log.source.epoch)) == ("", log.seq)
 
 
 async def test_traces_that_were_not_delivered_are_given_up_last_and_counted(journal, log, tmp_path):
-    """A backend that is away costs the oldest traces, not the metrics; the count outlives a restart."""
+    """While the backend is away the oldest traces are dropped and counted, over restarts; metrics lose nothing."""
     await log.add(30)
     await log.add(370, exported=False)
     await log.settled()
@@ -160,7 +160,7 @@ async def test_traces_that_were_not_delivered_are_given_up_last_and_counted(jour
 
 
 async def test_a_wait_that_is_older_than_the_log_is_forgotten(journal, source, log):
-    """So open deferrals are bounded by the log."""
+    """An open deferral is deleted with the batch that opened it."""
     waiter = Source(epoch=9, key=EngineKey("", "1"), process="engine-core")
     batch = Batch(epoch=9, seq=1, events=[deferral_start("a")])
     await journal.append(waiter, batch, batch.SerializeToString())
@@ -173,7 +173,7 @@ async def test_a_wait_that_is_older_than_the_log_is_forgotten(journal, source, l
 
 
 async def test_a_lower_limit_gives_the_disk_back(tmp_path, source):
-    """At the next start, a little after each commit."""
+    """After a start with a lower limit commits bring the files below it."""
     journal = Journal.open(tmp_path, limit=4 * LIMIT)
     log = Log(journal, source)
     await log.add(200)
@@ -188,7 +188,7 @@ async def test_a_lower_limit_gives_the_disk_back(tmp_path, source):
 
 
 async def test_ended_sources_are_forgotten_when_nothing_is_left_of_them(journal, source, log, monkeypatch):
-    """Of those without a batch in the log the youngest are kept; open ones always."""
+    """Of closed sources without batches the newest are kept; open sources always."""
     monkeypatch.setattr(retention, "MAX_CLOSED_SOURCES", 3)
     monkeypatch.setattr(retention, "_SOURCES_A_CHECK", 1)
     epochs = range(1, 31)
@@ -209,7 +209,7 @@ async def test_ended_sources_are_forgotten_when_nothing_is_left_of_them(journal,
 
 
 async def test_ended_sources_have_a_share_of_the_disk(journal, log, monkeypatch):
-    """However much they say of themselves: the youngest stay."""
+    """The newest are kept, within a share of the limit in bytes."""
     monkeypatch.setattr(retention, "_SOURCES_A_CHECK", 1)
     monkeypatch.setattr(retention, "_SHARE_OF_CLOSED", LIMIT // 3000)
     for epoch in range(1, 31):
@@ -225,7 +225,7 @@ async def test_ended_sources_have_a_share_of_the_disk(journal, log, monkeypatch)
 
 
 async def test_archives_share_the_limit(tmp_path):
-    """The journals of earlier pods go, the oldest first, when they take more than half of it."""
+    """Journals of earlier pods are deleted, oldest first, above half of the limit."""
     for number, size in ((1, LIMIT // 4), (2, LIMIT // 3), (3, LIMIT // 4)):
         (tmp_path / f"journal-{number}.db").write_bytes(bytes(size))
     journal = Journal.open(tmp_path, limit=LIMIT)
@@ -246,11 +246,11 @@ def test_the_shares_add_up(limit, monkeypatch):
 
 
 async def test_counters_lose_nothing_of_what_was_deleted(tmp_path, source):
-    """Over several lives at the limit, each ended without a last save: every acknowledged event is counted once."""
+    """Over several crashes at the limit every acknowledged event is counted once."""
     sent = 0
     for life in range(6):
         journal = Journal.open(tmp_path, limit=LIMIT)
-        keeper = AggregatorCheckpoint(journal, fold := Aggregator())
+        keeper = AggregatorCheckpoint(journal, aggregator := Aggregator())
         await keeper.restore()
         log = Log(journal, source)
         log.seq = await journal.open_source(source)
@@ -262,7 +262,7 @@ async def test_counters_lose_nothing_of_what_was_deleted(tmp_path, source):
         sent += 60
         await log.settled()
         counted = sum(
-            row.total for engine in fold.engines() for row in engine.rows.get(TRANSFER_FAILURES, ())
+            row.total for engine in aggregator.engines() for row in engine.rows.get(TRANSFER_FAILURES, ())
         )
         assert counted == sent * EVENTS
         await journal.close()
@@ -270,7 +270,7 @@ async def test_counters_lose_nothing_of_what_was_deleted(tmp_path, source):
 
 
 async def test_a_batch_that_cannot_be_read_is_deleted_all_the_same(journal, source, log):
-    """A bad disk must not keep the log from being trimmed."""
+    """An unreadable batch does not stop the trimming."""
     await journal.append(source, Batch(epoch=source.epoch, seq=1), b"\xff" * 1000)
     log.seq = 1
     await log.add(300)

@@ -13,7 +13,7 @@ from penstock.proto.v1.ingest_pb2 import Batch
 
 
 def test_an_empty_database_gets_the_schema_once():
-    """A second call changes nothing."""
+    """A second call does not change the schema."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         create_schema(database)
         database.execute("UPDATE pruned SET batches = 7")
@@ -24,7 +24,7 @@ def test_an_empty_database_gets_the_schema_once():
 
 @pytest.mark.parametrize("version", [VERSION + 1, 68])
 def test_another_version_is_refused(tmp_path, version):
-    """A journal of another version of the agent stays as it is; the sentence says what to do."""
+    """Another schema version is refused and left unchanged; the error names the remedy."""
     Journal.open(tmp_path)._close()
     with closing(sqlite3.connect(tmp_path / "journal.db", isolation_level=None)) as database:
         database.execute(f"PRAGMA user_version = {version}")
@@ -37,7 +37,7 @@ def test_another_version_is_refused(tmp_path, version):
 
 
 async def test_the_database_of_another_program_is_set_aside(tmp_path):
-    """Nothing tells it from a damaged one; it is moved, and stays as it is."""
+    """It is moved like a damaged journal, unchanged."""
     database = sqlite3.connect(tmp_path / "journal.db")
     database.execute("CREATE TABLE meta (something_else)")
     database.close()
@@ -48,7 +48,7 @@ async def test_the_database_of_another_program_is_set_aside(tmp_path):
 
 
 async def test_the_state_remembers_its_beginning(tmp_path):
-    """Creation time and the agent's epoch come back."""
+    """Creation time and the agent's epoch survive a restart."""
     first = Journal.open(tmp_path)
     await first.close()
     second = Journal.open(tmp_path)
@@ -58,7 +58,7 @@ async def test_the_state_remembers_its_beginning(tmp_path):
 
 
 async def test_the_state_of_another_pod_is_put_aside(tmp_path, source):
-    """Counting starts anew; the old log stays readable beside it. An unknown pod changes nothing."""
+    """Another pod gets a new journal; the old one stays readable beside it. An unknown pod keeps the journal."""
     journal = Journal.open(tmp_path, "pod-1")
     await journal.append(source, Batch(epoch=source.epoch, seq=1), b"")
     await journal.close()
@@ -78,7 +78,7 @@ async def test_the_state_of_another_pod_is_put_aside(tmp_path, source):
 
 
 async def test_the_state_is_its_owners_alone(tmp_path):
-    """It names requests and peers; that holds for a file that was there before, too."""
+    """New and existing files get mode 0600: they name requests and peers."""
     (tmp_path / "journal.db").touch(0o644)
     journal = Journal.open(tmp_path)
     assert {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == {

@@ -26,7 +26,7 @@ def in_file(path, copy):
 
 
 async def test_what_is_committed_gets_into_the_file(tmp_path, source):
-    """Soon after the commit, and not only when the log has grown long."""
+    """Commits reach the database file soon, not only when the write-ahead log is long."""
     journal = Journal.open(tmp_path)
     for seq in range(1, 6):
         batch = Batch(epoch=source.epoch, seq=seq)
@@ -37,14 +37,14 @@ async def test_what_is_committed_gets_into_the_file(tmp_path, source):
 
 
 async def test_a_small_journal_is_copied_by_its_writer(tmp_path):
-    """Its write-ahead log has no room to grow meanwhile."""
+    """With a small limit there is no checkpoint thread: the writer copies."""
     journal = Journal.open(tmp_path, limit=32 << 20)
     assert not [thread for thread in threading.enumerate() if thread.name == "penstock-checkpoint"]
     await journal.close()
 
 
 def test_the_writer_waits_for_a_slow_checkpoint_only(tmp_path, monkeypatch):
-    """Beside a quick one it goes on; beside a slow one the log would grow without bound."""
+    """The writer waits for a slow checkpoint, which bounds the write-ahead log, and not for a quick one."""
     made = WalCheckpointer(tmp_path / "none" / "journal.db")
     made.wait_if_slow()
     monkeypatch.setattr("penstock.agent.journal.wal_checkpointer._PATIENCE_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""The fold: the same counters for any cut of the log and any order of sources."""
+"""The aggregator: the same counters for any cut of the log and any order of sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.errors import StateError
-from penstock.agent.metrics import aggregator as fold_module
+from penstock.agent.metrics import aggregator as aggregator_module
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics import ended_deferrals as ended_module
 from penstock.agent.metrics.aggregator import Aggregator, _EngineSeries
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 Log = list[tuple["Source", Batch]]
 
 
-def folded(log: Log, cap: int = 1000) -> Aggregator:
+def aggregated(log: Log, cap: int = 1000) -> Aggregator:
     """Fold a log from the beginning."""
-    fold = Aggregator(cap)
+    aggregator = Aggregator(cap)
     for origin, batch in log:
-        fold.apply(origin, BatchColumns(batch))
-    return fold
+        aggregator.apply(origin, BatchColumns(batch))
+    return aggregator
 
 
-def counters(fold: Aggregator) -> dict[tuple[object, ...], tuple[object, ...]]:
+def counters(aggregator: Aggregator) -> dict[tuple[object, ...], tuple[object, ...]]:
     """Return every series with its value."""
     return {
         (engine.key, metric.name, row.labels): (row.total, row.counts)
-        for engine in fold.engines()
+        for engine in aggregator.engines()
         for metric, rows in engine.rows.items()
         for row in rows
     }
@@ -61,9 +61,9 @@ def counters(fold: Aggregator) -> dict[tuple[object, ...], tuple[object, ...]]:
 def test_a_dump_and_the_rest_of_the_log_are_the_whole_log(log: Log, data: st.DataObject, cap: int) -> None:
     """A restart at any point changes nothing, at the cap of label sets too."""
     cut = data.draw(st.integers(0, len(log)))
-    whole = folded(log, cap)
+    whole = aggregated(log, cap)
     restarted = Aggregator(cap)
-    restarted.load(folded(log[:cut], cap).dump())
+    restarted.load(aggregated(log[:cut], cap).dump())
     for origin, batch in log[cut:]:
         restarted.apply(origin, BatchColumns(batch))
     assert restarted.dump() == whole.dump()
@@ -75,15 +75,15 @@ def test_a_dump_and_the_rest_of_the_log_are_the_whole_log(log: Log, data: st.Dat
 def test_the_order_of_sources_does_not_matter(log: Log) -> None:
     """Each source's batches keep their order; how those of several interleave changes no counter."""
     by_source = sorted(log, key=lambda row: -row[0].epoch)
-    assert counters(folded(log)) == counters(folded(by_source))
+    assert counters(aggregated(log)) == counters(aggregated(by_source))
 
 
 @UNTIMED
 @given(st.lists(BATCHES, max_size=5))
 def test_columns_count_as_their_rows_do(batches: list[Batch]) -> None:
     """The columnar path and one batch per sample give the same series."""
-    columns = folded([(source(), batch) for batch in batches if batch.transfers.end_time_unix_nano])
-    rows = folded(
+    columns = aggregated([(source(), batch) for batch in batches if batch.transfers.end_time_unix_nano])
+    rows = aggregated(
         [
             (
                 source(),
@@ -105,7 +105,7 @@ def test_what_is_counted_at_once_is_as_one_by_one(log: Log, cap: int, total: int
     at_once, one_by_one = Aggregator(cap, total), Aggregator(cap, total)
     for origin, batch in log:
         at_once.apply(origin, BatchColumns(batch, batch.SerializeToString()))
-        with patch.object(fold_module, "_add_ended", return_value=False):
+        with patch.object(aggregator_module, "_add_ended", return_value=False):
             one_by_one.apply(origin, BatchColumns(batch))
         assert at_once.dump() == one_by_one.dump()
 
@@ -114,23 +114,23 @@ def test_waits_that_cannot_be_counted_at_once_are_counted_one_by_one() -> None:
     """A bug in the short way costs time, no entry."""
     batch = Batch(events=[deferral_end("r"), deferral_end("r", reason=99)])
     origin = source()
-    with patch.object(fold_module, "ended_bulks", side_effect=RuntimeError("a bug")):
-        one_by_one = folded([(origin, batch)] * 2)
-    assert one_by_one.dump() == folded([(origin, batch)] * 2).dump()
+    with patch.object(aggregator_module, "ended_bulks", side_effect=RuntimeError("a bug")):
+        one_by_one = aggregated([(origin, batch)] * 2)
+    assert one_by_one.dump() == aggregated([(origin, batch)] * 2).dump()
 
 
 def test_some_metrics_of_the_copy_are_those_of_the_whole_copy() -> None:
     """Who needs a few need not pay for all; a metric that has no series is not there."""
     origin = source()
-    fold = folded([(origin, Batch(events=[transfer_failure("r")]))])
-    (whole,), (part,) = fold.engines(), fold.engines({c.TRANSFER_FAILURES, c.LOAD_OUTCOMES})
+    aggregator = aggregated([(origin, Batch(events=[transfer_failure("r")]))])
+    (whole,), (part,) = aggregator.engines(), aggregator.engines({c.TRANSFER_FAILURES, c.LOAD_OUTCOMES})
     assert part.rows == {c.TRANSFER_FAILURES: whole.rows[c.TRANSFER_FAILURES]}
 
 
 def test_failed_transfers_have_no_duration() -> None:
     """How long a peer takes must not change with how often it fails."""
     rows = [(5_000_000, 1 << 20, "p:1", TRANSFER_RESULT_OK), (9, 9, "p:1", TRANSFER_RESULT_ERROR)]
-    (engine,) = folded([(source(), transfers(rows))]).engines()
+    (engine,) = aggregated([(source(), transfers(rows))]).engines()
     assert {row.labels[-1]: row.total for row in engine.rows[c.TRANSFERS]} == {"ok": 1, "error": 1}
     ((_, total, counts, _),) = engine.rows[c.TRANSFER_DURATION]
     assert (total, sum(counts), counts[2]) == (5_000_000, 1, 1)
@@ -139,12 +139,12 @@ def test_failed_transfers_have_no_duration() -> None:
 
 def test_what_the_cap_does_is_counted_by_metric() -> None:
     """Folded updates and evicted label sets are series themselves."""
-    fold = Aggregator(cap=1)
+    aggregator = Aggregator(cap=1)
     for peer, time in (("a", 0), ("b", 0), ("c", IDLE_NANO)):
-        fold.apply(
+        aggregator.apply(
             source(), BatchColumns(Batch(events=[transfer_failure("r", peer=peer, time_ns=TIME + time)]))
         )
-    (engine,) = fold.engines()
+    (engine,) = aggregator.engines()
     assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_FOLDED]] == [
         ((c.TRANSFER_FAILURES.name,), 1)
     ]
@@ -155,13 +155,15 @@ def test_what_the_cap_does_is_counted_by_metric() -> None:
 
 def test_a_metric_that_is_gone_is_left_out_and_a_new_one_begins_at_zero() -> None:
     """An upgrade that adds or removes a metric needs no migration."""
-    state = json.loads(zlib.decompress(folded([(source(), Batch(events=[transfer_failure("r")]))]).dump()))
+    state = json.loads(
+        zlib.decompress(aggregated([(source(), Batch(events=[transfer_failure("r")]))]).dump())
+    )
     series = state["engines"][0]["series"]
     series["penstock_gone_total"] = series.pop(c.TRANSFER_FAILURES.name)
-    fold = Aggregator()
-    fold.load(zlib.compress(json.dumps(state).encode()))
-    assert fold.known() == [EngineKey("", "0")]
-    (engine,) = fold.engines()
+    aggregator = Aggregator()
+    aggregator.load(zlib.compress(json.dumps(state).encode()))
+    assert aggregator.known() == [EngineKey("", "0")]
+    (engine,) = aggregator.engines()
     assert c.EVENTS in engine.rows
     assert c.TRANSFER_FAILURES not in engine.rows
 
@@ -184,12 +186,12 @@ def test_a_metric_that_is_gone_is_left_out_and_a_new_one_begins_at_zero() -> Non
     ],
 )
 def test_a_dump_that_cannot_be_used_changes_nothing(blob: bytes, reason: str) -> None:
-    """The caller is told to replay the log, and the state is what it was."""
-    fold = folded([(source(), Batch(events=[transfer_failure("r")]))])
-    before = fold.dump()
+    """The load asks for a replay of the log and leaves the state unchanged."""
+    aggregator = aggregated([(source(), Batch(events=[transfer_failure("r")]))])
+    before = aggregator.dump()
     with pytest.raises(StateError, match=reason):
-        fold.load(blob)
-    assert fold.dump() == before
+        aggregator.load(blob)
+    assert aggregator.dump() == before
 
 
 def lost(epoch: int, *ends: Event) -> Batch:
@@ -207,16 +209,16 @@ def test_a_deferral_that_ended_with_its_engine_does_not_end_again(*, restart: bo
     """The engine was away only; what has begun since then, and what others do, is counted as ever."""
     agent, core = source(process="agent", epoch=9), source(epoch=1)
     began = Batch(events=[transfer_failure("x")])
-    fold = folded([(core, began), (agent, lost(1, ended("a"), ended("b")))])
+    aggregator = aggregated([(core, began), (agent, lost(1, ended("a"), ended("b")))])
     if restart:
-        fold, blob = Aggregator(), fold.dump()
-        fold.load(blob)
+        aggregator, blob = Aggregator(), aggregator.dump()
+        aggregator.load(blob)
     ready = DEFERRAL_ENDING_READY
     again = Batch(events=[ended("a", ending=ready), ended("a", TIME + 1, ready), ended("c", ending=ready)])
-    fold.apply(core, BatchColumns(again, again.SerializeToString()))
+    aggregator.apply(core, BatchColumns(again, again.SerializeToString()))
     other = Batch(events=[ended("b", ending=ready)])
-    fold.apply(source(epoch=2), BatchColumns(other, other.SerializeToString()))
-    (rows,) = fold.engines()
+    aggregator.apply(source(epoch=2), BatchColumns(other, other.SerializeToString()))
+    (rows,) = aggregator.engines()
     totals = {row.labels[1]: row.total for row in rows.rows[c.DEFERRALS]}
     assert totals == {"engine_lost": 2, "ready": 3}
     assert sum(sum(row.counts) for row in rows.rows[c.DEFERRED_TIME]) == 5
@@ -226,8 +228,8 @@ def test_a_deferral_that_ended_with_its_engine_does_not_end_again(*, restart: bo
 def test_ends_by_loss_are_remembered_within_bounds() -> None:
     """Engines that never come back cost no more than that."""
     with patch.object(ended_module, "MAX_ENDED", 2):
-        fold = folded([(source(process="agent", epoch=9), lost(1, *map(ended, "abc")))])
-        assert len(fold._ended.dump()) == 2
+        aggregator = aggregated([(source(process="agent", epoch=9), lost(1, *map(ended, "abc")))])
+        assert len(aggregator._ended.dump()) == 2
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -236,15 +238,15 @@ def test_a_duration_that_exceeds_its_end_is_not_known(others: int) -> None:
     ok = TRANSFER_RESULT_OK
     rows = [((1 << 64) - 1, 8, "a", ok), (7, 8, "a", ok), *[(9, 8, "b", ok)] * others]
     batch = transfers(rows)
-    columns = folded([(source(), batch)])
+    columns = aggregated([(source(), batch)])
     one_by_one = Aggregator()
     for sample in transfer_rows(batch):
         for metric, labels, value in transfer_updates(sample):
             one_by_one._engines.setdefault(source().key, _EngineSeries(1000, SeriesBudget())).add(
                 metric, labels, value, TIME
             )
-    for fold in (columns, one_by_one):
-        (engine,) = fold.engines()
+    for aggregator in (columns, one_by_one):
+        (engine,) = aggregator.engines()
         assert sum(row.total for row in engine.rows[c.TRANSFERS]) == 2 + others
         timed = engine.rows[c.TRANSFER_DURATION]
         assert sum(row.total for row in timed) == 7 + 9 * others
@@ -259,25 +261,25 @@ def forgotten(**body: Any) -> Batch:
 def test_what_is_forgotten_begins_at_zero() -> None:
     """The engine with all its series, or one peer's; others stay, and the room of what has gone is free again."""
     agent, engine, other = source(process=AGENT_PROCESS, epoch=9), source(), source("1", epoch=3)
-    fold = folded(
+    aggregator = aggregated(
         [
             (engine, Batch(events=[transfer_failure("r", peer="a"), transfer_failure("r", peer="b")])),
             (other, Batch(events=[transfer_failure("r", peer="a")])),
         ],
     )
-    assert fold.counting_peer("a") == [engine.key, other.key]
-    room = fold._room.left
-    fold.apply(agent, BatchColumns(forgotten(peer={"address": "a"})))
-    assert fold.counting_peer("a") == [other.key]
-    assert fold.counting_peer("b") == [engine.key]
-    assert fold._room.left == room  # One series less, and one of this event's kind.
-    fold.apply(agent, BatchColumns(forgotten(author="me")))
-    assert fold.known() == [other.key]
-    fold.apply(agent, BatchColumns(Batch(events=[event("source_lost", epoch=2)])))
-    assert fold.known() == [other.key]
-    fold.apply(engine, BatchColumns(Batch(events=[transfer_failure("r", peer="b")])))
-    fold.apply(engine, BatchColumns(Batch(events=[transfer_failure("r", peer="b")])))
-    back = next(item for item in fold.engines() if item.key == engine.key)
+    assert aggregator.counting_peer("a") == [engine.key, other.key]
+    room = aggregator._room.left
+    aggregator.apply(agent, BatchColumns(forgotten(peer={"address": "a"})))
+    assert aggregator.counting_peer("a") == [other.key]
+    assert aggregator.counting_peer("b") == [engine.key]
+    assert aggregator._room.left == room  # One series less, and one of this event's kind.
+    aggregator.apply(agent, BatchColumns(forgotten(author="me")))
+    assert aggregator.known() == [other.key]
+    aggregator.apply(agent, BatchColumns(Batch(events=[event("source_lost", epoch=2)])))
+    assert aggregator.known() == [other.key]
+    aggregator.apply(engine, BatchColumns(Batch(events=[transfer_failure("r", peer="b")])))
+    aggregator.apply(engine, BatchColumns(Batch(events=[transfer_failure("r", peer="b")])))
+    back = next(item for item in aggregator.engines() if item.key == engine.key)
     assert [row.total for row in back.rows[c.TRANSFER_FAILURES]] == [2]
 
 
@@ -291,8 +293,8 @@ def test_a_replay_forgets_at_the_same_place(cut: int) -> None:
         (source(process=AGENT_PROCESS, epoch=9), forgotten()),
         (source(), Batch(events=[transfer_failure("r", peer="a")])),
     ]
-    whole, saved = folded(log), Aggregator()
-    saved.load(folded(log[:cut]).dump())
+    whole, saved = aggregated(log), Aggregator()
+    saved.load(aggregated(log[:cut]).dump())
     for of, batch in log[cut:]:
         saved.apply(of, BatchColumns(batch))
     assert saved.dump() == whole.dump()

@@ -1,4 +1,4 @@
-"""The fold's place in the log: each batch once, over all lives, whatever happens to the saved state."""
+"""The aggregator's place in the log: each batch once, over all lives, whatever happens to the saved state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
 
-class ListFold:
+class ListAggregator:
     """Remembers the numbers of the batches that it was given; 13 is one that it cannot take."""
 
     def __init__(self) -> None:
@@ -62,22 +62,22 @@ async def append(journal, *seqs):
 async def test_a_restart_loads_and_replays(tmp_path, refuses, replayed):
     """From the saved state on, or from the beginning if it cannot be used; the result is the same."""
     journal = Journal.open(tmp_path)
-    first = AggregatorCheckpoint(journal, fold := ListFold())
+    first = AggregatorCheckpoint(journal, aggregator := ListAggregator())
     assert await first.restore() == 0
     await append(journal, 1, 2)
     first.save()
     await append(journal, 3, 4, 5)
-    assert (fold.seqs, first.at) == ([1, 2, 3, 4, 5], 5)
+    assert (aggregator.seqs, first.at) == ([1, 2, 3, 4, 5], 5)
     await journal.close()
 
     journal = Journal.open(tmp_path)
-    fold = ListFold()
-    fold.refuses = refuses
-    second = AggregatorCheckpoint(journal, fold)
+    aggregator = ListAggregator()
+    aggregator.refuses = refuses
+    second = AggregatorCheckpoint(journal, aggregator)
     assert await second.restore() == replayed
-    assert fold.seqs == [1, 2, 3, 4, 5]
+    assert aggregator.seqs == [1, 2, 3, 4, 5]
     await append(journal, 5, 6)
-    assert (fold.seqs, second.at) == ([1, 2, 3, 4, 5, 6], 6)
+    assert (aggregator.seqs, second.at) == ([1, 2, 3, 4, 5, 6], 6)
     await journal.close()
 
 
@@ -86,7 +86,7 @@ async def test_a_replay_of_many_batches_lets_others_run(tmp_path):
     journal = Journal.open(tmp_path)
     await asyncio.gather(*(append(journal, seq) for seq in range(1, 13)), append(journal, 13))
     await asyncio.gather(*(append(journal, seq) for seq in range(14, 600)))
-    keeper = AggregatorCheckpoint(journal, fold := ListFold())
+    keeper = AggregatorCheckpoint(journal, aggregator := ListAggregator())
     turns = []
 
     async def other() -> None:
@@ -96,8 +96,8 @@ async def test_a_replay_of_many_batches_lets_others_run(tmp_path):
 
     await asyncio.gather(keeper.restore(), other())
     assert turns == [256, 512]
-    # One batch that the fold cannot take costs only itself.
-    assert fold.seqs == [*range(1, 13), *range(14, 600)]
+    # One batch that the aggregator cannot take costs only itself.
+    assert aggregator.seqs == [*range(1, 13), *range(14, 600)]
     await journal.close()
 
 
@@ -106,21 +106,21 @@ async def test_saving_goes_on_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.SAVE_BATCHES", 2)
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.POLL_SECONDS", 0.001)
     journal = Journal.open(tmp_path)
-    keeper = AggregatorCheckpoint(journal, ListFold())
+    keeper = AggregatorCheckpoint(journal, ListAggregator())
     await keeper.restore()
     keeper.save()
-    assert journal.load_fold() is None
+    assert journal.load_metrics_state() is None
     saving = asyncio.ensure_future(keeper.keep_saving())
     await append(journal, 1, 2)
     async with asyncio.timeout(60):
-        while not journal.load_fold():  # noqa: ASYNC110  (a thread)
+        while not journal.load_metrics_state():  # noqa: ASYNC110  (a thread)
             await asyncio.sleep(0.001)
-    assert journal.load_fold() == (2, b"\x01\x02")
+    assert journal.load_metrics_state() == (2, b"\x01\x02")
     saving.cancel()
     await journal.close()
 
 
-class SlowFold(ListFold):
+class SlowAggregator(ListAggregator):
     """Dumps only when it is let go on."""
 
     def __init__(self) -> None:
@@ -141,23 +141,23 @@ async def test_commits_go_on_while_the_state_is_dumped(tmp_path, monkeypatch, mo
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.POLL_SECONDS", 0.001)
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.MAX_WAITING", most)
     journal = Journal.open(tmp_path)
-    keeper = AggregatorCheckpoint(journal, fold := SlowFold())
+    keeper = AggregatorCheckpoint(journal, aggregator := SlowAggregator())
     await keeper.restore()
     saving = asyncio.ensure_future(keeper.keep_saving())
     await append(journal, 1, 2)
-    assert await asyncio.to_thread(fold.begun.wait, 60)
+    assert await asyncio.to_thread(aggregator.begun.wait, 60)
     await append(journal, 3)
-    assert (fold.seqs, keeper.at) == ([1, 2], 2)
-    fold.go_on.set()
+    assert (aggregator.seqs, keeper.at) == ([1, 2], 2)
+    aggregator.go_on.set()
     await append(journal, 4)
     saving.cancel()
     await asyncio.wait([saving])
     keeper.save()
-    assert (fold.seqs, keeper.at) == ([1, 2, 3, 4], 4)
+    assert (aggregator.seqs, keeper.at) == ([1, 2, 3, 4], 4)
     await journal.close()
 
     journal = Journal.open(tmp_path)
-    assert journal.load_fold() == (4, b"\x01\x02\x03\x04")
+    assert journal.load_metrics_state() == (4, b"\x01\x02\x03\x04")
     await journal.close()
 
 
@@ -166,27 +166,27 @@ async def test_a_dump_that_fails_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.SAVE_BATCHES", 2)
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.POLL_SECONDS", 0.001)
     journal = Journal.open(tmp_path)
-    keeper = AggregatorCheckpoint(journal, fold := SlowFold())
+    keeper = AggregatorCheckpoint(journal, aggregator := SlowAggregator())
     await keeper.restore()
     saving = asyncio.ensure_future(keeper.keep_saving())
     errors = iter([RuntimeError("boom")])
 
     def dump() -> bytes:
-        fold.begun.set()
-        assert fold.go_on.wait(60)
+        aggregator.begun.set()
+        assert aggregator.go_on.wait(60)
         for error in errors:
             raise error
-        return bytes(fold.seqs)
+        return bytes(aggregator.seqs)
 
-    monkeypatch.setattr(fold, "dump", dump)
+    monkeypatch.setattr(aggregator, "dump", dump)
     await append(journal, 1, 2)
-    assert await asyncio.to_thread(fold.begun.wait, 60)
+    assert await asyncio.to_thread(aggregator.begun.wait, 60)
     await append(journal, 3)
-    fold.go_on.set()
+    aggregator.go_on.set()
     async with asyncio.timeout(60):
         while not keeper._saved:  # noqa: ASYNC110  (a thread)
             await asyncio.sleep(0.001)
-    assert (keeper._saved, fold.seqs, next(errors, None)) == (3, [1, 2, 3], None)
+    assert (keeper._saved, aggregator.seqs, next(errors, None)) == (3, [1, 2, 3], None)
     saving.cancel()
     await journal.close()
 
@@ -196,7 +196,7 @@ async def test_counters_begin_anew_where_all_of_the_log_is_gone(tmp_path):
     journal = Journal.open(tmp_path)
     await append(journal, 1, 2)
     created = journal.created_unix_nano
-    journal.save_fold(2, b"of another version")
+    journal.save_metrics_state(2, b"of another version")
     await journal.close()
     database = sqlite3.connect(tmp_path / "journal.db")
     database.execute("DELETE FROM batches")
@@ -205,9 +205,9 @@ async def test_counters_begin_anew_where_all_of_the_log_is_gone(tmp_path):
     database.close()
 
     journal = Journal.open(tmp_path)
-    fold = ListFold()
-    fold.refuses = True
-    assert await AggregatorCheckpoint(journal, fold).restore() == 0
+    aggregator = ListAggregator()
+    aggregator.refuses = True
+    assert await AggregatorCheckpoint(journal, aggregator).restore() == 0
     assert journal.created_unix_nano > created
     await journal.close()
 
@@ -216,7 +216,7 @@ async def test_counters_begin_anew_where_all_of_the_log_is_gone(tmp_path):
 async def test_counters_that_cannot_be_whole_begin_anew(tmp_path, refuses):
     """The log's beginning was deleted: without the saved state what is left is counted, and the reset shows."""
     journal = Journal.open(tmp_path)
-    first = AggregatorCheckpoint(journal, ListFold())
+    first = AggregatorCheckpoint(journal, ListAggregator())
     await first.restore()
     await append(journal, 1, 2, 3)
     first.save()
@@ -229,10 +229,10 @@ async def test_counters_that_cannot_be_whole_begin_anew(tmp_path, refuses):
     database.close()
 
     journal = Journal.open(tmp_path)
-    fold = ListFold()
-    fold.refuses = refuses
-    assert await AggregatorCheckpoint(journal, fold).restore() == (2 if refuses else 1)
-    assert fold.seqs == ([3, 4] if refuses else [1, 2, 3, 4])
+    aggregator = ListAggregator()
+    aggregator.refuses = refuses
+    assert await AggregatorCheckpoint(journal, aggregator).restore() == (2 if refuses else 1)
+    assert aggregator.seqs == ([3, 4] if refuses else [1, 2, 3, 4])
     assert (journal.created_unix_nano > created) is refuses
     await journal.close()
     again = Journal.open(tmp_path)
@@ -251,17 +251,17 @@ async def test_a_batch_that_a_bad_disk_has_spoilt(tmp_path):
     database.close()
 
     journal = Journal.open(tmp_path)
-    keeper = AggregatorCheckpoint(journal, fold := ListFold())
+    keeper = AggregatorCheckpoint(journal, aggregator := ListAggregator())
     assert await keeper.restore() == 3
-    assert (fold.seqs, keeper.at) == ([1], 3)
+    assert (aggregator.seqs, keeper.at) == ([1], 3)
     await append(journal, 4)
-    assert fold.seqs == [1, 4]
+    assert aggregator.seqs == [1, 4]
     await journal.close()
 
 
 @pytest.mark.parametrize("rule", ["handshake", "transfers"])
 async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, capsys):
-    """A bug in one kind of entry costs those entries' series: the rest counts, over restarts, and it is told."""
+    """A bug in one kind of entry costs those entries' series: the rest counts, over restarts, and the loss is counted."""
 
     def broken(*_):
         raise OverflowError("boom")
@@ -277,16 +277,18 @@ async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, caps
     good = Batch(epoch=SOURCE.epoch, seq=2, events=[transfer_failure("s")])
     expected = {("handshake",): 1, ("transfer_failure",): 2, ("transfer_sample",): 3}
 
-    def counted(fold):
-        (engine,) = fold.engines()
-        return {row.labels: row.total for row in engine.rows[catalogue.EVENTS]}, fold.account(SOURCE.epoch)
+    def counted(aggregator):
+        (engine,) = aggregator.engines()
+        return {row.labels: row.total for row in engine.rows[catalogue.EVENTS]}, aggregator.account(
+            SOURCE.epoch
+        )
 
     journal = Journal.open(tmp_path)
-    keeper = AggregatorCheckpoint(journal, fold := Aggregator())
+    keeper = AggregatorCheckpoint(journal, aggregator := Aggregator())
     await keeper.restore()
     for each in (batch, good):
         await journal.append(SOURCE, each, each.SerializeToString())
-    assert counted(fold) == (expected, Account(stored=6))
+    assert counted(aggregator) == (expected, Account(stored=6))
     assert keeper.poisoned == 1
     await journal.close()
     said = capsys.readouterr().out
@@ -297,9 +299,9 @@ async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, caps
     # Killed before anything was saved, and after.
     for replayed, poisoned in ((2, 1), (0, 0)):
         journal = Journal.open(tmp_path)
-        keeper = AggregatorCheckpoint(journal, fold := Aggregator())
+        keeper = AggregatorCheckpoint(journal, aggregator := Aggregator())
         assert await keeper.restore() == replayed
-        assert counted(fold) == (expected, Account(stored=6))
+        assert counted(aggregator) == (expected, Account(stored=6))
         assert keeper.poisoned == poisoned
         keeper.save()
         await journal.close()

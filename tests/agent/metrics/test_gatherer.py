@@ -167,9 +167,9 @@ class FixedProcess(Collector):
 
 def golden_exposition() -> Gatherer:
     """Build what the golden files show."""
-    fold, exemplars = Aggregator(), Exemplars()
+    aggregator, exemplars = Aggregator(), Exemplars()
     for origin, batch in LOG:
-        fold.apply(origin, BatchColumns(batch))
+        aggregator.apply(origin, BatchColumns(batch))
         entries: list[events.Event | TransferSample] = [*batch.events, *transfer_rows(batch)]
         for entry in entries:
             exemplars.note(origin, entry, TRACE, SPAN)
@@ -189,7 +189,7 @@ def golden_exposition() -> Gatherer:
     agent.ack.observe(0.004)
     agent.export.observe(12)
     return Gatherer(
-        fold,
+        aggregator,
         lambda: [
             replace(live(DECODE, SNAPSHOT), unaccounted=-2),
             live(WORKER, Snapshot(leases={"count": 4, "blocks": 8})),
@@ -261,15 +261,15 @@ def test_both_formats_parse_and_say_the_same() -> None:
 
 def one_failure() -> Aggregator:
     """Fold one failure of engine 0."""
-    fold = Aggregator()
-    fold.apply(source(), BatchColumns(Batch(events=[transfer_failure("r")])))
-    return fold
+    aggregator = Aggregator()
+    aggregator.apply(source(), BatchColumns(Batch(events=[transfer_failure("r")])))
+    return aggregator
 
 
 def test_gauges_go_at_once_and_the_rest_when_an_engine_is_forgotten() -> None:
     """While it is away its counters stay, and engine_connected is 0; then there is nothing of it."""
-    fold, sources = one_failure(), [live(source(), Snapshot(leases={"count": 1}))]
-    rendered = exposition(fold, sources)
+    aggregator, sources = one_failure(), [live(source(), Snapshot(leases={"count": 1}))]
+    rendered = exposition(aggregator, sources)
     here = rendered.render("")[0].decode()
     assert 'penstock_engine_connected{engine="0",server=""} 1.0' in here
     assert "penstock_send_leases{" in here
@@ -282,7 +282,7 @@ def test_gauges_go_at_once_and_the_rest_when_an_engine_is_forgotten() -> None:
     assert "penstock_engines_connected 0.0" in away
     assert "penstock_engines_expected 1.0" in away
     sources.clear()
-    fold.apply(source(process=AGENT_PROCESS), BatchColumns(Batch(events=[event("forgotten")])))
+    aggregator.apply(source(process=AGENT_PROCESS), BatchColumns(Batch(events=[event("forgotten")])))
     gone = rendered.render("")[0].decode()
     assert 'engine="0"' not in gone
     assert "penstock_engines_expected 0.0" in gone

@@ -49,9 +49,9 @@ class Busy:
     """
 
     def __init__(self) -> None:
-        self._fold, self._exemplars = Aggregator(), Exemplars()
+        self._aggregator, self._exemplars = Aggregator(), Exemplars()
         self._exposition = Gatherer(
-            self._fold,
+            self._aggregator,
             lambda: [live(source(), Snapshot(leases={"count": 2}), seen=time.time_ns())],
             self._exemplars,
             AgentMetrics(time.time_ns()),
@@ -63,8 +63,8 @@ class Busy:
         now = time.time_ns()
         batch = transfers([(20_000_000, 1 << 20, PEER, common.TRANSFER_RESULT_OK)] * 10, time_ns=now)
         failure = transfer_failure("r", mode=common.FAILURE_MODE_LATE_READ, time_ns=now)
-        self._fold.apply(source(), BatchColumns(batch))
-        self._fold.apply(source(), BatchColumns(Batch(events=[failure])))
+        self._aggregator.apply(source(), BatchColumns(batch))
+        self._aggregator.apply(source(), BatchColumns(Batch(events=[failure])))
         entries: tuple[Event | TransferSample, ...] = (failure, *transfer_rows(batch))
         for entry in entries:
             self._exemplars.note(source(), entry, TRACE, SPAN)
@@ -138,7 +138,7 @@ def test_prometheus_understands_the_exposition(tmp_path: Path) -> None:
 
 
 def test_prometheus_scrapes_an_agent(tmp_path: Path) -> None:
-    """From an engine's events through journal, fold and trace export to rate, exemplar and alert."""
+    """From an engine's events through journal, aggregator and trace export to rate, exemplar and alert."""
     with otlp_backend() as backend:
         environment = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint}
         with running_agent(env=environment) as agent, FakeEngine(agent.listen) as engine:

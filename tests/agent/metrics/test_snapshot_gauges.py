@@ -248,7 +248,7 @@ def test_no_gauge_without_a_live_snapshot(gone: LiveSource) -> None:
     ],
 )
 def test_beyond_the_cap_values_are_merged(metric: Metric, shown: dict[tuple[str, ...], float]) -> None:
-    """Label sets beyond the cap fold into __other__, and how many is told."""
+    """Label sets beyond the cap fold into __other__ and are counted."""
     sheet = GaugeSet(cap=2)
     for name in "dbca":
         sheet.merge(

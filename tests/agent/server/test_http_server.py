@@ -166,7 +166,7 @@ async def test_bytes_that_are_no_request(bare, data, caplog):
 
 
 async def test_a_connection_has_one_request(bare):
-    """It is closed behind the answer, so that nobody keeps one for nothing."""
+    """The connection is closed after the answer, so that idle clients hold none."""
     answer = await exchange(bare, GET + b"\r\n" + GET + b"\r\n")
     assert answer.count(b"HTTP/1.1 200") == 1
     assert b"Connection: close" in answer

@@ -59,7 +59,7 @@ def test_what_is_missing_shows():
 
 
 def test_an_account_goes_on_after_a_restart():
-    """What the log held before comes from its fold; without it nothing is claimed."""
+    """What the log held before comes from the aggregator; without it nothing is claimed."""
     for known, expected in ((Account(40, 2), 0), (None, None)):
         registry = Registry(lambda: 1, {7: known}.get)
         registry.restore(SOURCE, 12, 1)

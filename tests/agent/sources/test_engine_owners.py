@@ -24,17 +24,17 @@ class House:
 
     def __init__(self):
         self.clock = ManualClock()
-        self.holders = EngineOwners(GRACE, lambda: self.clock() / SECOND)
+        self.owners = EngineOwners(GRACE, lambda: self.clock() / SECOND)
         self.ousted = []
 
     def enter(self, credential):
         """Take a stream in; its end by force is noted."""
-        return self.holders.enter(KEY, credential, lambda: self.ousted.append(credential))
+        return self.owners.enter(KEY, credential, lambda: self.ousted.append(credential))
 
     def refuses(self, credential):
         """Tell whether a stream is kept out; one that is not leaves again."""
         try:
-            self.holders.leave(self.enter(credential), goodbye=True)
+            self.owners.leave(self.enter(credential), goodbye=True)
         except HeldError:
             return True
         return False
@@ -50,9 +50,9 @@ def test_both_streams_of_a_process_and_no_other(house):
     """The engine is held until the last of them has ended."""
     first, second = house.enter(OWN), house.enter(OWN)
     assert house.refuses(OTHER)
-    house.holders.leave(first)
+    house.owners.leave(first)
     assert house.refuses(OTHER)
-    house.holders.leave(second)
+    house.owners.leave(second)
     assert not house.refuses(OTHER)
     assert house.ousted == []
 
@@ -66,23 +66,23 @@ def test_the_sentence_says_what_to_do(house):
 
 def test_an_engine_that_is_killed_and_started_again(house):
     """Its new process has a new secret, and comes in at once; nothing stands in its way later."""
-    house.holders.leave(house.enter(OWN))
+    house.owners.leave(house.enter(OWN))
     again = house.enter(OTHER)
     house.clock.advance(GRACE + 1)
     assert house.refuses(OWN)
-    house.holders.leave(again)
+    house.owners.leave(again)
     assert not house.refuses(THIRD)
 
 
 def test_a_process_that_comes_back_has_its_engine_again(house):
     """Within the grace: whatever took it meanwhile is no successor."""
-    house.holders.leave(house.enter(OWN))
+    house.owners.leave(house.enter(OWN))
     house.enter(OTHER)
     house.enter(OTHER)
     own = house.enter(OWN)
     assert house.ousted == [OTHER, OTHER]
     assert house.refuses(OTHER)
-    house.holders.leave(own)
+    house.owners.leave(own)
     house.enter(THIRD)
     house.enter(OWN)
     assert house.ousted == [OTHER, OTHER, THIRD]
@@ -90,14 +90,14 @@ def test_a_process_that_comes_back_has_its_engine_again(house):
 
 def test_one_that_comes_and_goes_pushes_nobody_out(house):
     """The first that broke off keeps its right, however many come after it."""
-    house.holders.leave(house.enter(OWN))
+    house.owners.leave(house.enter(OWN))
     for number in range(20):
-        house.holders.leave(house.enter(digest(b"%d" % number)))
+        house.owners.leave(house.enter(digest(b"%d" % number)))
     held = house.enter(OTHER)
     house.enter(OWN)
     assert house.ousted == [OTHER]
     # What was ousted changes nothing when its stream ends.
-    house.holders.leave(held)
+    house.owners.leave(held)
     assert house.refuses(OTHER)
 
 
@@ -106,11 +106,11 @@ def test_after_a_goodbye_nobody_comes_back(house, last):
     """Whichever of the two streams ends first: only one of them says it."""
     ingest, policy = house.enter(OWN), house.enter(OWN)
     if last == "policy":
-        house.holders.leave(ingest, goodbye=True)
-        house.holders.leave(policy)
+        house.owners.leave(ingest, goodbye=True)
+        house.owners.leave(policy)
     else:
-        house.holders.leave(policy)
-        house.holders.leave(ingest, goodbye=True)
+        house.owners.leave(policy)
+        house.owners.leave(ingest, goodbye=True)
     house.enter(OTHER)
     assert house.refuses(OWN)
     assert house.ousted == []
@@ -122,9 +122,9 @@ def test_engines_without_a_secret(house):
     house.enter(b"")
     new = house.enter(OWN)
     assert house.refuses(b"")
-    house.holders.leave(old)
+    house.owners.leave(old)
     assert house.refuses(b"")
-    house.holders.leave(new)
+    house.owners.leave(new)
     house.enter(b"")
     house.enter(OWN)
     assert house.ousted == [b"", b""]
@@ -132,12 +132,12 @@ def test_engines_without_a_secret(house):
 
 def test_after_a_restart_of_the_agent(house):
     """What the journal knows of an engine holds, for a time, against what is quicker."""
-    house.holders.restore(KEY, OWN, 60.0)
+    house.owners.restore(KEY, OWN, 60.0)
     house.enter(OTHER)
     house.clock.advance(59)
     house.enter(OWN)
     assert house.ousted == [OTHER]
-    house.holders.restore(KEY, b"", 60.0)
+    house.owners.restore(KEY, b"", 60.0)
     house.clock.advance(120)
     assert house.refuses(OTHER)
 
@@ -145,14 +145,14 @@ def test_after_a_restart_of_the_agent(house):
 def test_engines_that_are_gone_are_forgotten(house, monkeypatch):
     """First those that cannot be taken back any more; one that is connected never."""
     monkeypatch.setattr(module, "_MAX_ENGINES", 8)
-    here = [house.holders.enter(EngineKey("", str(n)), OWN, lambda: None) for n in range(2)]
-    house.holders.leave(here.pop())
+    here = [house.owners.enter(EngineKey("", str(n)), OWN, lambda: None) for n in range(2)]
+    house.owners.leave(here.pop())
     for number in range(100):
         key = EngineKey("gone", str(number))
-        house.holders.leave(house.holders.enter(key, OTHER, lambda: None), goodbye=number % 2 == 0)
-        assert len(house.holders._engines) <= 8
+        house.owners.leave(house.owners.enter(key, OTHER, lambda: None), goodbye=number % 2 == 0)
+        assert len(house.owners._engines) <= 8
     with pytest.raises(HeldError):
-        house.holders.enter(EngineKey("", "0"), OTHER, lambda: None)
+        house.owners.enter(EngineKey("", "0"), OTHER, lambda: None)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "wait"]), st.integers(0, 3), st.floats(0, 12))))
@@ -166,7 +166,7 @@ def test_at_most_one_process_holds_an_engine(steps):
             house.clock.advance(seconds)
         elif step == "leave" and here:
             _, hold = here.pop(number % len(here))
-            house.holders.leave(hold)
+            house.owners.leave(hold)
         elif step == "enter":
             before = len(house.ousted)
             try:

@@ -1,4 +1,4 @@
-"""Engines that have gone are forgotten, after a time or when they are told to be."""
+"""Engines that have gone are forgotten, after a time or on request."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _engines(harness: AdminHarness) -> list[str]:
 
 
 def _counted(harness: AdminHarness) -> list[EngineKey]:
-    return harness.fold.known()
+    return harness.aggregator.known()
 
 
 def test_an_engine_that_has_gone_is_retired(harness: AdminHarness) -> None:
@@ -132,7 +132,7 @@ def test_the_log_says_what_was_forgotten(harness: AdminHarness) -> None:
             source = reader.source(row.epoch)
             assert source is not None
             replayed.apply(source, BatchColumns(Batch.FromString(row.body), row.body))
-    assert replayed.dump() == harness.fold.dump()
+    assert replayed.dump() == harness.aggregator.dump()
 
 
 def _forget(harness: AdminHarness, engine: EngineKey) -> None:
@@ -175,7 +175,7 @@ def test_a_peer_is_forgotten_where_it_is_not_in_use(harness: AdminHarness) -> No
     with pytest.raises(ImpossibleError, match=f"engine 0 reports {PEER} as connected"):
         _forget_peer(harness)
     assert _forget_peer(harness, second.key) == [second.key]
-    assert harness.fold.counting_peer(PEER) == [first.key]
+    assert harness.aggregator.counting_peer(PEER) == [first.key]
     harness.snapshot(first, Snapshot())
     assert _forget_peer(harness) == [first.key]
     with pytest.raises(NotFoundError, match="get peers --state all"):

@@ -165,7 +165,7 @@ def test_a_substitute(unwritable, tmp_path):
 
 
 def test_what_killed_agents_left_is_swept(unwritable, tmp_path):
-    """A substitute that nobody has locked goes, one in use stays, and so does what is not ours to judge."""
+    """An unlocked substitute is deleted; one in use and foreign files stay."""
     left = Path(tempfile.mkdtemp(prefix="penstock-volatile-", dir=tmp_path))
     (left / "lock").touch()
     without = Path(tempfile.mkdtemp(prefix="penstock-volatile-", dir=tmp_path))

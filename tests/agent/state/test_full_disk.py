@@ -141,7 +141,7 @@ def copy_of(agent: AgentProcess) -> Path:
 
 @pytest.mark.skipif(not _can_mount(), reason="this user may not mount in a namespace of its own")
 def test_a_disk_that_others_fill():
-    """A file of somebody else's takes the room and gives it back."""
+    """Another program's file fills the disk and is deleted."""
     with short_directory() as directory:
         agent = SmallDisk(directory)
         try:
@@ -299,7 +299,7 @@ async def main():
     for seq in range(1, 101):
         batch = Batch(epoch=7, seq=seq, events=[Event(request_id=f"{seq}-{n}" + "x" * 1000) for n in range(9)])
         await journal.append(source, batch, batch.SerializeToString())
-    journal.save_fold(100, b"fold")
+    journal.save_metrics_state(100, b"fold")
     journal.save_cursor("traces", 101, 100)
     await journal.close()
     with (place / "filler").open("wb", buffering=0) as file:

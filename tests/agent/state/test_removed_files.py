@@ -1,4 +1,4 @@
-"""All files of the state are removed while the agent runs: nothing that was acknowledged is lost, and it is told."""
+"""All files of the state are removed while the agent runs: no acknowledged batch is lost, and the removal is reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_is_removed_is_put_back():
             assert "a database was removed or replaced; restored from the open file" in events
             assert agent.metric(FAILURES) == 21
             assert "b19" in agentctl(agent, "get", "events")
-            # An agent that nobody speaks to does the same.
+            # An agent without clients does the same.
             the_directory(agent.state_dir / "journal.db")
             for database in DATABASES:
                 wait_until_restored(agent, database, 2)

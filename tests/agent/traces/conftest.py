@@ -1,4 +1,4 @@
-"""A real journal that stories are told to, and a real backend."""
+"""A real journal that test stories are written to, and a real backend."""
 
 from __future__ import annotations
 

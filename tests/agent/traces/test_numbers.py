@@ -42,7 +42,7 @@ FAILED, ABORTED = common_pb2.OUTCOME_FAILED, common_pb2.OUTCOME_ABORTED
 
 
 def told(*stories):
-    """Tell what the agent makes of *stories*."""
+    """Return what the agent derives from *stories*, checked."""
     log = Log()
     for story in stories:
         log.tell(story)
@@ -50,7 +50,7 @@ def told(*stories):
 
 
 def test_the_usual_stories_add_up():
-    """What engines tell every day."""
+    """Everyday logs of engines."""
     told(prefill_story(), decode_story())
     told(prefill_story(), failed_story())
     told(failed_story(FAILED, finish_reason="error"))
@@ -139,7 +139,7 @@ def test_a_load_that_goes_on_after_its_request_says_so():
 
 
 def test_what_comes_late_is_within_its_request_too():
-    """A failure that is told when the request's spans are out: its load does not begin before the request."""
+    """A failure reported after the request's export: its load does not begin before the request."""
     log = Log()
     log.add(DECODE_CORE, closed_decode())
     log.add(DECODE_WORKER, failed_load(start_time_unix_nano=TIME - SECOND), after=10 * GRACE)
@@ -148,7 +148,7 @@ def test_what_comes_late_is_within_its_request_too():
 
 
 def test_a_failed_request_has_lost_tokens_and_recomputed_none():
-    """Attributes name what happened."""
+    """Attributes name the event."""
     (request,) = told(failed_story(FAILED, finish_reason="error")).named(semconv.REQUEST)
     assert request.attributes[semconv.TOKENS_LOST] == 400
     assert not {semconv.TOKENS_RECOMPUTED, semconv.TOKENS_KEPT} & request.attributes.keys()
@@ -289,7 +289,7 @@ ENTRIES = st.one_of(
 
 
 def _place(item):
-    """Return what an engine tells once: an outcome of an attempt, a request's end, a moment's failure or sample."""
+    """Return the key of an entry that an engine emits once: an outcome, an end, a failure or a sample."""
     entry = item[1]
     if isinstance(entry, int):
         return "lost"
@@ -313,7 +313,7 @@ ORDER = ("deferral_start", "load_outcome", "deferral_end", "request_closed", "le
 
 
 def in_order(rows):
-    """Put what the scheduler tells into its order, in the places that its entries have."""
+    """Sort the scheduler's entries among their own places."""
     mine = [index for index, (teller, _) in enumerate(rows) if teller == DECODE_CORE]
     told = sorted((rows[index] for index in mine), key=lambda row: ORDER.index(row[1].WhichOneof("body")))
     rows = list(rows)

@@ -61,7 +61,7 @@ def test_an_engines_traces_survive_a_killed_agent():
 
 
 def test_a_backend_that_never_answers_holds_up_nothing():
-    """Acknowledgements, metrics and the end go on; what waits is delivered by the next life, to a backend that answers."""
+    """The agent acknowledges, counts and stops; the next start delivers the pending spans."""
     with otlp_backend() as backend, socket.create_server(("127.0.0.1", 0), backlog=16) as hole:
         env = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{hole.getsockname()[1]}",

@@ -50,7 +50,7 @@ def test_patch() -> None:
 
 
 def test_patch_of_somebody_else_over_ours() -> None:
-    """What somebody else has put over ours stays."""
+    """A later patch by other code stays."""
     patch, theirs, original = Patch(), lambda _: "theirs", vars(Patched)["plain"]
     patch.set(Patched, "plain", lambda _: "ours")
     Patched.plain = theirs  # type: ignore[method-assign]

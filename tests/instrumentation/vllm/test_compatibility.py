@@ -1,4 +1,4 @@
-"""Which hooks fit which vLLM: the table of docs/compatibility.md, and what is told where one does not fit."""
+"""Which hooks fit which vLLM: the table of docs/compatibility.md, and the report where one does not fit."""
 
 from __future__ import annotations
 

@@ -163,8 +163,8 @@ class AdminHarness:
         self.now = 0.0
         self.journal = Journal.open(self._directory)
         self.registry = Registry(time.time_ns)
-        self.fold = Aggregator()
-        self.journal.on_commit(lambda _, source, contents: self.fold.apply(source, contents))
+        self.aggregator = Aggregator()
+        self.journal.on_commit(lambda _, source, contents: self.aggregator.apply(source, contents))
         self.journal.on_commit(
             lambda _, source, contents: self.registry.committed(source.epoch, contents.batch)
         )
@@ -173,13 +173,13 @@ class AdminHarness:
         self.orders = OrderStore(self._database)
         self.feed = PolicyFeed(self.store, self.pauses, self.orders)
         self.retirement = Retirement(
-            self.journal, self.registry, self.fold, self.feed, self._database, clock=lambda: self.now
+            self.journal, self.registry, self.aggregator, self.feed, self._database, clock=lambda: self.now
         )
         self.service = AdminService(
             AgentContext(
                 journal=self.journal,
                 registry=self.registry,
-                fold=self.fold,
+                aggregator=self.aggregator,
                 store=self.store,
                 pauses=self.pauses,
                 orders=self.orders,

@@ -145,7 +145,7 @@ class AgentProcess:
         return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
     def get(self, path: str, accept: str = "text/plain") -> tuple[int, str]:
-        """GET a path of its HTTP port: status and body; status 0 if nobody answers."""
+        """GET a path of its HTTP port: status and body; status 0 without an answer."""
         request = urllib.request.Request(f"http://{self.http}{path}", headers={"Accept": accept})
         try:
             with urllib.request.urlopen(request, timeout=60) as response:

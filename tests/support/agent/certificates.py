@@ -27,7 +27,7 @@ class Files:
 
 
 class Authority:
-    """Somebody who signs certificates, below a directory of its own."""
+    """A certificate authority with a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
         self._authority = trustme.CA()

@@ -82,7 +82,7 @@ def _check_parts(span: Span) -> None:
 
 def _check_child(span: Span, parent: Span) -> None:
     assert span.start_unix_nano >= parent.start_unix_nano, _both(span, parent)
-    # What goes on after the request's end says so itself: a lease that is read, a load that nobody waits for.
+    # What goes on after the request's end says so itself: a lease that is read, a load that no request waits for.
     latest = max(map(entry_time, span.entries), default=0)
     assert span.end_unix_nano <= max(parent.end_unix_nano, latest), _both(span, parent)
 
@@ -141,18 +141,18 @@ def check_sentences(sentences: Iterable[str]) -> None:
             assert whole is None or length - after <= whole * 1.02 + 0.2, sentence
 
 
-def check_counts(fold: Aggregator, events: Iterable[Event]) -> None:
+def check_counts(aggregator: Aggregator, events: Iterable[Event]) -> None:
     """Check that each deferral of *events* has one end in the counters."""
     ends = [event for event in events if event.HasField("deferral_end")]
     timed = {_deferral(event) for event in ends if event.deferral_end.start_time_unix_nano}
-    rows = _rows(fold)
+    rows = _rows(aggregator)
     assert sum(row.total for row in rows[c.DEFERRALS]) == len(set(map(_deferral, ends)))
     assert sum(sum(row.counts) for row in rows[c.DEFERRED_TIME]) == len(timed)
 
 
-def _rows(fold: Aggregator) -> Mapping[Metric, list[Row]]:
+def _rows(aggregator: Aggregator) -> Mapping[Metric, list[Row]]:
     rows: defaultdict[Metric, list[Row]] = defaultdict(list)
-    for engine in fold.engines():
+    for engine in aggregator.engines():
         for metric, found in engine.rows.items():
             rows[metric] += found
     return rows

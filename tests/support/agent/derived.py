@@ -48,23 +48,24 @@ class Told:
                 self._naming[request_id].append(each)
         self.spans = self._spans()
         self.sentences = [text for story in self._stories() for text in request_sentences(story)]
-        self.fold = Aggregator()
+        self.aggregator = Aggregator()
         for each, batch in zip(logged, self._batches, strict=True):
-            self.fold.apply(sources[each.epoch], BatchColumns(batch))
+            self.aggregator.apply(sources[each.epoch], BatchColumns(batch))
 
     @classmethod
     def of_journal(cls, path: Path) -> Told:
         """Read a journal, of an agent that runs or does not."""
         with Reader(path) as reader:
-            sources = {source.epoch: source for source in reader.sources()}
-            return cls(reader.batches(0, 1 << 30), sources)
+            # In this order: a source is there before its first batch.
+            logged = reader.batches(0, 1 << 30)
+            return cls(logged, {source.epoch: source for source in reader.sources()})
 
     def check(self) -> Told:
         """Check that it adds up."""
         check_spans(self.spans)
         check_sentences(self.sentences)
         events = [event for batch in self._batches for event in batch.events]
-        check_counts(self.fold, events)
+        check_counts(self.aggregator, events)
         assert all(map(event_words, events))
         return self
 

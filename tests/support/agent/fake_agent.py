@@ -77,7 +77,7 @@ class FakeAgent(ingest_pb2_grpc.IngestServicer, policy_pb2_grpc.PolicyFeedServic
         received: what it holds; replace it to lose its state.
         verdict: asked before a message is taken; a status code ends the stream with it.
         lose_ack: asked after a commit; True drops the stream in place of the acknowledgement.
-        mute: greet nobody and acknowledge nothing.
+        mute: send no greeting and no acknowledgement.
         schedule: the push that a new subscriber gets first.
 
     """

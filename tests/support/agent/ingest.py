@@ -62,7 +62,7 @@ class IngestHarness:
     def __init__(self, directory: Path, grace: float) -> None:
         self.address = f"unix://{directory}/ingest.sock"
         self.pauses = FakePauses()
-        self.holders = EngineOwners(grace)
+        self.owners = EngineOwners(grace)
         self.registry = Registry(time.time_ns)
         self.committed: list[Any] = []
         self.acks: list[float] = []
@@ -99,8 +99,8 @@ class IngestHarness:
             self.pauses,
             self.losses,
             self.acks.append,
-            door=SourceAdmission(
-                self.journal.source, self.holders, Admission(self.registry.connected_engines)
+            source_admission=SourceAdmission(
+                self.journal.source, self.owners, Admission(self.registry.connected_engines)
             ),
             count_refused=self.metrics.count_refused,
             count_broken=self.metrics.count_broken_stream,

@@ -46,7 +46,7 @@ def live(
 
 
 def exposition(
-    fold: Aggregator,
+    aggregator: Aggregator,
     sources: Sequence[LiveSource] = (),
     exemplars: Exemplars | None = None,
     *,
@@ -56,7 +56,7 @@ def exposition(
     """Build an exposition."""
     agent = AgentMetrics(TIME - 3600 * SECOND, engines_expected)
     return Gatherer(
-        fold,
+        aggregator,
         lambda: sources,
         exemplars or Exemplars(),
         agent,

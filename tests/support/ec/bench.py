@@ -57,12 +57,12 @@ class Ask:
 
 
 def new_picture() -> Picture:
-    """Return a picture that nobody has seen."""
+    """Return a new picture."""
     return Picture(new_name("picture"))
 
 
 def ask(pictures: int = 1) -> Ask:
-    """Return a request with so many pictures that nobody has seen, at offsets above 0, and text behind each."""
+    """Return a request with this number of new pictures, at offsets above 0, and text behind each."""
     parts: list[str | Picture] = [f"{new_name('q')} {_WORDS}"]
     for _ in range(pictures):
         parts += [new_picture(), f" And now? {_WORDS}"]

@@ -1,4 +1,4 @@
-"""A producer process: serves one item, says so, and stops answering after so many chunks, until it is told to go on.
+"""A producer process: serves one item, says so, and stops answering after a number of chunks, until it is resumed.
 
 python -m tests.support.ec.producer_process PORT ROWS CHUNKS
 """

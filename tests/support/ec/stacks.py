@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def agent_with_backend(*, engines: int) -> Iterator[tuple[Agent, Receiver]]:
-    """Run an agent that exports to a trace backend beside it, whoever runs the tests."""
+    """Run an agent that exports to a trace backend beside it, as any user."""
     receiver = Receiver()
     with short_directory() as directory, pytest.MonkeyPatch.context() as patch:
         for variable in ("OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED", "OTEL_EXPORTER_OTLP_PROTOCOL"):

@@ -56,7 +56,7 @@ class ZmqBench(EcBench):
         return self.link.address
 
     def alone(self, *requests: Ask) -> list[tuple[int, ...]]:
-        """Return what the language model answers to *requests* where nothing is moved: nobody has pictures of these names."""
+        """Return what the language model answers to *requests* where nothing is moved: no peer has pictures of these names."""
         return [self.send(request.disguised()).tokens for request in requests]
 
     def encode(self, request: Ask) -> None:

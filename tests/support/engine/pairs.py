@@ -53,7 +53,7 @@ class Pair:
         redirect: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send one request through both; *redirect* replaces what decode is told about prefill."""
+        """Send one request through both; *redirect* replaces decode's parameters about prefill."""
         return prefill_decode(
             self.prefill.url,
             self.decode.url,

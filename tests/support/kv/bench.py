@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 POLICY = "kv-tests"
 DECODE = "role=decode"
 TOKENS = 12
+# For engines to answer on a busy machine.
+_PATIENTLY = ("--timeout", "80s")
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A prompt that a prefill server has computed, and what decode is told about it.
+    """A prompt that a prefill server has computed, and decode's parameters about it.
 
     Attributes:
         name: the client's name for the request; part of vLLM's internal id of it.
@@ -145,13 +147,14 @@ class Bench(AgentBench):
         """Rehearse a fault in a share of decode's attempts by ``agentctl inject-fault``; yields the drill's id."""
         said = self.ctl(
             *("inject-fault", "--selector", DECODE, "--mode", mode, "--rate", str(rate), "--ttl", "5m"),
+            *_PATIENTLY,
             *options,
         )
         identity = said.split()[1]
         try:
             yield identity
         finally:
-            self.ctl("drill", "stop", identity)
+            self.ctl("drill", "stop", identity, *_PATIENTLY)
 
 
 def _name() -> str:

@@ -52,7 +52,7 @@ def toy_mooncake() -> dict[str, Any]:
 
 
 def pull(request_id: str, blocks: list[int], bootstrap: str = "") -> dict[str, PullReqMeta]:
-    """Return what the worker is told to pull for one request."""
+    """Return the worker's pull instructions for one request."""
     return {
         request_id: PullReqMeta(
             d_req_id=request_id,
@@ -73,7 +73,7 @@ class _Worker(MooncakeConnectorWorker):
 
 def _worker() -> Any:
     worker = object.__new__(_Worker)
-    # What a pull looks at; its address space is nobody's, since nothing is written to it.
+    # What a pull looks at; its address space belongs to no process, since nothing is written to it.
     worker.hostname, worker.rpc_port = "127.0.0.1", 1
     worker.tp_size, worker.tp_rank, worker.pp_size = 1, 0, 1
     worker.kv_caches_base_addr, worker.block_len_per_layer, worker.kv_block_len_per_layer = [], [], []

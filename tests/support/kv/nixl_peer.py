@@ -15,7 +15,7 @@ from tests.support.kv.nixl_pair import Engine, prepare
 
 
 def main(directory: Path) -> None:
-    """Serve until nobody listens any more."""
+    """Serve until the reader has gone."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         prepare(monkeypatch, directory, transports="tcp")
         model = directory / "model"

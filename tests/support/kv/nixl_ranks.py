@@ -21,7 +21,7 @@ class Aggregator:
         self._aggregator = KVOutputAggregator(ranks)
 
     def together(self, answers: Sequence[Any]) -> KVConnectorOutput:
-        """Return what the scheduler is told of one step in which the ranks gave these answers (``Engine.step``)."""
+        """Return the scheduler's output of one step in which the ranks gave these answers (``Engine.step``)."""
         combined = self._aggregator.aggregate([_output(answer) for answer in answers])
         assert combined is not None
         assert combined.kv_connector_output is not None

@@ -39,7 +39,7 @@ class CacheBench(AgentBench):
 
 @contextmanager
 def running_bench(start: Callable[[str, str], Server]) -> Iterator[CacheBench]:
-    """Run an agent and two engines; *start* is told a name and an endpoint, which is empty for no Penstock."""
+    """Run an agent and two engines; *start* takes a name and an endpoint, empty for no Penstock."""
     with short_directory() as directory:
         agent = Agent(directory, engines=1)
         servers: list[Server] = []

@@ -45,7 +45,7 @@ class FeedServer:
     pauses: Pauses
     orders: OrderStore
     feed: PolicyFeed
-    holders: EngineOwners
+    owners: EngineOwners
     refused: list[str]
 
 
@@ -56,16 +56,16 @@ async def running_feed(
     """Serve a feed whose state is below *directory*."""
     database = PolicyDatabase.open(directory)
     store, pauses, orders = PolicyStore(database), Pauses(database), OrderStore(database, clock=clock)
-    holders = EngineOwners()
+    owners = EngineOwners()
     refused: list[str] = []
-    feed = PolicyFeed(store, pauses, orders, holders=holders, patience=patience, clock=clock)
+    feed = PolicyFeed(store, pauses, orders, owners=owners, patience=patience, clock=clock)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((PolicyFeedService(feed, refused.append).handler(),))
     address = f"unix://{directory}/feed.sock"
     server.add_insecure_port(address)
     await server.start()
     try:
-        yield FeedServer(address, database, store, pauses, orders, feed, holders, refused)
+        yield FeedServer(address, database, store, pauses, orders, feed, owners, refused)
     finally:
         feed.close()
         await server.stop(0)

@@ -18,11 +18,11 @@ from penstock.agent.daemon.addresses_file import remove_addresses, write_address
 from penstock.agent.daemon.earlier_sources import restore_sources
 from penstock.agent.daemon.health import Health
 from penstock.agent.daemon.housekeeping import Housekeeper
-from penstock.agent.daemon.opened_state import StoredPolicies, open_state
+from penstock.agent.daemon.opened_state import open_state
 from penstock.agent.daemon.state_gauges import StateGauges
 from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, ContractViolations, IngestService, LossDetector, SourceAdmission
-from penstock.agent.metrics import AgentMetrics, AggregatorCheckpoint, Exemplars, Gatherer
+from penstock.agent.metrics import AgentMetrics, Exemplars, Gatherer
 from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, SampleRatios
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.daemon.config import Config
-    from penstock.agent.daemon.opened_state import OpenedState
+    from penstock.agent.daemon.opened_state import CountedLog, OpenedState, StoredPolicies
     from penstock.agent.journal import Journal
     from penstock.agent.policy.files.file_source import FileSource
     from penstock.agent.policy.store import PolicyStore
@@ -103,64 +103,27 @@ class Daemon:
         raise_file_limit()
         directory = self._own_directory()
         http = self._http = await self._start_http()
-        (journal, checkpoint, aggregator, replayed), stored = await self._open_state(directory)
+        log, stored = await self._open_state(directory)
         owners = EngineOwners(self._config.source_grace)
-        files = await self._follow_files(stored.store)
-        feed = PolicyFeed(stored.store, stored.pauses, stored.orders, holders=owners)
-        policies = _Policies(stored, feed, files)
-        registry = Registry(time.time_ns, aggregator.account)
-        journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
-
-        exemplars, metrics = Exemplars(), self._measure(directory, journal, checkpoint, policies)
-        self._exporter = self._start_export(journal, policies, exemplars, metrics.export.observe)
+        policies = await self._distribute(stored, owners)
+        registry = _registry(log)
+        exemplars, metrics = Exemplars(), self._measure(directory, log, policies)
+        self._exporter = self._start_export(log.journal, policies, exemplars, metrics.export.observe)
         self._gatherer = Gatherer(
-            aggregator, registry.sources, exemplars, metrics, wanted=policies.feed.wanted
+            log.aggregator, registry.sources, exemplars, metrics, wanted=policies.feed.wanted
         )
-
-        known = aggregator.known()
-        admission = Admission(
-            lambda: {*aggregator.known(), *registry.connected_engines()}, self._config.memory_limit
+        ingest = self._make_ingest(log, registry, owners, policies, metrics)
+        retirement = self._make_retirement(log, registry, policies)
+        admin = await self._serve_admin(self._admin_context(directory, log, registry, policies, retirement))
+        engines = await self._serve_engines(
+            ingest, policies.feed, PolicyFeedService(policies.feed, metrics.count_refused)
         )
-        losses = self._losses = LossDetector(journal, self._config.source_grace)
-        self._parts.push_async_callback(losses.stop)
-        restore_sources(journal, registry, losses, owners, known=known, grace=self._config.source_grace)
-        source_admission = SourceAdmission(journal.source, owners, admission)
-        ingest = self._make_ingest(journal, registry, policies, metrics, losses, source_admission)
-        retirement = Retirement(
-            journal,
-            registry,
-            aggregator,
-            policies.feed,
-            policies.stored.database,
-            after=self._config.retire_after,
-        )
-        admin = await self._serve_admin(
-            AgentContext(
-                journal=journal,
-                registry=registry,
-                fold=aggregator,
-                store=policies.stored.store,
-                pauses=policies.stored.pauses,
-                orders=policies.stored.orders,
-                feed=policies.feed,
-                retirement=retirement,
-                state_dir=directory.path,
-                stopping=self._stopping,
-                try_backend=lambda: probe_endpoint(self._config.export),
-                statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
-            )
-        )
-        feed_service = PolicyFeedService(policies.feed, metrics.count_refused)
-        engines = await self._serve_engines(ingest, policies.feed, feed_service)
-        retiring = asyncio.ensure_future(retirement.keep_retiring())
-        self._parts.callback(retiring.cancel)
-        house = Housekeeper(directory, policies.stored.database, self._health, self.fatal)
-        self._parts.push_async_callback(house.stop)
+        self._start_upkeep(directory, policies, retirement)
         self._listen_address = str(engines.address)
         self._health.phase = "serving"
         addresses = {"listen": str(engines.address), **admin, "http": str(http.address)}
         self._parts.callback(write_addresses(directory.path, addresses))
-        _log.info("agent ready", version=__version__, pid=os.getpid(), replayed=replayed, **addresses)
+        _log.info("agent ready", version=__version__, pid=os.getpid(), replayed=log.replayed, **addresses)
 
     def _own_directory(self) -> StateDirectory:
         directory = self._health.place = StateDirectory(self._config.state_dir, self._config.state_limit)
@@ -193,6 +156,11 @@ class Daemon:
         await http.start()
         return http
 
+    async def _distribute(self, stored: StoredPolicies, owners: EngineOwners) -> _Policies:
+        """Return the policies with their feed; those of the files are applied."""
+        files = await self._follow_files(stored.store)
+        return _Policies(stored, PolicyFeed(stored.store, stored.pauses, stored.orders, owners=owners), files)
+
     async def _follow_files(self, store: PolicyStore) -> FileSource | None:
         """Apply the policy files before the first engine subscribes."""
         if self._config.policy_file is not None:
@@ -218,14 +186,9 @@ class Daemon:
             )
         return None
 
-    def _measure(
-        self,
-        directory: StateDirectory,
-        journal: Journal,
-        checkpoint: AggregatorCheckpoint,
-        policies: _Policies,
-    ) -> AgentMetrics:
+    def _measure(self, directory: StateDirectory, log: CountedLog, policies: _Policies) -> AgentMetrics:
         """Return the agent's own metrics; the export, which starts after them, is read at each scrape."""
+        journal, checkpoint = log.journal, log.checkpoint
 
         def exporting() -> ExportStatus:
             return ExportStatus() if self._exporter is None else self._exporter.status()
@@ -246,26 +209,43 @@ class Daemon:
 
     def _make_ingest(
         self,
-        journal: Journal,
+        log: CountedLog,
         registry: Registry,
+        owners: EngineOwners,
         policies: _Policies,
         metrics: AgentMetrics,
-        losses: LossDetector,
-        source_admission: SourceAdmission,
     ) -> IngestService:
-        """Return the ingest service."""
+        """Return the ingest service; the sources of an earlier life may reconnect."""
+        journal, aggregator, grace = log.journal, log.aggregator, self._config.source_grace
+        known = aggregator.known()
+        losses = self._losses = LossDetector(journal, grace)
+        self._parts.push_async_callback(losses.stop)
+        restore_sources(journal, registry, losses, owners, known=known, grace=grace)
+        admission = Admission(
+            lambda: {*aggregator.known(), *registry.connected_engines()}, self._config.memory_limit
+        )
         ingest = IngestService(
             journal,
             registry,
             policies.stored.pauses,
             losses,
             metrics.ack.observe,
-            door=source_admission,
+            source_admission=SourceAdmission(journal.source, owners, admission),
             count_refused=metrics.count_refused,
             count_broken=metrics.count_broken_stream,
         )
         self._violations = ingest.refused
         return ingest
+
+    def _make_retirement(self, log: CountedLog, registry: Registry, policies: _Policies) -> Retirement:
+        return Retirement(
+            log.journal,
+            registry,
+            log.aggregator,
+            policies.feed,
+            policies.stored.database,
+            after=self._config.retire_after,
+        )
 
     def _start_export(
         self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]
@@ -282,6 +262,30 @@ class Daemon:
             lambda: asyncio.to_thread(exporter.stop, max(0.1, self._remaining() - _AFTER_EXPORT_SECONDS))
         )
         return exporter
+
+    def _admin_context(
+        self,
+        directory: StateDirectory,
+        log: CountedLog,
+        registry: Registry,
+        policies: _Policies,
+        retirement: Retirement,
+    ) -> AgentContext:
+        """Return what the admin service reads and changes."""
+        return AgentContext(
+            journal=log.journal,
+            registry=registry,
+            aggregator=log.aggregator,
+            store=policies.stored.store,
+            pauses=policies.stored.pauses,
+            orders=policies.stored.orders,
+            feed=policies.feed,
+            retirement=retirement,
+            state_dir=directory.path,
+            stopping=self._stopping,
+            try_backend=lambda: probe_endpoint(self._config.export),
+            statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
+        )
 
     async def _serve_admin(self, context: AgentContext) -> dict[str, str]:
         """Serve the admin service at every address: unix sockets by file mode, TCP by the list of names.
@@ -317,6 +321,13 @@ class Daemon:
         await self._serve(server)
         self._parts.push_async_callback(self._drain, ingest, feed, server)
         return server
+
+    def _start_upkeep(self, directory: StateDirectory, policies: _Policies, retirement: Retirement) -> None:
+        """Start what runs beside the servers: retirement and housekeeping."""
+        retiring = asyncio.ensure_future(retirement.keep_retiring())
+        self._parts.callback(retiring.cancel)
+        house = Housekeeper(directory, policies.stored.database, self._health, self.fatal)
+        self._parts.push_async_callback(house.stop)
 
     async def _serve(self, server: GrpcServer) -> None:
         self._parts.push_async_callback(lambda: server.stop(min(_LAST_CALLS_SECONDS, self._remaining())))
@@ -359,3 +370,10 @@ class Daemon:
             status.export_cursor = export.exported
             if export.oldest_unexported_unix_nano:
                 status.oldest_unexported.FromNanoseconds(export.oldest_unexported_unix_nano)
+
+
+def _registry(log: CountedLog) -> Registry:
+    """Return the sources, whose watermarks follow the commits of the log."""
+    registry = Registry(time.time_ns, log.aggregator.account)
+    log.journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
+    return registry

@@ -80,7 +80,7 @@ class IngestService:
     Args:
         journal: where batches are committed before they are acknowledged.
         observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
-        door: decides which source may come in.
+        source_admission: decides which source may come in.
         count_refused: called with the reason, a label value, for each refused message or stream.
         count_broken: called for each stream that ended without a goodbye, an error of ours or a wish of ours: its
             sender is gone, or gRPC refused a message itself, which looks the same from here.
@@ -98,7 +98,7 @@ class IngestService:
         losses: LossWatcher,
         observe_ack: Callable[[float], None],
         *,
-        door: SourceAdmission | None = None,
+        source_admission: SourceAdmission | None = None,
         count_refused: Callable[[str], None] = lambda _: None,
         count_broken: Callable[[], None] = lambda: None,
     ) -> None:
@@ -108,8 +108,8 @@ class IngestService:
         self._losses = losses
         self._observe_ack = observe_ack
         self.refused = ContractViolations()
-        self._door = door or SourceAdmission()
-        self._admission = self._door.admission
+        self._source_admission = source_admission or SourceAdmission()
+        self._admission = self._source_admission.admission
         self._count_refused = count_refused
         self._count_broken = count_broken
         self._in_processing = ByteSemaphore(IN_HAND_BYTES)
@@ -222,7 +222,7 @@ class IngestService:
         stream = SourceStream(source, context)
         live = self._registry.get(source.epoch)
         with journal_errors(self._journal.path):
-            stream.hold = self._door.admit(
+            stream.hold = self._source_admission.admit(
                 source, None if live is None else live.source, size, lambda: stream.end(Ending.OUSTED)
             )
         return stream
@@ -243,7 +243,7 @@ class IngestService:
             _log.warning("source loss not written", epoch=source.epoch, error=str(error))
 
     def _leave(self, stream: SourceStream) -> None:
-        self._door.leave(stream.hold, goodbye=stream.goodbye)
+        self._source_admission.leave(stream.hold, goodbye=stream.goodbye)
         epoch = stream.source.epoch
         if not (stream.goodbye or stream.refused or stream.ending):
             self._count_broken()

@@ -22,7 +22,7 @@ class SourceAdmission:
 
     Args:
         stored: returns the source of an epoch that the journal knows, None if it does not.
-        holders: which process speaks for each engine; shared with the policy feed.
+        owners: which process speaks for each engine; shared with the policy feed.
         admission: bounds on what clients can make the agent hold.
 
     """
@@ -30,11 +30,11 @@ class SourceAdmission:
     def __init__(
         self,
         stored: Callable[[int], Source | None] = lambda _: None,
-        holders: EngineOwners | None = None,
+        owners: EngineOwners | None = None,
         admission: Admission | None = None,
     ) -> None:
         self._stored = stored
-        self._holders = holders or EngineOwners()
+        self._owners = owners or EngineOwners()
         self.admission = admission or Admission()
 
     def admit(
@@ -59,7 +59,7 @@ class SourceAdmission:
             raise HeldError(f"epoch {source.epoch} is another process's; draw a random one at the start")
         hold = None
         if source.process == ENGINE_CORE and source.key.engine:
-            hold = self._holders.enter(source.key, source.credential, oust)
+            hold = self._owners.enter(source.key, source.credential, oust)
         try:
             self.admission.check_source(
                 source.key, core=hold is not None, new_bytes=0 if known is not None else size
@@ -72,7 +72,7 @@ class SourceAdmission:
     def leave(self, hold: Ownership | None, *, goodbye: bool = False) -> None:
         """Release the engine of a source whose stream has ended, after a *goodbye* or without."""
         if hold is not None:
-            self._holders.leave(hold, goodbye=goodbye)
+            self._owners.leave(hold, goodbye=goodbye)
 
 
 def _is_another(known: Source, source: Source) -> bool:

@@ -70,7 +70,9 @@ class Journal:
         self.agent_epoch = int(meta["agent_epoch"])
         self.lost_batches = int(meta.get("lost_batches", 0))
         self._on_commit: list[OnCommit] = []
-        self._fold = database.execute("SELECT batch, body FROM folds WHERE name = 'metrics'").fetchone()
+        self._metrics_state = database.execute(
+            "SELECT batch, body FROM folds WHERE name = 'metrics'"
+        ).fetchone()
         requests = RequestIndex(database)
         self._retention = Retention(database, budget, requests)
         reserve = DiskReserve(path.with_name(RESERVE_FILE), budget.reserve)
@@ -171,8 +173,8 @@ class Journal:
     ) -> int:
         """Append a batch; returns the source's watermark once it is committed.
 
-        A batch at or below the watermark changes nothing. *body* is the batch as it came, *contents* what was
-        read of it already.
+        Batches are appended in the order of the calls; the first one opens its source. A batch at or below the
+        watermark changes nothing. *body* is the batch as it came, *contents* what was read of it already.
 
         Raises:
             GapError: its number is not the next one.
@@ -180,8 +182,6 @@ class Journal:
             StateError: the journal is closed.
 
         """
-        if source.epoch not in self._writer.watermarks:
-            await self.open_source(source)
         command = Append(
             source,
             contents or BatchColumns(batch),
@@ -233,14 +233,20 @@ class Journal:
         with self.reader() as reader:
             return reader.source(epoch)
 
-    def save_fold(self, batch_id: int, blob: bytes) -> None:
-        """Queue the fold's state after *batch_id*; a later call replaces one that waits."""
-        self._fold = (batch_id, blob)
-        self._writer.put_latest("fold", lambda transaction: transaction.save_fold(batch_id, blob))
+    def save_metrics_state(self, batch_id: int, blob: bytes) -> None:
+        """Queue the state of the metrics after *batch_id*; a later call replaces one that waits."""
+        self._metrics_state = (batch_id, blob)
+        self._writer.put_latest(
+            "metrics state", lambda transaction: transaction.save_metrics_state(batch_id, blob)
+        )
 
-    def load_fold(self) -> tuple[int, bytes] | None:
-        """Return the fold's last saved state and the batch it stands at."""
-        return None if self._fold is None else (int(self._fold[0]), bytes(self._fold[1]))
+    def load_metrics_state(self) -> tuple[int, bytes] | None:
+        """Return the last saved state of the metrics and the last batch that it counts."""
+        return (
+            None
+            if self._metrics_state is None
+            else (int(self._metrics_state[0]), bytes(self._metrics_state[1]))
+        )
 
     def restart_counting(self) -> None:
         """Restart counting now, because the saved counters cannot be used and the log is incomplete."""
@@ -264,8 +270,8 @@ class Journal:
         return self._retention.usage
 
     @property
-    def wants_fold(self) -> bool:
-        """Whether a save of the fold would let the log be trimmed, which is at its limit."""
+    def wants_metrics_state(self) -> bool:
+        """Whether a save of the metrics' state would let the log be trimmed, which is at its limit."""
         return self._retention.blocked
 
     def _note_damage(self, text: str) -> None:

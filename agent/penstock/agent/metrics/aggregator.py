@@ -177,7 +177,7 @@ class Aggregator:
 
     def known(self) -> list[EngineKey]:
         """Return all engines that the log has named and not forgotten."""
-        # Without the lock, which a dump holds for long: this is asked on the loop, where the fold is changed.
+        # Without the lock, which a dump holds for long: this is asked on the loop, where the aggregator is changed.
         return sorted(self._engines.copy())
 
     def counting_peer(self, peer: str) -> list[EngineKey]:

@@ -2,8 +2,8 @@
 
 Series come from four places:
 
-- *log*: a fold over the journal (`mapping`, `columns`), exact across restarts;
-- *fold*: what the fold counts about itself;
+- *log*: aggregated from the journal (`mapping`, `columns`), exact across restarts;
+- *aggregator*: its counts about itself;
 - *snapshots*: gauges of connected sources as they are now (`gauges`), never restored;
 - *agent*: the daemon's own work since it started (`own`).
 
@@ -227,7 +227,7 @@ GUARD_ERRORS: Final = Metric(
     free=frozenset({"hook", "error_class"}),
 )
 
-# --- the fold about itself -------------------------------------------------------------------------
+# --- the aggregator about itself -------------------------------------------------------------------
 
 LABEL_SETS_FOLDED: Final = Metric(
     "penstock_label_sets_folded_total",

@@ -29,7 +29,7 @@ SAVE_ENTRIES = 50_000
 POLL_SECONDS = 1.0
 # Read at a time: 256 batches of a mebibyte would be more than the agent may have.
 REPLAY_BYTES = 4 << 20
-# Batches that are committed while the fold is dumped; with more, the loop waits for the dump's end.
+# Batches that are committed while the aggregator is dumped; with more, the loop waits for the dump's end.
 MAX_WAITING = 1_024
 
 
@@ -47,7 +47,7 @@ class Checkpointed(Protocol):
 
 
 class AggregatorCheckpoint:
-    """Applies each batch of the log to *fold* exactly once, over all lives of the agent.
+    """Applies each batch of the log to *aggregator* exactly once, over all lives of the agent.
 
     Attributes:
         at: id of the batch that was applied last.
@@ -55,9 +55,9 @@ class AggregatorCheckpoint:
 
     """
 
-    def __init__(self, journal: Journal, fold: Checkpointed) -> None:
+    def __init__(self, journal: Journal, aggregator: Checkpointed) -> None:
         self._journal = journal
-        self._fold = fold
+        self._aggregator = aggregator
         self._saved = 0
         self._entries = 0
         self._dump: Future[bytes] | None = None
@@ -72,10 +72,10 @@ class AggregatorCheckpoint:
             How many batches were replayed.
 
         """
-        saved = self._journal.load_fold()
+        saved = self._journal.load_metrics_state()
         if saved is not None:
             try:
-                self._fold.load(saved[1])
+                self._aggregator.load(saved[1])
                 self.at = self._saved = saved[0]
             except StateError as error:
                 _log.warning("the saved metrics cannot be used; replaying the log", reason=str(error))
@@ -119,19 +119,19 @@ class AggregatorCheckpoint:
         if self._dump is None:
             self._apply(batch_id, source, contents)
             return
-        # The fold stands still while it is dumped, so that the dump is that of one place in the log.
+        # The aggregator stands still while it is dumped, so that the dump is that of one place in the log.
         # Without what was read of them: that takes as much memory again.
         self._waiting.append((batch_id, source, contents.batch))
         if len(self._waiting) >= MAX_WAITING:
             self._finish_dump()
 
     def _apply(self, batch_id: int, source: Source, contents: BatchColumns) -> None:
-        # First, so that a batch that the fold cannot take is not tried for ever.
+        # First, so that a batch that the aggregator cannot take is not tried for ever.
         self.at = batch_id
         batch = contents.batch
         self._entries += len(batch.events) + len(batch.transfers.result) + len(batch.probes.result)
         try:
-            self._fold.apply(source, contents)
+            self._aggregator.apply(source, contents)
         except Exception as error:  # noqa: BLE001  (one batch that cannot be counted must not stop the others)
             self.poisoned += 1
             _log.exception(
@@ -148,10 +148,10 @@ class AggregatorCheckpoint:
         """Queue the state for the journal, if it has changed. Blocks while it is dumped."""
         self._finish_dump()
         if self.at > self._saved:
-            self._put(self._fold.dump())
+            self._put(self._aggregator.dump())
 
     def _put(self, blob: bytes) -> None:
-        self._journal.save_fold(self.at, blob)
+        self._journal.save_metrics_state(self.at, blob)
         self._saved = self.at
         self._entries = 0
 
@@ -169,7 +169,7 @@ class AggregatorCheckpoint:
 
     async def _save_beside(self, pool: ThreadPoolExecutor) -> None:
         if self.at > self._saved:
-            dump = self._dump = pool.submit(self._fold.dump)
+            dump = self._dump = pool.submit(self._aggregator.dump)
             try:
                 await asyncio.shield(asyncio.wrap_future(dump))
             finally:
@@ -178,13 +178,13 @@ class AggregatorCheckpoint:
     async def keep_saving(self) -> None:
         """Save in a thread, until cancelled: every 30 seconds, when a replay would get long, and on demand."""
         last = time.monotonic()
-        with ThreadPoolExecutor(1, "penstock-fold") as pool:
+        with ThreadPoolExecutor(1, "penstock-aggregator") as pool:
             while True:
                 await asyncio.sleep(POLL_SECONDS)
                 if (
                     self.at - self._saved >= SAVE_BATCHES
                     or self._entries >= SAVE_ENTRIES
-                    or self._journal.wants_fold
+                    or self._journal.wants_metrics_state
                     or time.monotonic() - last >= SAVE_SECONDS
                 ):
                     last = time.monotonic()

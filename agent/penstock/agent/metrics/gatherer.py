@@ -41,14 +41,14 @@ class Gatherer:
 
     def __init__(
         self,
-        fold: Aggregator,
+        aggregator: Aggregator,
         sources: Callable[[], Sequence[LiveSource]],
         exemplars: Exemplars,
         agent: AgentMetrics,
         *,
         wanted: Wanted | None = None,
     ) -> None:
-        self._fold = fold
+        self._aggregator = aggregator
         self._sources = sources
         self._exemplars = exemplars
         self._agent = agent
@@ -83,7 +83,7 @@ class Gatherer:
     def _log(self) -> list[Family]:
         """Return the counters of all engines that are not forgotten."""
         families: dict[Metric, Family] = {}
-        for engine in self._fold.engines():
+        for engine in self._aggregator.engines():
             for metric, rows in engine.rows.items():
                 family = families.setdefault(metric, Family(metric))
                 if metric.kind is MetricKind.HISTOGRAM:
@@ -135,7 +135,7 @@ class Gatherer:
 
     def _connected(self, sources: Sequence[LiveSource]) -> Mapping[EngineKey, bool]:
         """Return all engines that are not forgotten, and whether their EngineCore is connected (as in `EngineView`)."""
-        connected = {key: False for key in self._fold.known() if key.engine}
+        connected = {key: False for key in self._aggregator.known() if key.engine}
         for key, lives in by_engine(sources).items():
             if key.engine:
                 cores = [live for live in lives if live.source.process == ENGINE_CORE]

@@ -61,7 +61,7 @@ async def _obeying(engine: Engine) -> AsyncIterator[None]:
 
 
 async def test_the_first_push_comes_at_once(served: FeedServer) -> None:
-    """An engine that no policy selects is told that vLLM's own configuration holds."""
+    """An engine that no policy selects gets an empty policy: vLLM's own configuration holds."""
     async with Engine(served.address) as engine:
         push = await engine.push()
         assert (push.nonce, list(push.schedule), push.paused) == (1, [], False)
@@ -185,7 +185,7 @@ async def test_an_answer_to_an_earlier_push_says_nothing_about_a_later_one(direc
 
 
 async def test_a_pause_does_not_wait_for_an_answer(served: FeedServer) -> None:
-    """The kill switch overtakes a push that nobody has answered."""
+    """The kill switch overtakes an unanswered push."""
     async with Engine(served.address) as engine:
         await engine.push()
         await served.pauses.set([engine.key], paused=True, author="me", which="engine 0")
@@ -361,13 +361,13 @@ async def test_a_stranger_does_not_take_an_engine_s_policy_stream(served: FeedSe
 async def test_the_ingest_s_holder_is_the_feed_s(served: FeedServer) -> None:
     """A process that sends as the EngineCore keeps others from its policy, before it has subscribed itself."""
     engine = Engine(served.address)
-    hold = served.holders.enter(engine.key, digest(b"o" * 16), lambda: None)
+    hold = served.owners.enter(engine.key, digest(b"o" * 16), lambda: None)
     await engine.connect(secret=b"x" * 16)
     assert await engine.ended() is grpc.StatusCode.PERMISSION_DENIED
     await engine.disconnect()
     await engine.connect(secret=b"o" * 16)
     await engine.push()
-    served.holders.leave(hold)
+    served.owners.leave(hold)
     await engine.disconnect()
 
 
@@ -380,12 +380,12 @@ async def test_an_engine_takes_its_policy_stream_back(served: FeedServer) -> Non
     await eventually(lambda: not _subscriber(served, engine).connected, "the agent noticed")
     await stranger.connect(secret=b"x" * 16)
     await stranger.push()
-    hold = served.holders.enter(engine.key, digest(b"o" * 16), lambda: None)
+    hold = served.owners.enter(engine.key, digest(b"o" * 16), lambda: None)
     assert await stranger.ended() is grpc.StatusCode.ABORTED
     await engine.connect(secret=b"o" * 16)
     await engine.ack(await engine.push())
     assert (await _answered(served, engine)).in_force
-    served.holders.leave(hold)
+    served.owners.leave(hold)
     await engine.disconnect()
     await stranger.disconnect()
 

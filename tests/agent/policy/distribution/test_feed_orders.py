@@ -133,7 +133,7 @@ async def test_an_engine_that_comes_back_gets_what_is_still_in_force(served: Fee
 
 
 async def test_the_end_of_a_drill_does_not_wait_for_an_answer(served: FeedServer) -> None:
-    """An engine that has not answered the push with the drill is told at once that it is over."""
+    """The end of a drill is pushed at once, also while the push with the drill is unanswered."""
     engine = Engine(served.address)
     await engine.connect(**_ABLE)
     await _answered(engine)

@@ -52,7 +52,7 @@ def test_a_change_counts_from_when_it_was_wanted() -> None:
 
 
 def test_a_push_that_is_sent_again_counts_from_the_change() -> None:
-    """Nobody answered the first one."""
+    """The first push stayed unanswered."""
     subscriber = _subscriber()
     subscriber.set_desired(DesiredState(("a",)), 1.0)
     subscriber.record_push(1.0)

@@ -118,7 +118,7 @@ async def test_orders_at_once_are_all_kept(directory: Path) -> None:
 
 
 async def test_what_cannot_be_written_did_not_happen(directory: Path) -> None:
-    """The caller is told, and memory says what the disk says."""
+    """A failed write raises, and memory equals the disk."""
     with _book(directory, [0.0]) as (book, database):
         with database.transaction() as connection:
             connection.execute("DROP TABLE timed_order")

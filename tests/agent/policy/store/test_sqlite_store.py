@@ -157,7 +157,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path, database: Pol
 
 
 async def test_the_audit_log_cannot_be_edited(store: PolicyStore, database: PolicyDatabase) -> None:
-    """Neither changed nor erased, whoever writes the SQL."""
+    """No SQL statement changes or deletes an entry of the audit log."""
     await store.apply(manifest(), author="me")
     for statement in (
         "UPDATE audit SET author = 'you'",

@@ -1,4 +1,4 @@
-"""The fold of the log: any order, any split, any restart."""
+"""The assembler: the same spans for any order, any split and any restart."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Fold:
         self.finished: list[Any] = []
 
     def look_up(self, key, logged):
-        """Look into the log as the export looks into the journal."""
+        """Read the log as the export reads the journal."""
         reader: Any = self
         return find_finished_request(
             reader, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits
         )
 
     def request_batches(self, request_id, before, allowance):
-        """Do what the journal's reader does, for all requests."""
+        """Return the batches of requests, as the journal's reader does."""
         return [logged for logged in self.log.batches if logged.id < before]
 
     def parse(self, logged):
@@ -90,7 +90,7 @@ class Fold:
         return self
 
     def rest(self) -> Fold:
-        """Let the time pass after the end of the log."""
+        """Advance the clock beyond the end of the log."""
         self.finished += self.assembler.advance(self.log.now + 10 * GRACE)
         return self
 
@@ -101,7 +101,7 @@ class Fold:
 
 
 def story(span):
-    """Return what a span says, without where it was read."""
+    """Return a span's content without its position in the log."""
     return (
         span.trace_id,
         span.span_id,
@@ -118,7 +118,7 @@ def story(span):
 
 
 def told(entries, cuts=frozenset()):
-    """Fold *entries*, one after the other; those of one source are put together unless cut."""
+    """Assemble *entries* in order; those of one source share a batch unless cut."""
     log = Log()
     together: list[Any] = []
     for index, (teller, entry) in enumerate(entries):
@@ -133,7 +133,7 @@ def told(entries, cuts=frozenset()):
 @given(st.permutations(STORIES), st.frozensets(st.integers(0, len(STORIES))))
 @settings(max_examples=60, deadline=None)
 def test_any_order_and_any_split_give_the_same_spans(entries, cuts):
-    """Within the grace it does not matter in which order the processes' batches come."""
+    """Within the grace period the order of the processes' batches does not change the spans."""
     assert told(entries, cuts) == told(STORIES)
 
 
@@ -142,7 +142,7 @@ PAUSES = (MS, GRACE // 2, GRACE - MS, 2 * GRACE)
 
 @st.composite
 def logs(draw, *more, pauses=PAUSES):
-    """Draw a log of several requests, with pauses longer than the grace: entries come late, too."""
+    """Draw a log of several requests, with pauses longer than the grace period, so that some entries come late."""
     log = Log()
     entries = draw(st.permutations([*STORIES, (DECODE_CORE, deferral_start("new-ffffffff")), *more]))
     for teller, entry in entries:
@@ -167,7 +167,7 @@ def test_a_walk_that_begins_again_sends_the_rest_and_nothing_twice(log, ratio, d
 @given(logs((DECODE_CORE, lost(DECODE_CORE)), pauses=(*PAUSES, -SECOND)))
 @settings(max_examples=40, deadline=None)
 def test_closings_come_in_the_order_of_the_log(log):
-    """One position tells what was delivered, because nothing overtakes."""
+    """Requests finish in the log's order, so that one cursor is enough."""
     closings = [item.closed_at for item in Fold(log).walk().rest().finished]
     assert all(first <= second for first, second in pairwise(closings))
 
@@ -175,7 +175,7 @@ def test_closings_come_in_the_order_of_the_log(log):
 @given(logs((DECODE_CORE, lost(DECODE_CORE)), pauses=(*PAUSES, -SECOND)))
 @settings(max_examples=40, deadline=None)
 def test_no_span_names_a_parent_that_is_not_exported(log):
-    """Every parent that is ours is there; all spans have ids of their own."""
+    """Each of our parents is exported; span ids are unique."""
     spans = Fold(log, ratio=0.0).walk().rest().spans
     names_of = {span.span_id for span in spans}
     assert all(span.parent_span_id in names_of for span in spans if span.parent_span_id)
@@ -183,7 +183,7 @@ def test_no_span_names_a_parent_that_is_not_exported(log):
 
 
 def test_the_grace_is_waited_out_in_the_logs_time():
-    """Entries that come within the grace belong to the request; time passes with the log or with the clock."""
+    """Entries within the grace period belong to the request; its time is the later of log and clock."""
     log = Log()
     log.add(DECODE_CORE, closed_decode())
     log.add(DECODE_WORKER, sample(DECODE), after=GRACE - MS)
@@ -196,7 +196,7 @@ def test_the_grace_is_waited_out_in_the_logs_time():
 
 
 def test_a_clock_that_steps_does_not_hold_spans_up():
-    """The wall clock went a day ahead and back: the grace is as long as ever."""
+    """After a step of a day in the wall clock the grace period is unchanged."""
     log = Log()
     log.add(DECODE_CORE, closed("before-aaaaaaaa"))
     log.add(DECODE_CORE, closed("ahead-bbbbbbbb"), after=86_400 * SECOND)
@@ -208,7 +208,7 @@ def test_a_clock_that_steps_does_not_hold_spans_up():
 
 
 def late_lease(fold_ratio: float = 1.0, *, remembered: bool = True, expired: bool = False, **closing):
-    """Fold a lease that ends a minute after its request; returns the request's spans and the lease's."""
+    """Assemble a lease that ends a minute after its request; return the spans of both."""
     log = Log()
     log.add(PREFILL_CORE, closed(PREFILL, kv_role=common_pb2.ROLE_PREFILL, **closing))
     log.add(PREFILL_CORE, closed("other-eeeeeeee"), after=60 * SECOND)
@@ -220,7 +220,7 @@ def late_lease(fold_ratio: float = 1.0, *, remembered: bool = True, expired: boo
 
 @pytest.mark.parametrize("remembered", [True, False])
 def test_what_comes_late_is_a_span_below_the_finished_request(remembered):
-    """A lease that ends after the grace has the trace and the parent it would have had in time."""
+    """A lease that ends after the grace period has the same trace and parent as one that ends within it."""
     request, held = late_lease(remembered=remembered)
     assert (request.name, held.name) == (semconv.REQUEST, semconv.KV_LEASE)
     assert (held.trace_id, held.parent_span_id) == (request.trace_id, request.span_id)
@@ -238,7 +238,7 @@ def test_late_trouble_of_a_request_that_was_left_out(remembered):
 
 
 def test_a_lost_engine_ends_what_it_left_open():
-    """Its unfinished requests are marked, its waits end with it; the other engine's go on."""
+    """Its unfinished requests are marked and its deferrals end; the other engine's continue."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME, remote_request_id=PREFILL))
     log.add(PREFILL_CORE, deferral_start("p-aaaaaaaa", time_ns=TIME))
@@ -261,7 +261,7 @@ def test_a_worker_that_is_lost_ends_nothing():
 
 
 def test_the_next_life_of_an_engine_is_not_ended_with_the_last():
-    """The loss is noticed late, when the engine is back with new requests."""
+    """A loss detected after the engine's return leaves its new requests open."""
     log = Log()
     again = source(31, "decode", "decode")
     SOURCES_BOTH = {**SOURCES, 31: again}  # noqa: N806
@@ -274,7 +274,7 @@ def test_the_next_life_of_an_engine_is_not_ended_with_the_last():
 
 
 def test_a_goodbye_ends_requests_too():
-    """An engine that stops on purpose does not finish them any more."""
+    """A goodbye finishes the open requests of its engine."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE))
     log.add(DECODE_CORE, goodbye={"reason": "exit"})
@@ -283,7 +283,7 @@ def test_a_goodbye_ends_requests_too():
 
 
 def test_a_goodbye_ends_its_own_epoch_only():
-    """What says goodbye under the engine's name, and is another process, ends nothing of the engine's."""
+    """Another process's goodbye under the engine's name leaves the engine's requests open."""
     stranger = source(66, "decode", "decode")
     known = {**SOURCES, 66: stranger}
     log = Log()
@@ -302,7 +302,7 @@ def test_a_goodbye_ends_its_own_epoch_only():
 
 
 def test_a_lost_engine_ends_what_only_its_worker_told():
-    """The EngineCore died before it could say a word about the failure."""
+    """A failure reported by the worker alone is finished with the lost EngineCore."""
     log = Log()
     log.add(DECODE_WORKER, failed_load())
     log.add(DECODE_CORE, lost(DECODE_CORE, last_seen=TIME + SECOND))
@@ -310,7 +310,7 @@ def test_a_lost_engine_ends_what_only_its_worker_told():
 
 
 def test_too_many_requests_give_up_the_oldest():
-    """The number of unfinished requests is bounded; what is given up is told as unfinished."""
+    """Beyond the limit the oldest unfinished requests are exported as unfinished."""
     log = Log()
     for number in range(5):
         log.add(DECODE_CORE, deferral_start(f"r{number}-aaaaaaaa"))
@@ -322,7 +322,7 @@ def test_too_many_requests_give_up_the_oldest():
 
 
 def entries_of(items):
-    """Return the entries of the log that finished spans tell; a deferral's end tells its start, too."""
+    """Return the entries that finished spans show; a deferral's end includes its start."""
     entries = [entry for item in items for span in item.spans for entry in span.entries]
     return {
         (entry.source.epoch, repr(entry.body))
@@ -334,7 +334,7 @@ def entries_of(items):
 @given(logs(), st.integers(0, 20_000), st.data())
 @settings(max_examples=80, deadline=None)
 def test_a_bound_on_the_memory_loses_no_entry(log, most, data):
-    """Whatever it is, and over a restart: each entry is told, in order, and what waits stays within it."""
+    """For any memory limit, over a restart: each entry is exported in order, and pending entries stay within the limit."""
     limits = AssemblyLimits(max_bytes=most)
     cut = data.draw(st.integers(0, len(log.batches)))
     whole = Fold(log).walk().rest()
@@ -356,7 +356,7 @@ def test_a_bound_on_the_memory_loses_no_entry(log, most, data):
 
 
 def test_large_requests_are_given_up_for_the_memory():
-    """The oldest, and only as many as need be; it is counted, and what ends later is told as their end."""
+    """The fewest oldest requests are given up and counted; a later end is exported as their end."""
     log = Log()
     for number in range(8):
         log.add(DECODE_CORE, deferral_start(f"r{number}-aaaaaaaa", remote_request_id="x" * 4000))
@@ -371,7 +371,7 @@ def test_large_requests_are_given_up_for_the_memory():
 
 
 def test_what_is_remembered_is_bounded_by_its_bytes():
-    """Ids are of any length; the newest are kept."""
+    """Remembered ids, of any length, stay within a byte limit; the newest are kept."""
     log = Log()
     for number in range(50):
         log.add(DECODE_CORE, closed(f"r{number}-{'x' * 4000}"), after=2 * GRACE)
@@ -383,7 +383,7 @@ def test_what_is_remembered_is_bounded_by_its_bytes():
 
 @pytest.mark.parametrize("part", ["standalone_spans", "entry_time", "request_spans"])
 def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
-    """An error of our own about one entry, or one request, leaves the rest of its batch."""
+    """An exception about one entry or one request leaves the rest of the batch intact."""
     log = Log()
     bad = closed("bad-aaaaaaaa")
     log.add(DECODE_CORE, closed("first-cccccccc"), bad, closed("last-bbbbbbbb"))
@@ -409,7 +409,7 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
 
 
 def test_an_old_request_is_given_up():
-    """An unfinished request does not hold the cursor for ever, and its end is told when it comes."""
+    """An unfinished request is given up at the age limit, so that the cursor moves; its end is exported when it comes."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE, remote_request_id=PREFILL))
     log.add(PREFILL_CORE, closed("other-eeeeeeee"), after=AssemblyLimits().max_age_nano)
@@ -423,7 +423,7 @@ def test_an_old_request_is_given_up():
 
 
 def test_a_flood_of_entries_of_one_request_is_bounded():
-    """What is above the limit is counted on the request's span."""
+    """Entries above the limit are counted on the request's span."""
     log = Log()
     log.add(DECODE_WORKER, *(sample(DECODE, rank=rank) for rank in range(20)))
     log.add(DECODE_CORE, closed_decode())
@@ -433,7 +433,7 @@ def test_a_flood_of_entries_of_one_request_is_bounded():
 
 
 def test_two_servers_of_a_pod_may_use_the_same_id():
-    """Without randomized ids both sides of a request have the same one; they stay two requests."""
+    """Two servers with one request id have two requests, as with vLLM's ids not randomized."""
     log = Log()
     log.add(PREFILL_CORE, closed("same", kv_role=common_pb2.ROLE_PREFILL))
     log.add(DECODE_CORE, closed_decode("same", "same"))
@@ -445,7 +445,7 @@ def test_two_servers_of_a_pod_may_use_the_same_id():
 
 
 def test_what_was_sampled_out_is_counted():
-    """The status tells how many spans the ratio cost."""
+    """The status counts the spans that sampling left out."""
     log = Log()
     log.tell(decode_story())
     finished = Fold(log, ratio=0.0).walk().rest().finished
@@ -453,7 +453,7 @@ def test_what_was_sampled_out_is_counted():
 
 
 def test_a_batch_of_an_unknown_source():
-    """Spans do not depend on the source's row."""
+    """A batch whose source has no row gives spans."""
     log = Log()
     log.add(source(99, "x", "decode"), failed_load(), closed_decode())
     assembler = Assembler(lambda _epoch: None)

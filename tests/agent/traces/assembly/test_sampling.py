@@ -34,7 +34,7 @@ def caller(*, sampled: bool) -> TraceContext:
     ],
 )
 def test_sample_trace(trace_id, context, ratio, notable, expected):
-    """Failed ones are always kept; the caller's no and the ratio's no drop the good ones."""
+    """Failed traces are always kept; the caller's decision or the ratio drops successful ones."""
     assert sample_trace(trace_id, context, ratio, notable=notable) == expected
 
 

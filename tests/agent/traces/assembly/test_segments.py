@@ -1,4 +1,4 @@
-"""What of a request is finished together: the same in the export and in the answer to a question."""
+"""Segments of a request: the export and a query give the same."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OTHER = "other-eeeeeeee"
 
 
 def exported(log):
-    """Return what the backend gets of a log, in the form of an answer."""
+    """Return the spans that the backend gets from a log, in the form of an answer."""
     assembler = Assembler(SOURCES.get)
     finished = [item for logged in log.batches for item in assembler.apply(logged)]
     finished += assembler.advance(log.now + 10 * GRACE)
@@ -52,14 +52,14 @@ def exported(log):
 
 
 def shown(log, *request_ids):
-    """Return what the traces of requests show, each span once."""
+    """Return the spans in the traces of requests, each once."""
     with reader_of(log, SOURCES.values()) as reader:
         spans = [span for name in request_ids for span in trace.get_trace(reader, name).spans]
     return list({span.SerializeToString(deterministic=True): span for span in spans}.values())
 
 
 def texts(spans):
-    """Return all that spans say, in an order of their own."""
+    """Return the content of spans, sorted."""
     return sorted(map(str, spans))
 
 
@@ -86,7 +86,7 @@ ENTRIES = [
 
 @st.composite
 def logs(draw):
-    """Draw a log of batches in any order, each with one entry or several, at once or long after the last."""
+    """Draw a log of batches in any order, with one or more entries and any gaps between them."""
     log = Log()
     for teller, entries in groupby(draw(st.permutations(ENTRIES)), key=itemgetter(0)):
         after = draw(st.sampled_from((MS, GRACE // 2, GRACE - MS, GRACE, 2 * GRACE)))
@@ -97,7 +97,7 @@ def logs(draw):
 @given(logs())
 @settings(max_examples=examples(100), deadline=None)
 def test_a_trace_shows_the_spans_that_the_backend_gets(log):
-    """Whatever comes late, and however late: the same spans, each with an id of its own."""
+    """With entries late by any time both have the same spans, with unique ids."""
     sent = exported(log)
     assert texts(shown(log, PREFILL, DECODE, OTHER)) == texts(sent)
     assert len({span.span_id for span in sent}) == len(sent)
@@ -109,7 +109,7 @@ def ids_of(spans, name):
 
 
 def test_a_worker_that_was_slow():
-    """Its transfer comes after the grace: a span of its own, under the same id in agentctl and in the backend."""
+    """A transfer after the grace period has its own span, with one id in agentctl and in the backend."""
     log = Log()
     *entries, (worker, transfer), end, closing = decode_story()
     log.tell([*entries, end, closing])
@@ -124,14 +124,14 @@ def test_a_worker_that_was_slow():
 
 @pytest.mark.parametrize("story", [prefill_story, decode_story, failed_story])
 def test_a_request_within_its_grace(story):
-    """What agentctl shows at once is what the backend gets a moment later."""
+    """Within the grace period agentctl shows the spans that the backend gets after it."""
     log = Log()
     log.tell(story())
     assert texts(shown(log, story()[-1][1].request_id)) == texts(exported(log))
 
 
 def test_a_request_that_is_under_way():
-    """Its span has the id that it will end with."""
+    """The span of an unfinished request keeps its id when it finishes."""
     log = Log()
     log.tell(decode_story()[:-1])
     early = shown(log, DECODE)
@@ -142,7 +142,7 @@ def test_a_request_that_is_under_way():
 
 
 def test_a_lost_engine_that_comes_back():
-    """The request is told twice, as what was left of it and with its end."""
+    """The request has two segments: one from the loss, one from its end."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS, remote_request_id=PREFILL))
     log.add(DECODE_CORE, lost(DECODE_CORE))
@@ -153,7 +153,7 @@ def test_a_lost_engine_that_comes_back():
 
 
 def test_an_engine_that_says_goodbye():
-    """It ends what it leaves open, and nothing of the other engine."""
+    """A goodbye finishes its engine's requests only."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS, remote_request_id=PREFILL))
     log.add(PREFILL_CORE, deferral_start(OTHER, time_ns=TIME))
@@ -164,7 +164,7 @@ def test_an_engine_that_says_goodbye():
 
 
 def test_a_request_that_was_given_up():
-    """For its age, in the time of the log; its end is told when it comes."""
+    """A request given up at the age limit, in the log's time; its end is shown when it comes."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS, remote_request_id=PREFILL))
     log.add(PREFILL_CORE, closed(OTHER), after=LIMITS.max_age_nano)
@@ -176,5 +176,5 @@ def test_a_request_that_was_given_up():
 
 
 def test_the_grace_covers_a_calm_engine():
-    """Its processes send once in a round, each at its own time; as long again is for a machine that is busy."""
+    """The grace period is at least twice the longest interval between an engine's batches."""
     assert GRACE >= 2 * ROUTINE_DELAY * SECOND

@@ -50,7 +50,7 @@ def silent() -> Iterator[int]:
     ],
 )
 def test_a_port(silent: int, endpoint: str, protocol: str) -> None:
-    """Nothing listens, or something does."""
+    """A probe of a TCP port reports whether a process listens."""
     assert _ask(endpoint.replace("PORT", str(silent)), protocol) == "nothing listens there"
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -58,7 +58,7 @@ def test_a_port(silent: int, endpoint: str, protocol: str) -> None:
 
 
 def test_a_unix_socket() -> None:
-    """Both ways to write it."""
+    """Both forms of a unix address are probed."""
     with short_directory() as directory, socket.socket(socket.AF_UNIX) as server:
         assert _ask(f"unix://{directory}/b.sock") == "nothing listens there"
         server.bind(f"{directory}/b.sock")
@@ -68,18 +68,18 @@ def test_a_unix_socket() -> None:
 
 
 def test_a_name_without_an_address() -> None:
-    """The name is in the sentence."""
+    """The error names the host that does not resolve."""
     assert _ask("http://nowhere.invalid:4317").startswith("nowhere.invalid has no address")
 
 
 def test_behind_a_proxy_nothing_is_said(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way there is the proxy's."""
+    """With a proxy there is no probe."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert _ask(f"http://127.0.0.1:{silent}") == ""
 
 
 def test_doctor_says_that_nothing_listens(silent: int) -> None:
-    """Before a span was sent; and only when it is asked for."""
+    """The status reports a refused connection before the first span, and only on request."""
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{silent}"}
     with running_agent(env=environment) as agent, grpc.insecure_channel(agent.admin) as channel:
         stub = AdminStub(channel)

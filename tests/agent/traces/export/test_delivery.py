@@ -1,4 +1,4 @@
-"""What the delivery sends again, halves and drops; the client is a script and no time passes."""
+"""What the delivery retries, halves and drops, with a scripted client and a fake clock."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_fewer_refusals_in_a_row_lose_nothing(rows, batches):
 @pytest.mark.parametrize("refusal", [AMBIGUOUS, PERMANENT])
 @given(st.integers(1, 40), st.data())
 def test_spans_that_are_always_refused_are_dropped_alone(refusal, size, data):
-    """The others of their call arrive, once each."""
+    """Only the refused spans are dropped; the others of their call arrive once each."""
     bad = data.draw(st.sets(st.integers(1, size), max_size=4).map(lambda numbers: {*map(str, numbers)}))
     client, delivery = deliver(lambda names: refusal if bad & {*names} else None, size)
     assert sorted(client.accepted) == sorted({span.name for span in spans_of(size)} - bad)
@@ -90,7 +90,7 @@ def test_spans_that_are_always_refused_are_dropped_alone(refusal, size, data):
 
 @pytest.mark.parametrize("size", [1, 512])
 def test_an_outage_that_answers_500_costs_a_span_in_minutes(size):
-    """However long it is; the jitter halves a pause at most."""
+    """An outage that answers 500 drops at most one span per several minutes; jitter at most halves a pause."""
     pauses = Pauses()
     outage = 12 * 3600
     client = ScriptedClient(lambda _names: AMBIGUOUS if pauses.seconds < outage else None)
@@ -103,14 +103,14 @@ def test_an_outage_that_answers_500_costs_a_span_in_minutes(size):
 
 
 def test_an_outage_loses_nothing():
-    """However long the backend is away: refusals that say so are not counted."""
+    """Answers that ask for a retry, however many, drop no span."""
     answers = iter([RETRY] * 500)
     client, delivery = deliver(lambda _names: next(answers, None), 3)
     assert (len(client.accepted), delivery.refused) == (3, 0)
 
 
 def test_a_backend_that_asks_for_time_gets_it():
-    """The pause is not below what it asks for."""
+    """The pause is at least as long as the backend asks for."""
     answers = iter([ExportError("busy", ExportStatusCode.RETRY, 120.0)])
     pauses = Pauses()
     assert Delivery(ScriptedClient(lambda _names: next(answers, None)), pauses).deliver(
@@ -121,7 +121,7 @@ def test_a_backend_that_asks_for_time_gets_it():
 
 @pytest.mark.parametrize("refusal", [AMBIGUOUS, RETRY])
 def test_the_end_drops_nothing(refusal):
-    """When the export ends there is one more try, and what is refused then waits in the log."""
+    """At the end of the export there is one more attempt; refused spans stay in the log."""
     stopping = Pauses()
 
     def stop_and_refuse(_names: list[str]) -> ExportError:

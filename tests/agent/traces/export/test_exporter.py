@@ -1,4 +1,4 @@
-"""The whole way: journal, thread, OTLP over a real connection, cursor."""
+"""The exporter end to end: journal, thread, OTLP over a real connection, cursor."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_status_and_cursor_follow(book, backend):
 
 
 async def test_exemplars_are_told_of_what_was_delivered(book, backend):
-    """Each entry comes with the ids of the span that tells it."""
+    """Each delivered entry is reported with its span's ids."""
     told = []
     await book.append(failed_story())
     async with exporting(book, backend.endpoint, on_exported=lambda *args: told.append(args)):
@@ -84,7 +84,7 @@ async def test_exemplars_are_told_of_what_was_delivered(book, backend):
 
 
 async def test_each_call_to_the_backend_is_measured(book, backend):
-    """Also those that fail."""
+    """The duration of each call is observed, failed ones included."""
     seconds: list[float] = []
     backend.stop()
     await book.append(prefill_story())
@@ -97,7 +97,7 @@ async def test_each_call_to_the_backend_is_measured(book, backend):
 
 
 async def test_an_error_of_our_own_shows_and_the_export_goes_on(book, backend, monkeypatch):
-    """The thread outlives it: the walk begins again where it was."""
+    """After an exception the thread continues from its position."""
     monkeypatch.setattr("penstock.agent.traces.export.exporter._AGAIN_SECONDS", 0.01)
     broken = threading.Event()
     broken.set()
@@ -132,7 +132,7 @@ async def test_a_backend_that_is_down_loses_nothing(book, backend):
 
 
 async def test_a_restart_sends_nothing_twice(book, backend):
-    """What is delivered stays delivered, and what is unfinished is finished by the next agent."""
+    """Delivered spans are not sent again; the next agent finishes the open ones."""
     begun, *rest = decode_story()
     await book.append(prefill_story(), [begun])
     async with exporting(book, backend.endpoint):
@@ -149,7 +149,7 @@ async def test_a_restart_sends_nothing_twice(book, backend):
 
 
 async def test_a_stop_while_the_backend_is_down(book, backend):
-    """It ends within its deadline, and the next agent delivers."""
+    """The stop ends within its deadline; the next agent delivers the spans."""
     backend.stop()
     await book.append(prefill_story())
     exporter = exporter_of(book, backend.endpoint)
@@ -164,7 +164,7 @@ async def test_a_stop_while_the_backend_is_down(book, backend):
 
 
 async def test_stop_waits_for_the_grace(book, backend):
-    """What was closed just before the end is delivered before the end."""
+    """Requests that closed just before the stop are delivered before it ends."""
     exporter = exporter_of(book, backend.endpoint)
     exporter.start()
     await book.append(prefill_story())
@@ -206,7 +206,7 @@ async def test_one_bad_span_does_not_hold_up_the_others(book, backend):
 
 
 async def test_a_wrong_password_is_not_the_spans_fault(book, backend):
-    """Errors of the configuration are waited out: nothing is given up for them."""
+    """Authentication errors are retried; no span is dropped."""
     refusals = iter([grpc.StatusCode.UNAUTHENTICATED])
     backend.refuse(lambda _spans: next(refusals, None))
     await book.append(prefill_story())
@@ -216,7 +216,7 @@ async def test_a_wrong_password_is_not_the_spans_fault(book, backend):
 
 
 async def test_a_span_that_cannot_be_encoded(book, backend):
-    """A time that no field can hold costs its span only."""
+    """A time out of range drops only its span."""
     bad = lease()
     bad.lease_closed.start_time_unix_nano = 0
     bad.time_unix_nano = (1 << 64) - 1
@@ -229,7 +229,7 @@ async def test_a_span_that_cannot_be_encoded(book, backend):
 
 
 async def test_sampled_out_spans_are_counted(book, backend):
-    """A ratio of zero sends nothing good and moves on."""
+    """With a ratio of 0 successful traces are counted and the cursor moves."""
     await book.append(decode_story(), failed_story())
     async with exporting(book, backend.endpoint, sample_ratio=lambda _source: 0.0) as exporter:
         await until(lambda: exporter.status().low == 14, "everything is done with")
@@ -253,7 +253,7 @@ async def test_late_entries_after_a_restart(book, backend):
 
 
 async def test_without_an_endpoint_the_cursor_follows(book):
-    """Nothing is sent and nothing piles up: an endpoint that comes later gets what comes later."""
+    """Without an endpoint the cursor follows the log; an endpoint set later gets later spans only."""
     await book.append(prefill_story())
     await book.add(DECODE_CORE, deferral_start(DECODE))
     async with exporting(book, "") as exporter:
@@ -264,7 +264,7 @@ async def test_without_an_endpoint_the_cursor_follows(book):
 
 
 def test_stop_without_start(book, backend):
-    """An agent that fails at start-up stops what it did not start."""
+    """Stopping an exporter that was not started does nothing."""
     exporter = exporter_of(book, backend.endpoint)
     exporter.stop(1.0)
     assert backend.spans == []
@@ -272,7 +272,7 @@ def test_stop_without_start(book, backend):
 
 @pytest.mark.parametrize(("protocol", "path"), [("grpc", ""), ("http/protobuf", "/v1/traces")])
 def test_a_certificate_that_is_not_there_is_a_sentence(book, protocol, path):
-    """It comes at start-up and names the place."""
+    """The start fails with the path of the certificate."""
     settings = ExportSettings(f"https://127.0.0.1:1{path}", protocol, certificate="/nowhere/ca.pem")
     with pytest.raises(
         ConfigError, match=rf"no trace export to .* over {protocol}: .*No such file.*; check the OTEL_"
@@ -298,7 +298,7 @@ async def test_the_backend_asks_for_time(book, backend):
 
 
 async def test_a_partial_success_is_not_sent_again(book, backend):
-    """What the backend rejects of a call is counted; which spans it does not say, so none gets an exemplar."""
+    """Rejected spans of a call are counted; since it is unknown which, none of the call gets an exemplar."""
     told = []
     backend.refuse(lambda _spans: Partial(1))
     await book.append(prefill_story())
@@ -310,7 +310,7 @@ async def test_a_partial_success_is_not_sent_again(book, backend):
 
 
 async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backend, monkeypatch):
-    """The log was trimmed while the backend was away: what is left is delivered, and the export goes on."""
+    """After the log is trimmed during an outage the remaining spans are delivered."""
     monkeypatch.setattr("penstock.agent.journal.schema.MIN_LIMIT", 0)
     monkeypatch.setattr("penstock.agent.state.disk_budget.Budget.reserve", 4096)
     backend.stop()
@@ -321,7 +321,7 @@ async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backe
     for first in range(0, 400, 10):
         names = (f"r{number}-aaaaaaaa" for number in range(first, first + 10))
         await book.append([(PREFILL_CORE, closed(name, external_request_id=text)) for name in names])
-        book.journal.save_fold(first + 10, b"fold")
+        book.journal.save_metrics_state(first + 10, b"fold")
     await until(lambda: exporter.status().error, "the failure shows")
     usage = book.journal.usage
     assert usage.pruned == usage.unexported > 100

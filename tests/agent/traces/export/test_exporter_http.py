@@ -19,7 +19,7 @@ from tests.support.otlp.http_backend import http_backend
 
 
 async def test_http_500_for_a_while(book, monkeypatch):
-    """A gateway without a server behind it, a server that starts: nothing is dropped."""
+    """Temporary 500, 501 and 503 answers of a gateway drop no span."""
     monkeypatch.setattr("penstock.agent.traces.export.delivery._FIRST_BACKOFF", 0.001)
     monkeypatch.setattr("penstock.agent.traces.export.delivery._MAX_BACKOFF", 0.002)
     answers = iter([500] * 4 + [503] * 20 + [501, 503] * 3)
@@ -33,7 +33,7 @@ async def test_http_500_for_a_while(book, monkeypatch):
 
 
 async def test_http_protobuf(book):
-    """The other protocol of OTLP: its path, its headers, its compression; what is refused is told apart, too."""
+    """OTLP over HTTP uses its path, headers and compression; refusals are classified as over gRPC."""
     await book.append(prefill_story(), decode_story())
     with http_backend(lambda found: (400 if semconv.KV_LOAD in found else 200, {}, b"")) as http:
         async with exporting_http(
@@ -56,7 +56,7 @@ async def test_http_protobuf(book):
 
 
 async def test_http_partial_success(book):
-    """As over gRPC."""
+    """A partial success over HTTP counts the rejected spans."""
     answer = ExportTraceServiceResponse()
     answer.partial_success.rejected_spans = 1
     await book.append(prefill_story())
@@ -69,7 +69,7 @@ async def test_http_partial_success(book):
 
 
 async def test_http_asks_for_time(book):
-    """Retry-After is honoured; an answer that nobody can read is one all the same."""
+    """Retry-After is honoured; a 200 with an unreadable body counts as success."""
     calls = []
 
     def decide(_found):
@@ -86,7 +86,7 @@ async def test_http_asks_for_time(book):
 
 
 async def test_http_without_an_answer(book):
-    """A backend that is not there shows as an error, and nothing is given up."""
+    """A refused connection is reported as an error; no span is dropped."""
     with socket.create_server(("127.0.0.1", 0)) as closed_soon:
         endpoint = f"http://127.0.0.1:{closed_soon.getsockname()[1]}"
     await book.append(prefill_story())

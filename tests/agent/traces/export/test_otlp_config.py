@@ -110,7 +110,7 @@ def test_where_grpc_connects(endpoint, target, secure):
     "text", ["http://", "ftp://collector:1", "http://collector:99999", "http://collector:x", "http://a b", "http://[::1", "http://collector:0", "unix:x", "http://c\n"]
 )  # fmt: skip
 def test_an_endpoint_that_is_none(text, protocol):
-    """One sentence at the start, instead of an export that never works."""
+    """An invalid endpoint fails the start with one sentence."""
     variable = "OTEL_EXPORTER_OTLP_ENDPOINT"
     environment = {variable: text, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
     with pytest.raises(
@@ -121,7 +121,7 @@ def test_an_endpoint_that_is_none(text, protocol):
 
 
 def test_an_http_endpoint_needs_its_scheme():
-    """And a password in a wrong one is not shown."""
+    """An HTTP endpoint without a scheme is refused; the error hides a password in it."""
     environment = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "ftp://user:s3cret@collector:4318",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -143,7 +143,7 @@ def test_an_http_endpoint_needs_its_scheme():
 )
 @pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"])
 def test_headers_that_cannot_be_read_are_not_shown(variable, text, part):
-    """The exporter would log them as they are."""
+    """The error about invalid headers hides their values."""
     with pytest.raises(ConfigError, match=f"^{variable} is wrong in part {part} ") as caught:
         ExportSettings.from_environment({variable: text})
     assert "s3cret" not in str(caught.value)
@@ -151,7 +151,7 @@ def test_headers_that_cannot_be_read_are_not_shown(variable, text, part):
 
 @pytest.mark.parametrize("text", ["", "a=b", "a = b , c=Bearer%20d=,", "authorization=Basic dTpw"])
 def test_headers_that_the_exporter_takes(text, caplog):
-    """It says nothing about them."""
+    """Valid headers give no message."""
     ExportSettings.from_environment({"OTEL_EXPORTER_OTLP_HEADERS": text})
     parse_env_headers(text, liberal=True)
     assert caplog.records == []
@@ -167,5 +167,5 @@ def test_headers_that_the_exporter_takes(text, caplog):
     ],
 )
 def test_a_password_in_the_endpoint_is_not_shown(endpoint, shown):
-    """Neither in the status nor in an error."""
+    """Status and errors hide a password in the endpoint."""
     assert ExportSettings(endpoint).shown_endpoint == shown

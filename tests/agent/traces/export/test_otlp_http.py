@@ -1,4 +1,4 @@
-"""OTLP over HTTP: what is not the same as over gRPC."""
+"""OTLP over HTTP: differences from gRPC."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def answer_in_two(go_on):
 
 
 async def test_an_answer_that_comes_in_pieces_is_read_whole():
-    """Half of a partial success is none: the spans that it rejects would be counted as delivered."""
+    """An answer in two parts is read whole, so that the rejected spans of a partial success are counted."""
     go_on = asyncio.Event()
     async with answer_in_two(go_on) as content:
         reading = asyncio.ensure_future(read_all(content, 100))
@@ -39,7 +39,7 @@ async def test_an_answer_that_comes_in_pieces_is_read_whole():
 
 
 async def test_an_answer_without_an_end_is_cut():
-    """As much as is wanted, without waiting for more."""
+    """An endless answer is cut at the limit without waiting for more."""
     go_on = asyncio.Event()
     async with answer_in_two(go_on) as content:
         assert await read_all(content, 2) == b"ab"

@@ -1,4 +1,4 @@
-"""What a backend's answer means: tables, and answers that make no sense."""
+"""The meaning of a backend's answers: tables, and invalid answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW = 1_750_000_000.0
 
 
 def trailers(seconds: int) -> list[tuple[str, bytes]]:
-    """Return what a server adds to an error to ask for time."""
+    """Return the trailers in which a server asks for a delay."""
     status = Status()
     status.details.add().Pack(ErrorInfo(reason="busy"))
     info = RetryInfo()
@@ -25,7 +25,7 @@ def trailers(seconds: int) -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
 def test_grpc_codes(code):
-    """The specification's retryable ones and the configuration's are waited out, one is about the data."""
+    """Codes that OTLP calls retryable and codes of a wrong configuration are retried; the rest concern the data."""
     ambiguous = {"UNKNOWN", "ALREADY_EXISTS", "FAILED_PRECONDITION", "INTERNAL"}
     expected = (
         ExportStatusCode.PERMANENT
@@ -47,12 +47,12 @@ def test_grpc_codes(code):
     ids=["Go", "C++", "Java", ".NET", "Rust"],
 )
 def test_a_message_that_is_too_large_is_refused(code, details):
-    """It is never waited out, whatever code the backend's library has for it."""
+    """A message over the size limit is never retried, whatever its status code."""
     assert grpc_error(grpc.StatusCode[code], details).code is ExportStatusCode.PERMANENT
 
 
 def test_a_message_that_is_too_large_over_http():
-    """A gateway says 429 for what its gRPC server has refused."""
+    """A gateway's 429 for a message over the size limit is not retried."""
     text = b"grpc: received message after decompression larger than max (15728641 vs. 15728640)"
     error = http_error(429, {}, text, 0)
     assert error is not None
@@ -60,7 +60,7 @@ def test_a_message_that_is_too_large_over_http():
 
 
 def test_grpc_details():
-    """A RetryInfo says how long; a backend that is full and does not say is waited for, too."""
+    """A RetryInfo sets the delay; RESOURCE_EXHAUSTED without one is retried too."""
     exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
     for busy in ("data refused due to high memory usage", "the rate exceeds the maximum"):
         assert grpc_error(exhausted, busy).code is ExportStatusCode.RETRY
@@ -83,7 +83,7 @@ def test_grpc_details():
     ],
 )  # fmt: skip
 def test_http_statuses(status, code):
-    """Likewise; 2xx is no error."""
+    """HTTP statuses are classified likewise; 2xx is no error."""
     assert http_error(status, {}, b"why", NOW) == ExportError(f"HTTP {status}: why", code)
     assert http_error(200, {}, b"", NOW) is None
     assert http_error(202, {}, b"", NOW) is None
@@ -105,7 +105,7 @@ def test_retry_after(text, wait):
 
 
 def test_a_protobuf_answer_tells_its_message():
-    """A google.rpc.Status, as the specification says."""
+    """The error has the message of the google.rpc.Status in the answer."""
     body = Status(message="span without a name").SerializeToString()
     headers = {"Content-Type": "application/x-protobuf"}
     assert http_error(400, headers, body, NOW) == ExportError(
@@ -122,7 +122,7 @@ def test_a_protobuf_answer_tells_its_message():
     st.binary(max_size=400),
 )
 def test_no_answer_is_an_exception(status, headers, body):
-    """Whatever comes, the wait and the text are bounded."""
+    """For any answer the delay and the text stay within their limits."""
     error = http_error(status, headers, body, NOW)
     if error is not None:
         assert 0 <= error.wait <= 300
@@ -131,6 +131,6 @@ def test_no_answer_is_an_exception(status, headers, body):
 
 @given(st.binary(max_size=100))
 def test_no_trailer_is_an_exception(value):
-    """Likewise over gRPC."""
+    """For any trailer the delay and the text stay within their limits."""
     error = grpc_error(grpc.StatusCode.UNAVAILABLE, "", [("grpc-status-details-bin", value)])
     assert 0 <= error.wait <= 300

@@ -1,4 +1,4 @@
-"""What the exporter does with the refusals of a real backend, and with one that never answers."""
+"""The exporter with a real backend that refuses or never answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AMBIGUOUS = [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN]
 
 @pytest.fixture
 def no_pauses(monkeypatch):
-    """Let retries follow each other at once."""
+    """Remove the pauses between retries."""
     monkeypatch.setattr("penstock.agent.traces.export.delivery._FIRST_BACKOFF", 0.001)
     monkeypatch.setattr("penstock.agent.traces.export.delivery._MAX_BACKOFF", 0.002)
 
@@ -43,7 +43,7 @@ def no_pauses(monkeypatch):
 @pytest.mark.parametrize("code", AMBIGUOUS)
 @pytest.mark.usefixtures("no_pauses")
 async def test_spans_that_are_always_refused_ambiguously(book, backend, code):
-    """They are dropped and counted; the others of their calls arrive once."""
+    """Such spans are dropped and counted; the others of their calls arrive once."""
     backend.refuse(lambda spans: code if any(span.name == semconv.KV_LOAD for span in spans) else None)
     await book.append(prefill_story(), decode_story())
     async with exporting(book, backend.endpoint) as exporter:
@@ -76,7 +76,7 @@ async def test_a_backend_that_fails_most_of_the_time(book, backend):
 
 @pytest.mark.usefixtures("no_pauses")
 async def test_what_is_refused_ambiguously_outlives_a_restart(book, backend):
-    """The cursor stays before it until it is accepted or dropped."""
+    """The cursor stays before a refused span until it is accepted or dropped."""
     backend.refuse(
         lambda _spans: grpc.StatusCode.UNAVAILABLE if backend.calls > 5 else grpc.StatusCode.INTERNAL
     )
@@ -96,7 +96,7 @@ async def test_what_is_refused_ambiguously_outlives_a_restart(book, backend):
 
 @pytest.mark.usefixtures("no_pauses")
 async def test_a_span_that_cannot_be_converted(book, backend, monkeypatch):
-    """An error of our own on the way to the backend costs that span only."""
+    """An exception while converting a span drops only that span."""
     convert = SpanConverter.readable
 
     def readable(self, span, *, replayed):
@@ -112,7 +112,7 @@ async def test_a_span_that_cannot_be_converted(book, backend, monkeypatch):
 
 
 async def test_a_message_that_is_too_large_is_halved(book, backend):
-    """Though the code is that of a busy backend; nothing is given up."""
+    """The message is halved although its code means a busy backend; no span is dropped."""
     backend.refuse(
         lambda spans: (
             Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, details="Received message larger than max (9 vs. 4)")
@@ -146,7 +146,7 @@ async def test_a_backend_that_never_answers(book, protocol):
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 async def test_a_stop_interrupts_a_call(book, protocol):
-    """A time-out of minutes does not keep the agent from ending."""
+    """A stop ends a call whose time-out is minutes away."""
     with socket.create_server(("127.0.0.1", 0), backlog=16) as hole:
         endpoint = f"http://127.0.0.1:{hole.getsockname()[1]}"
         exporter = TraceExporter(book.journal, ExportSettings(endpoint, protocol, timeout=600), limits=LIMITS)

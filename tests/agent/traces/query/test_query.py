@@ -103,7 +103,7 @@ async def test_a_span_as_the_wire_has_it(book):
 
 
 async def test_the_ids_are_those_of_the_export(book):
-    """Who copies an id from the command line finds it in the trace backend."""
+    """An id printed by agentctl is found in the trace backend."""
     await book.append(prefill_story(traceparent=TRACEPARENT))
     request, held = trace_of(book, PREFILL).spans
     assert request.span_id == held.parent_span_id == ids.RequestIdentity(PREFILL).span_id
@@ -120,7 +120,7 @@ async def test_the_clean_up_request_belongs_to_it(book):
 
 
 async def test_the_handshake_of_a_victim_is_found(book):
-    """A collateral victim is not among the waiters that a handshake names, and sees it all the same."""
+    """A collateral victim's trace has the handshake although its waiters do not include it."""
     victim = failed_load(mode=common_pb2.FAILURE_MODE_COLLATERAL, caused_by_request_id=OTHER)
     await book.append(
         [(DECODE_WORKER, handshake(OTHER)), (DECODE_WORKER, victim), (DECODE_CORE, closed_decode())]
@@ -158,7 +158,7 @@ async def test_who_held_a_load_up_until_it_was_given_up(book):
 
 @pytest.mark.parametrize("text", ["", "nobody", "cmpl-chat-1", "f" * 32])
 async def test_nobody_of_that_name(book, text):
-    """One sentence names what was asked for and where to look."""
+    """The error names the id and where to look."""
     await book.append(decode_story())
     with pytest.raises(NotFoundError, match=f"no request '{text}' in the journal; 'agentctl get events'"):
         trace_of(book, text)
@@ -176,7 +176,7 @@ async def test_a_name_of_several_requests(book):
 
 
 async def test_an_unfinished_request(book):
-    """Questions do not wait for the end: what is open now is shown."""
+    """An unfinished request is shown with its open deferrals."""
     await book.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME, remote_request_id=PREFILL))
     request, wait = trace_of(book, DECODE).spans
     assert request.attributes[semconv.UNFINISHED] == "true"
@@ -320,7 +320,7 @@ DELAY = event(
 
 
 def timeless(kind, **fields):
-    """Build an event that does not know when what it ends has begun."""
+    """Build an event without the start time of what it ends."""
     return event(kind, DECODE, **fields)
 
 
@@ -339,7 +339,7 @@ REHEARSED_OUTCOME.rehearsal = True
 
 
 def pinned(*, released=False, **fields):
-    """Build the word on blocks that were pinned from TIME on; they are released 3 s later."""
+    """Build a lease from TIME on, released 3 s later."""
     return event(
         "blocks_pinned",
         DECODE,
@@ -412,7 +412,7 @@ async def test_explain_what_was_never_scheduled(book):
 
 
 async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
-    """The newest of it tells the story, and the answer says that there is more."""
+    """The newest entries are explained, and the answer says that older ones were left out."""
     await book.append([(DECODE_WORKER, failed_load())], [(DECODE_CORE, closed_decode())])
     monkeypatch.setattr(search, "_BYTES", 1)
     good, cut = sentences_of(book, DECODE)
@@ -448,7 +448,7 @@ async def test_what_is_read_of_engines_that_ended_is_bounded(book, monkeypatch, 
 
 
 async def test_entries_of_one_request_are_bounded(book, monkeypatch):
-    """As in the export, but the newest stay; how many are missing is told."""
+    """Entries are limited as in the export, but the newest stay; the answer counts the missing ones."""
     await book.append([(DECODE_WORKER, failed_load())] * 3, [(DECODE_CORE, closed_decode())])
     monkeypatch.setattr(search, "_MAX_ENTRIES", 2)
     assert len(sentences_of(book, DECODE)) == 2
@@ -466,7 +466,7 @@ async def test_the_clean_up_after_an_aborted_request_is_no_failure_of_it(book):
 
 
 async def test_an_engine_of_both_roles_is_named_without_one(book):
-    """Its role says nothing."""
+    """An engine of both roles is described without a role."""
     await book.add(source(41, "language", "both"), closed(DECODE))
     (sentence,) = sentences_of(book, DECODE)
     assert sentence.startswith(f"Request {DECODE} on engine language/0 ")

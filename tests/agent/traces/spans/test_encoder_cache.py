@@ -54,7 +54,7 @@ def came(**fields):
 
 
 def decided(**body):
-    """Build what was done about it."""
+    """Build the outcome."""
     fields = {
         "channel": common_pb2.CHANNEL_EC,
         "mode": common_pb2.FAILURE_MODE_TRANSFER,
@@ -187,7 +187,7 @@ async def test_many_items_are_counted(book, count, told):
 
 
 async def test_a_miss_is_explained(book):
-    """Whoever wonders why a picture was encoded here is told who did not have it."""
+    """The explanation of a local encoding names the peers that lack the item."""
     (sentence,) = await sentences(book, probe(DECODE, MISS), probe(DECODE, MISS))
 
     assert (

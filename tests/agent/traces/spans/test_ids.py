@@ -81,7 +81,7 @@ def test_both_sides_share_the_callers_trace():
 
 
 def test_a_caller_that_does_not_export_is_no_parent():
-    """The span of a caller that does not sample is exported by nobody."""
+    """A parent whose caller does not sample is not exported, so it is left out."""
     assert RequestIdentity("p-1", caller=TraceContext(TRACE, SPAN, sampled=False)).parent_span_id == ""
 
 
@@ -91,7 +91,7 @@ def test_the_same_id_on_both_sides_gives_two_spans():
 
 
 def test_ids_do_not_change():
-    """Ids are part of what is stored in trace backends: they stay the same from version to version."""
+    """Ids are stored in trace backends, so they are the same in every version."""
     assert ids.trace_id("p-1") == "1dee6e3ec67dc8033b3363d93f46f1af"
     assert RequestIdentity("p-1").span_id == "1f30e0f0c55a7e5d"
     assert RequestIdentity("d-1", prefill_request_id="p-1").span_id == "b45bb3f15a4a8db1"

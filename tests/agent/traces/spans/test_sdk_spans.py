@@ -97,7 +97,7 @@ def test_resource_of_an_engine():
 
 
 def test_resource_of_an_engine_that_told_nothing():
-    """A service needs a name and an instance all the same."""
+    """A source without a name gets a default service name and instance."""
     assert resource_attributes(Source(1, EngineKey("", ""), "api")) == {
         "service.name": "vllm",
         "service.instance.id": "unknown",

@@ -12,7 +12,7 @@ from penstock.agent.traces.spans.standalone_spans import standalone_spans
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2, events_pb2
 
-from tests.support.agent.batches import PEER, TIME, deferral_start, event, transfer_failure
+from tests.support.agent.batches import PEER, TIME, deferral_end, deferral_start, event, transfer_failure
 from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
@@ -243,7 +243,7 @@ def test_ratio_zero_keeps_what_failed_or_waited_long():
 
 
 def test_a_lease_that_nobody_read():
-    """An expired lease is an error of its own, told once although the worker reports the same."""
+    """An expired lease is one error span although the worker reports it too."""
     expired = transfer_failure(
         PREFILL,
         time_ns=TIME + 800 * MS,
@@ -274,10 +274,23 @@ def test_a_failure_outside_of_a_load_is_a_span_of_its_own():
 
 
 def test_a_deferral_that_ended_is_one_span():
-    """An end need not name the very nanosecond at which its start was told."""
+    """An end matches its start although their times differ by nanoseconds."""
     story = decode_story()
     story[0] = (DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS + 321))
     assert only(spans_of(story), semconv.DEFERRAL).attributes[semconv.ENDING] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("began", "waited"), [(0, None), (TIME + 25 * MS, 0.02), (TIME + 4 * MS, 0.0), (TIME + 80 * MS, None)]
+)
+def test_how_long_a_deferral_waited_for_its_transfer(began, waited):
+    """One that was under way before has no wait for its start; one that never began, or began afterwards, does not tell it."""
+    end = deferral_end(
+        DECODE, start_ns=TIME + 5 * MS, time_ns=TIME + 60 * MS, transfer_start_time_unix_nano=began
+    )
+    story = [(DECODE_CORE, end), (DECODE_CORE, closed_decode())]
+    told = only(spans_of(story), semconv.DEFERRAL).attributes
+    assert told.get(semconv.START_WAIT_SECONDS) == waited
 
 
 def test_a_push_is_a_load_as_its_sender_sees_it():
@@ -347,7 +360,7 @@ def test_a_delayed_load():
 
 
 def test_a_request_whose_peer_is_in_quarantine():
-    """It never tried: no load, but the request and its recomputation say who decided, and about which peer."""
+    """A load that was not tried has no span; request and recomputation have the decision and the peer."""
     decided = outcome(
         DECODE,
         mode=common_pb2.FAILURE_MODE_UNSPECIFIED,
@@ -487,7 +500,7 @@ def test_layers_of_a_rebalance():
 
 
 def test_a_rehearsal_is_marked():
-    """What a drill caused says so, on its span and on the request."""
+    """A failure that a drill injected is marked on its span and on the request."""
     failure, done = failed_load(), outcome(DECODE)
     failure.rehearsal = done.rehearsal = True
     found = spans_of([(DECODE_WORKER, failure), (DECODE_CORE, done), (DECODE_CORE, closed_decode())])
@@ -496,7 +509,7 @@ def test_a_rehearsal_is_marked():
 
 
 def test_each_entry_is_told_by_one_span():
-    """Exemplars need the span of an entry: none is told twice."""
+    """Each entry belongs to one span, as exemplars need."""
     found = spans_of(prefill_story(), failed_story())
     told = [id(entry.body) for spans in found.values() for span in spans for entry in span.entries]
     assert len(told) == len(set(told))

@@ -50,7 +50,7 @@ def outcome_of(recorder: Recorder, request: Any) -> Any:
 
 @KINDS
 def test_fail(kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """All that used the bad item fail, without a token, and their clients are told; a later one is encoded here."""
+    """All requests that used the bad item fail without a token, with an error; a later one encodes it here."""
     scheduler = make_ec_scheduler(kind)
     act("fail")
     scheduler.ec_connector.store |= {"a", "b"}
@@ -194,7 +194,7 @@ class Appearing(set[str]):
 def test_it_appears_while_it_is_planned_to_be_encoded(
     kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """What is encoded here in a step is not loaded in it, too: nobody would guard that load."""
+    """An item encoded here in a step is not also loaded in it: that load would be unguarded."""
     scheduler = make_ec_scheduler(kind)
     act("recompute")
     scheduler.ec_connector.store = Appearing()
@@ -210,7 +210,7 @@ def test_it_appears_while_it_is_planned_to_be_encoded(
 def test_an_error_of_our_own_lets_nothing_bad_out(
     kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the way back breaks, all that may have used the bad item fail, and nobody finds it or what was computed from it."""
+    """If the rewind raises, all requests that may have used the bad item fail, and no cache holds it or its results."""
     scheduler = make_ec_scheduler(kind)
     act("recompute")
     scheduler.ec_connector.store |= {"a"}
@@ -318,7 +318,7 @@ def test_preempted_before_the_result_was_in(make_ec_scheduler: MakeScheduler, re
 def test_aborted_before_the_result_was_in(
     kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """The client leaves while the tainted step is under way: nobody finds what it left in the prefix cache."""
+    """The client aborts during the tainted step: its blocks are not found in the prefix cache."""
     scheduler = make_ec_scheduler(kind)
     act("recompute")
     scheduler.ec_connector.store |= {"a"}
@@ -406,7 +406,7 @@ def test_a_request_that_the_connector_fails(
     make_ec_scheduler: MakeScheduler,
     recorder: Recorder,
 ) -> None:
-    """What the connector itself cannot obtain has an outcome; its client is told why, except where that would be vLLM's to do."""
+    """An item that the connector cannot obtain has an outcome; its client gets the reason unless vLLM reports it."""
     scheduler = make_ec_scheduler(connector=connector)
     if action:
         act(action)

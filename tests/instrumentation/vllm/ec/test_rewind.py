@@ -49,7 +49,7 @@ def assert_right(engine: ToyEcEngine, *requests: Any) -> None:
 
 
 def assert_clean(scheduler: Any, items: Iterable[str] = ()) -> None:
-    """Nobody holds anything, the accounts of vLLM's encoder cache are exact, and nothing is remembered of requests."""
+    """Check that no block is held, vLLM's encoder cache counts are exact, and no request is remembered."""
     manager = scheduler.encoder_cache_manager
     assert manager.num_freeable_slots == manager.cache_size
     assert manager.num_free_slots + sum(manager.freeable.values()) == manager.cache_size
@@ -197,7 +197,7 @@ def test_any_scenario(
     action: str,
     preempts: set[int],
 ) -> None:
-    """No wrong token is ever delivered, whoever has no bad item is not disturbed, and all accounts are exact."""
+    """No wrong token is delivered, requests without a bad item are unaffected, and all counts are exact."""
     recorder.events.clear()
     scheduler = make_ec_scheduler(kind, chunk=chunk, rows=rows)
     act(action, 1 if action == "auto" else None)

@@ -161,7 +161,7 @@ def last_words(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> list[int]
 def test_vllms_own_behaviour_where_it_is_not_guarded(
     make_worker: MakeWorker, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exception goes on, untouched, and is told, at once; what is wrong in another way is not looked at."""
+    """A connector's exception propagates unchanged and is reported at once; other errors are not reported."""
     worker = make_worker()
     told = last_words(monkeypatch, recorder)
     put(tmp_path, "wrong", GOOD[:-1])
@@ -271,7 +271,7 @@ def test_widths(
 def test_saves_are_sends(
     make_worker: MakeWorker, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer's save is a transfer; one that raises is told and goes on."""
+    """A producer's save is a transfer; one that raises is reported, and the exception propagates."""
     worker = make_worker("ec_producer")
     worker.save_caches({"a": GOOD}, "a")
     (sample,) = recorder.transfers

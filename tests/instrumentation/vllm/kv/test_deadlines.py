@@ -172,7 +172,7 @@ def test_only_who_waits_for_too_long(make_scheduler: MakeScheduler, clock: Manua
 
 
 def test_drills_travel_once() -> None:
-    """The workers are told of the drills in the step after a change, and of their end; a MultiConnector's children too."""
+    """The workers get drills and their end in the step after a change; a MultiConnector's children too."""
     orders = StepMetadata()
     orders.on_policy_change(NO_POLICY, Orders())
 

@@ -70,7 +70,7 @@ def test_auto(
 def test_each_request_of_a_step_by_itself(
     kind: str, make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """Two loads fail in one step: one request computes again, the other's client is told why it failed."""
+    """Two loads fail in one step: one request recomputes, the other fails with its reason."""
     scheduler = make_scheduler(kind)
     runtime.policy.swap(policy("auto", max_recompute_tokens=3 * BLOCK), 1.0)
     small = park(scheduler, "small", first=400)
@@ -119,7 +119,7 @@ def test_no_policy_says_nothing_to_the_client(
 def test_the_first_decision_stays(
     kind: str, first: str, make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """A second rank reports the same load later, under another policy: what was decided stays, and is told once."""
+    """A second rank reports the same load later, under another policy: the decision stays, and is reported once."""
     scheduler = make_scheduler(kind, own="fail")
     runtime.policy.swap(policy(first), 1.0)
     parked = park(scheduler, "r")

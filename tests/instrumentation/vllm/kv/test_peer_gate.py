@@ -1,4 +1,4 @@
-"""Quarantine in a real scheduler with vLLM's own NIXL connector: who may load, who is spoken to, what is told."""
+"""Quarantine in a real scheduler with vLLM's own NIXL connector: which requests may load, which peers are contacted, what is reported."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_sick_peer_is_not_asked(kind: str, make_scheduler: MakeScheduler, reco
 def test_too_much_to_recompute_fails_at_once(
     kind: str, make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """A request that is too large to compute here fails in the same step, and its client is told to go elsewhere."""
+    """A request too large to compute here fails in the same step, with an error that names another server as the remedy."""
     scheduler = make_scheduler(kind)
     runtime.policy.swap(policy("auto", quarantine=RULES, max_recompute_tokens=3 * BLOCK), 1.0)
     sicken(scheduler)

@@ -100,7 +100,7 @@ def test_output_after_a_recompute(
 
 @pytest.mark.parametrize("role", ["kv_consumer", "kv_both"])
 def test_media_go_out_only_while_a_load_may_fail(role: str, make_scheduler: MakeScheduler) -> None:
-    """What lies in the cached prefix is left out as vLLM does it, unless a policy would send somebody back who shares a load."""
+    """What lies in the cached prefix is left out as vLLM does it, unless a policy would rewind a request that shares a load."""
     scheduler = make_scheduler("sync", role=role, pictures=True, **TOY)
     engine = ToyEcEngine(scheduler, ahead=False)
     engine.run(stored("warm", first=400))
@@ -131,7 +131,7 @@ def poisoned(engine: ToyEcEngine) -> None:
 
 @KINDS
 def test_a_policy_that_comes_too_late(kind: str, make_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """A request that was told without media, before the policy was there, fails with a word about it; nobody else does."""
+    """A request sent without media before the policy came alone fails, with the reason."""
     scheduler = make_scheduler(kind, pictures=True, **TOY)
 
     def fails(request_id: str, block: int) -> bool:
@@ -299,7 +299,7 @@ def test_any_scenario(
     preempts: set[int],
     poisons: set[int],
 ) -> None:
-    """While a policy speaks the engine never ends, and no wrong token is ever delivered; whoever fails is told why."""
+    """While a policy speaks the engine never ends, and no wrong token is ever delivered; each failure has its reason."""
     recorder.events.clear()
     scheduler = make_scheduler(kind, pictures=True, chunk=chunk, hybrid=hybrid, **TOY)
     engine = ToyEcEngine(

@@ -49,7 +49,7 @@ KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
         ({"a": [[1, 2]], "b": [[1, 2, 7]]}, {2}, {"a": 4, "b": 4}, "ab", [{2, 7}]),
         # A second group with blocks of twice the size: its first holds tainted tokens, and goes as a whole.
         ({"a": [[1, 2, 3], [1, 8]]}, {2}, {"a": 0}, "a", [{1, 2, 3}, {1, 2, 8}]),
-        # The null block in front of a sliding window is nobody's.
+        # The null block in front of a sliding window has no owner.
         (
             {"a": [[1, 2], [NO_BLOCK, 8]], "b": [[3, 4], [NO_BLOCK, 9]]},
             {8},
@@ -220,7 +220,7 @@ def test_hybrid_model(
 def test_the_client_leaves_before_the_result_is_in(
     kind: str, hybrid: bool, waits: bool, action: str, make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """Nobody is there any more whose load failed: the engine goes on, and nobody finds the poison in the prefix cache."""
+    """The requests whose load failed have gone: the engine continues, and the tainted blocks are not in the prefix cache."""
     scheduler = make_scheduler(kind, hybrid=hybrid, **TOY)
     runtime.policy.swap(policy(action), 1.0)
     engine = ToyEngine(

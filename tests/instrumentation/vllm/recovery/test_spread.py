@@ -22,7 +22,7 @@ tables = st.lists(st.lists(st.integers(0, 9), max_size=5, unique=True), min_size
 
 @given(tables, st.dictionaries(st.integers(0, 4), st.integers(0, 12), max_size=3), st.sampled_from([1, 2, 4]))
 def test_spread_from_requests(blocks: list[list[int]], begins: dict[int, int], size: int) -> None:
-    """All behind a request's first bad token is tainted, the block that holds it as a whole, and nothing that nobody reaches."""
+    """All behind a request's first bad token is tainted, the block that holds it as a whole, and no unreachable block."""
     holders = [BlockHolder(str(index), (table,)) for index, table in enumerate(blocks)]
     seeds = {str(index): token for index, token in begins.items() if index < len(blocks)}
     taint = spread(holders, set(), [size], seeds)

@@ -22,7 +22,7 @@ operations = st.lists(
 
 @given(operations)
 def test_model(steps: list[tuple[str, str, int]]) -> None:
-    """A start is told once, an end only after a start, and the gauges count what is open."""
+    """A start is emitted once, an end only after a start, and the gauges count open deferrals."""
     deferrals = Deferrals()
     waiting: dict[tuple[str, int], int] = {}
     for now, (what, request_id, reason) in enumerate(steps, start=1):

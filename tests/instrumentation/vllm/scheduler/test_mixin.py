@@ -215,7 +215,7 @@ def test_observed_policy(kind: str, make_scheduler: MakeScheduler, recorder: Rec
 
 @BOTH
 def test_paused(kind: str, make_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """While paused vLLM's own configuration holds and nothing is told."""
+    """While paused vLLM's own configuration holds and no event is emitted."""
     scheduler = make_scheduler(kind, own="fail")
     runtime.policy.swap(policy("recompute"), 1.0)
     runtime.pause("test", paused=True)

@@ -1,4 +1,4 @@
-"""Transfers that fail: what is tried again, what is told, what becomes of the requests."""
+"""Transfers that fail: retries, events, and outcomes of the requests."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ BREAKS: dict[str, tuple[Callable[[int, protocol.Fetch, Reply], Reply], int, int]
 
 @pytest.mark.parametrize("kind", BREAKS)
 def test_a_load_that_always_fails_is_told_once(kind: str) -> None:
-    """After its retries; each attempt is told too; the item is not loaded again."""
+    """A load is given up after its retries; each attempt is reported; the item is not loaded again."""
     script, mode, error_type = BREAKS[kind]
     patience = {"idle_timeout": 1.0} if kind == "stalled" else {}
     with scripted(script) as (server, _), rig(server.address, **patience) as consumer:
@@ -148,7 +148,7 @@ def test_a_load_that_always_fails_is_told_once(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["corrupt", "short", "refused", "changed"])
 def test_the_second_attempt_can_succeed(kind: str) -> None:
-    """One broken chunk costs one retry, and nobody notices."""
+    """One broken chunk costs one retry and no failure."""
     script = BREAKS[kind][0]
 
     def once(n: int, asked: protocol.Fetch, right: Reply) -> Reply:
@@ -225,7 +225,7 @@ def test_alone_the_connector_decides_itself(load_failure: str) -> None:
 
 
 def test_a_failure_that_nobody_takes_holds_nobody_up_for_long() -> None:
-    """Whoever was to decide may have been switched off."""
+    """A failed load is handled when the hook was removed meanwhile."""
     with scripted(BREAKS["refused"][0]) as (server, _), rig(server.address) as consumer:
         observed(consumer)
         consumer.wait(request("r", feature("a", ROWS)))

@@ -1,4 +1,4 @@
-"""Many requests, little memory, producers that come and go: everything that is loaded is right, and nobody waits for ever."""
+"""Many requests, little memory, producers that come and go: all loaded items are right, and every wait ends."""
 
 from __future__ import annotations
 

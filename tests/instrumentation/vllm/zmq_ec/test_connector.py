@@ -138,7 +138,7 @@ def test_from_a_producer_to_two_ranks(make: Callable[..., Any]) -> None:
 
 
 def test_only_promised_items_are_loaded(make: Callable[..., Any]) -> None:
-    """What vLLM is told to encode here is not loaded too, though it came meanwhile."""
+    """An item that vLLM encodes here is not loaded too, although it arrived meanwhile."""
     producer, scheduler = pair(make)
     save(producer, "a", torch.randn(5, WIDTH))
     asked = request("r", feature("a", 5))
@@ -402,7 +402,7 @@ def test_a_region_that_a_worker_cannot_map_costs_encodes(
 def test_before_the_workers_have_said_that_they_can_read(
     make: Callable[..., Any], observed: bool, media: bool, loads: bool
 ) -> None:
-    """An item is encoded here, unless somebody guards its load, or nobody could encode it."""
+    """An item is encoded here unless its load is guarded or no encoder is there."""
     producer, scheduler = pair(make)
     save(producer, "a", torch.randn(5, WIDTH))
     if observed:

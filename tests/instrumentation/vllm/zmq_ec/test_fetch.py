@@ -15,7 +15,7 @@ from tests.support.ec.rig import HIDDEN, MODEL, Notes, Rig, feature, publisher, 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 
-FREE = "127.0.0.1:1"  # nobody listens there
+FREE = "127.0.0.1:1"  # no listener
 
 
 @pytest.mark.parametrize("rows", [1, 63, 1024, 2500])
@@ -54,7 +54,7 @@ def test_a_view_is_saved_as_its_own_bytes(producer: ProducerWorker, consumer: Ri
 
 
 def test_several_items_of_several_requests(producer: ProducerWorker, consumer: Rig) -> None:
-    """Each arrives once, whoever asks; nobody has to wait for another's."""
+    """Each item arrives once, whichever request asks, and does not wait for another."""
     for index in range(20):
         producer.save(f"i{index}", tensor(7, seed=index))
     asked = [request(f"r{n}", *(feature(f"i{(n + k) % 20}", 7) for k in range(3))) for n in range(20)]
@@ -149,7 +149,7 @@ def test_nothing_can_be_had_without_media_or_producer(consumer: Rig) -> None:
 def test_a_request_without_media_does_not_rely_on_vllms_cache(
     producer: ProducerWorker, consumer: Rig
 ) -> None:
-    """VLLM may let go of the item for the request's next one, so it is fetched too; if nobody has it, only what it holds itself will do."""
+    """VLLM may let go of the item for the request's next one, so it is fetched too; if no peer has it, only its own copy will do."""
     producer.save("a", tensor(4))
     consumer.consumer.on_allocated("a", "r")
     consumer.consumer.on_allocated("b", "r")
@@ -162,7 +162,7 @@ def test_a_request_without_media_does_not_rely_on_vllms_cache(
 
 
 def test_what_vllm_keeps_for_others_is_no_promise(consumer: Rig) -> None:
-    """Nobody says when vLLM lets go of it, and a request without media that is scheduled then would end the engine."""
+    """VLLM does not report when it frees the item, and a request without media that is scheduled then would end the engine."""
     blind = request("blind", feature("a", 4, media=False))
     consumer.consumer.on_allocated("a", "other")
     consumer.settle(blind)
@@ -302,7 +302,7 @@ def test_deepstack_items_are_wider_than_the_embeddings(producer: ProducerWorker,
 
 
 def test_one_name_for_two_contents(producer: ProducerWorker, consumer: Rig) -> None:
-    """Whoever means the other one does not get this one."""
+    """A request for the other one does not get this one."""
     producer.save("a", tensor(4))
     consumer.wait(request("r", feature("a", 4)))
     assert consumer.consumer.has("a")
@@ -409,7 +409,7 @@ def test_what_is_given_up_is_not_loaded_again(producer: ProducerWorker, consumer
 
 
 def test_an_unknown_item_can_be_given_up(producer: ProducerWorker, consumer: Rig) -> None:
-    """Whoever gives up may know it from elsewhere."""
+    """A caller may learn otherwise that it has to give up."""
     producer.save("a", tensor(4))
     consumer.consumer.give_up("a")
     assert consumer.consumer.ensure(request("r", feature("a", 4)), 0)

@@ -147,7 +147,7 @@ def test_a_worker_never_gets_a_slot_whose_content_changed() -> None:
 
 
 def test_a_guarded_worker_leaves_the_item_out_and_goes_on() -> None:
-    """Whoever guards it puts something in its place; the scheduler learns that the item is bad."""
+    """The guard writes a placeholder; the scheduler gets the item as bad."""
     with publisher() as producer, rig(producer.server.address) as consumer:
         producer.save("a", tensor(4))
         producer.save("b", tensor(4, seed=1))
@@ -168,7 +168,7 @@ def test_a_guarded_worker_leaves_the_item_out_and_goes_on() -> None:
 
 
 def test_a_scheduler_that_is_killed_leaves_nothing() -> None:
-    """A worker that has the region mapped can still read it; nobody else finds it, and no file is left."""
+    """A worker that has the region mapped can still read it; no other process finds it, and no file is left."""
     slot = SlotName(7, BEGIN, BEGIN + 64, 4096)
     with process("region_process") as started:
         name = pickle.loads(bytes.fromhex(line(started)))

@@ -77,7 +77,7 @@ def test_frames_with_one_byte_changed(
 
 
 def test_another_version_is_named_with_the_tag() -> None:
-    """So that the answer reaches whoever asked."""
+    """The answer has the request's number, so that it reaches the caller."""
     frame = bytearray(protocol.encode(protocol.Probe(7, bytes(16), "a")))
     frame[2] = 2
     with pytest.raises(protocol.WireError, match="version 2") as caught:

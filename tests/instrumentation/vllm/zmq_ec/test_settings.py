@@ -87,12 +87,12 @@ def test_what_is_refused(extra: dict[str, Any], why: str) -> None:
     ],
 )
 def test_a_producer_that_a_request_names(params: Any, found: tuple[str, ...]) -> None:
-    """Clients write it: what is no address names nobody."""
+    """Clients write it: text that is no address gives no peer."""
     assert settings.named_producer(params, "a") == found
 
 
 def test_the_documentation_names_every_key_with_its_default() -> None:
-    """What people are told to set is what is read."""
+    """The documented settings are the ones that are read."""
     text = (ROOT / "docs" / "zmq-ec-connector.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE))
     for field in fields(settings.ConsumerSettings):

@@ -19,7 +19,7 @@ def sealed(slots: Slots, item: str, pages: int = 1, fresh_until: float = 0.0) ->
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    """And nobody else goes than must."""
+    """No more items are evicted than needed."""
     slots = Slots(0, 3 * ALIGNMENT)
     first, second, third = (sealed(slots, name) for name in "abc")
     slots.touch(first)
@@ -97,7 +97,7 @@ def test_a_doomed_slot_goes_with_its_last_report() -> None:
 
 
 def test_an_item_that_never_fits() -> None:
-    """Is told apart from one that does not fit now."""
+    """It is distinguished from an item that does not fit now."""
     slots = Slots(100, 3 * ALIGNMENT)
     assert slots.fits(2 * ALIGNMENT - HEADER)
     assert not slots.fits(2 * ALIGNMENT)

@@ -50,7 +50,7 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     ]
     all_targets, holding = targets_by_key(agent), policy_states(agent).in_force
     merges = MergedPolicies((policy.manifest for policy in agent.store.policies()), agent.now)
-    rows = {row.key: row for row in agent.fold.engines(ENGINE_METRICS)}
+    rows = {row.key: row for row in agent.aggregator.engines(ENGINE_METRICS)}
     servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
     response = admin.ListEnginesResponse()
     for view in views:
@@ -75,7 +75,7 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     views = selected_views(agent, selection)
     rows = [
         row
-        for row in agent.fold.engines(PEER_METRICS)
+        for row in agent.aggregator.engines(PEER_METRICS)
         if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
     ]
     failures = await read_in_turn(agent, last_failures)

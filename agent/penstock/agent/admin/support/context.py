@@ -47,7 +47,7 @@ class AgentContext:
     """The parts of a running agent.
 
     Attributes:
-        fold: the metrics aggregator; read on the loop only.
+        aggregator: the metrics aggregator; read on the loop only.
         try_backend: connects to the trace backend; returns the error, empty for none.
         statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
         clock: seconds since the epoch.
@@ -58,7 +58,7 @@ class AgentContext:
 
     journal: Journal
     registry: Registry
-    fold: Aggregator
+    aggregator: Aggregator
     store: Store
     pauses: Pauses
     orders: OrderStore

@@ -64,7 +64,7 @@ class Retirement:
         self,
         journal: Journal,
         registry: Registry,
-        fold: Aggregator,
+        aggregator: Aggregator,
         feed: PolicyFeed,
         database: PolicyDatabase,
         *,
@@ -74,7 +74,7 @@ class Retirement:
         self.after = after
         self._journal = journal
         self._registry = registry
-        self._fold = fold
+        self._aggregator = aggregator
         self._feed = feed
         self._database = database
         self._clock = clock
@@ -148,7 +148,7 @@ class Retirement:
                 f"engine {using[0]} reports {peer} as connected, in flight or quarantined; "
                 "forget it when the engine no longer does"
             )
-        counting = [key for key in self._fold.counting_peer(peer) if keys is None or key in keys]
+        counting = [key for key in self._aggregator.counting_peer(peer) if keys is None or key in keys]
         if not counting:
             raise NotFoundError(
                 f"no such engine knows peer {peer!r}; 'agentctl get peers --state all' lists peers"
@@ -168,7 +168,7 @@ class Retirement:
         """Return all other known engines, front ends included."""
         known = {live.source.key for live in self._registry.sources()}
         known |= {subscriber.target.key for subscriber in self._feed.subscribers()}
-        return (known | set(self._fold.known())) - self._connected()
+        return (known | set(self._aggregator.known())) - self._connected()
 
     def _using(self, peer: str) -> list[EngineKey]:
         return sorted(

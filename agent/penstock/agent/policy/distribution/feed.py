@@ -56,14 +56,14 @@ class PolicyFeed:
         pauses: Pauses,
         orders: OrderStore,
         *,
-        holders: EngineOwners | None = None,
+        owners: EngineOwners | None = None,
         clock: Clock = time.time,
         patience: float = 10.0,
     ) -> None:
         """Subscribe to *store*, *pauses* and *orders*.
 
         Args:
-            holders: the owning process of each engine; shared with the ingest.
+            owners: the owning process of each engine; shared with the ingest.
             clock: seconds since the epoch; used for expiries.
             patience: seconds until an unanswered push is sent again, with the newest state.
 
@@ -71,7 +71,7 @@ class PolicyFeed:
         self._schedules = EffectivePolicies(store)
         self._pauses = pauses
         self._orders = orders
-        self._holders = holders or EngineOwners()
+        self._owners = owners or EngineOwners()
         self._clock = clock
         self._patience = patience
         self._subscribers: dict[EngineKey, Subscriber] = {}
@@ -115,7 +115,7 @@ class PolicyFeed:
         if target.key not in self._subscribers and len(self._subscribers) >= MAX_ENGINES:
             self._forget_one()
         subscriber = Subscriber.from_subscribe(subscribe, target)
-        subscriber.ownership = self._holders.enter(target.key, digest(subscribe.secret), subscriber.oust)
+        subscriber.ownership = self._owners.enter(target.key, digest(subscribe.secret), subscriber.oust)
         replaced = self._subscribers.get(target.key)
         self._subscribers[target.key] = subscriber
         if replaced is not None:
@@ -133,7 +133,7 @@ class PolicyFeed:
         """Mark a stream as ended; the last state of the engine stays."""
         subscriber.connected = False
         if subscriber.ownership is not None:
-            self._holders.leave(subscriber.ownership)
+            self._owners.leave(subscriber.ownership)
         self.changed.notify()
 
     def forget(self, key: EngineKey) -> None:

@@ -211,7 +211,10 @@ class ChildSpans:
         body = event.deferral_start if end is None else end
         still = common_pb2.DEFERRAL_ENDING_ENGINE_LOST if lost else common_pb2.DEFERRAL_ENDING_UNSPECIFIED
         times = deferral.interval(self.facts.end_unix_nano)
-        began = 0 if end is None else parts.moment_within(end.transfer_start_time_unix_nano, *times)
+        begins = max(deferral.start_unix_nano, self.identity.began_unix_nano)
+        began = 0 if end is None else end.transfer_start_time_unix_nano
+        # It may have begun before, for another request or on a thread that did not wait for the scheduler.
+        began = parts.moment_within(max(began, begins) if began else 0, *times)
         return self._span(
             semconv.DEFERRAL,
             (body.reason, deferral.start_unix_nano),
@@ -223,9 +226,7 @@ class ChildSpans:
                 semconv.ENDING: parts.enum_word(
                     common_pb2.DeferralEnding, still if end is None else end.ending
                 ),
-                semconv.START_WAIT_SECONDS: parts.seconds_between(
-                    max(deferral.start_unix_nano, self.identity.began_unix_nano), began
-                ),
+                semconv.START_WAIT_SECONDS: parts.seconds_between(begins, began),
                 semconv.OBSERVED_REASON: "" if end is None else end.observed_reason,
             },
             (deferral.entry,),

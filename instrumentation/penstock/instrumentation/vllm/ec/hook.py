@@ -5,14 +5,12 @@ from __future__ import annotations
 from abc import ABC
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.hooks import Extension, Patch, Requirement, Swaps
-from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.hooks import Extension, Requirement
+from penstock.instrumentation.vllm.connector_factory import ConnectorFactoryHook
 from penstock.instrumentation.vllm.ec.step_loads import ask_connector
 from penstock.instrumentation.vllm.ec.worker_mixin import EcWorkerSideMixin
 from penstock.instrumentation.vllm.messages import EcReport
-from penstock.instrumentation.vllm.naming import engine_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,23 +97,23 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
         return upstream.update_connector_output(connector_output)
 
 
-class EcConnectorHook:
+class EcConnectorHook(ConnectorFactoryHook):
     """Wraps ``ECConnectorFactory.create_connector``."""
 
     name = "ec_connector"
-    component = c.COMPONENT_WORKER
 
-    def __init__(self) -> None:
-        self._patch = Patch()
-        self._swaps = Swaps()
+    def factory(self) -> Any:
+        """Return ``ECConnectorFactory``."""
+        from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
+
+        return ECConnectorFactory
 
     def requires(self) -> Iterable[Need]:
         """Return the factory's method and what the mixins extend."""
         from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase
-        from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
 
         return [
-            Requirement(ECConnectorFactory, "create_connector", ("config", "role")),
+            Requirement(self.factory(), "create_connector", ("config", "role")),
             Requirement(ECConnectorBase, "has_cache_item", ("identifier",)),
             Requirement(ECConnectorBase, "ensure_cache_available", ("request", "num_computed_tokens")),
             Requirement(ECConnectorBase, "update_state_after_alloc", ("request", "index")),
@@ -130,34 +128,15 @@ class EcConnectorHook:
             Extension(EcWorkerSideMixin, ECConnectorBase),
         ]
 
-    def install(self) -> None:
-        """Patch the factory."""
-        from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
+    def on_scheduler_side(self, connector: Any) -> None:
+        """Put the mixin over the connector; the scheduler's session sets itself on it later."""
+        self.swaps.swap(connector, EcSchedulerSideMixin)
 
-        original = ECConnectorFactory.create_connector
-
-        def create_connector(_cls: type, config: Any, role: Any, *args: Any, **kwargs: Any) -> Any:
-            connector = original(config, role, *args, **kwargs)
-            with _GUARD:
-                if role.name == "WORKER":
-                    self._worker_side(config, connector)
-                else:
-                    self._swaps.swap(connector, EcSchedulerSideMixin)
-            return connector
-
-        self._patch.set(ECConnectorFactory, "create_connector", classmethod(create_connector))
-
-    def uninstall(self) -> None:
-        """Put the factory back; connectors that live get their classes back."""
-        self._patch.undo()
-        self._swaps.restore()
-
-    def _worker_side(self, config: Any, connector: Any) -> None:
+    def on_worker_side(self, config: Any, connector: Any) -> None:
+        """Put the mixin and its state on the connector."""
         # Needs torch, which the API process has no use for.
         from penstock.instrumentation.vllm.ec.worker import EcWorker
 
         worker = EcWorker(config, connector)
-        self._swaps.swap(connector, EcWorkerSideMixin)
+        self.swaps.swap(connector, EcWorkerSideMixin)
         connector._penstock_worker = worker
-        engine_identity.identify_worker(config)
-        runtime.start()

@@ -17,7 +17,7 @@ from penstock.instrumentation.hooks import Patch, Requirement
 from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.instrumentation.vllm.eplb.observer import EplbObserver
 
@@ -162,45 +162,53 @@ def _wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_rearrange(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
+    def started(state: Any, call: Mapping[str, Any]) -> EplbObserver | None:
+        if call.get("is_profile", False):
+            return None
+        observer = _observer(state)
+        elastic = call.get("rank_mapping") is not None or call.get("use_last_expert_load", False)
+        observer.on_rebalance_started(state, elastic=bool(elastic))
+        return observer
 
-    @functools.wraps(original)
-    def rearrange(state: Any, *args: Any, **kwargs: Any) -> Any:
-        observer: EplbObserver | None = None
-        with _GUARD:
-            call = signature.bind(state, *args, **kwargs).arguments
-            if not runtime.active:
-                _abandon(state)
-            elif not call.get("is_profile", False):
-                found = _observer(state)
-                elastic = call.get("rank_mapping") is not None or call.get("use_last_expert_load", False)
-                found.on_rebalance_started(state, elastic=bool(elastic))
-                observer = found
-        if observer is None:
-            return original(state, *args, **kwargs)
-        began = time.monotonic_ns()
-        try:
-            result = original(state, *args, **kwargs)
-        except BaseException as error:
-            with _GUARD:
-                observer.on_failed(began, error)
-            raise
-        with _GUARD:
-            observer.on_rearranged(state, began)
-        return result
+    def finished(observer: EplbObserver, state: Any, began: int) -> None:
+        observer.on_rearranged(state, began)
 
-    return rearrange
+    return _wrap_rebalance(original, started, finished)
 
 
 def _wrap_drain_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    def started(state: Any, _: Mapping[str, Any]) -> EplbObserver:
+        return _observer(state)
+
+    def finished(observer: EplbObserver, _: Any, began: int) -> None:
+        observer.on_drained(began)
+
+    return _wrap_rebalance(original, started, finished)
+
+
+def _wrap_rebalance(
+    original: Callable[..., Any],
+    started: Callable[[Any, Mapping[str, Any]], EplbObserver | None],
+    finished: Callable[[EplbObserver, Any, int], None],
+) -> Callable[..., Any]:
+    """Wrap a method of ``EplbState`` in which a rebalance begins or ends.
+
+    Args:
+        original: the method.
+        started: takes the state and the call's arguments; returns the observer, or None for a call that is not observed.
+        finished: takes the observer, the state and the start of the call, in monotonic nanoseconds. Not called after an error.
+
+    """
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
-    def drain_async(state: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(state: Any, *args: Any, **kwargs: Any) -> Any:
         observer: EplbObserver | None = None
         with _GUARD:
             if not runtime.active:
                 _abandon(state)
             else:
-                observer = _observer(state)
+                observer = started(state, signature.bind(state, *args, **kwargs).arguments)
         if observer is None:
             return original(state, *args, **kwargs)
         began = time.monotonic_ns()
@@ -211,10 +219,10 @@ def _wrap_drain_async(original: Callable[..., Any]) -> Callable[..., Any]:
                 observer.on_failed(began, error)
             raise
         with _GUARD:
-            observer.on_drained(began)
+            finished(observer, state, began)
         return result
 
-    return drain_async
+    return call
 
 
 def _wrap_move_to_workspace(original: Callable[..., Any]) -> Callable[..., Any]:

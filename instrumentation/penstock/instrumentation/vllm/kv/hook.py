@@ -8,42 +8,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core import guard
-from penstock.instrumentation.hooks import Extension, Patch, Requirement, Swaps
-from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.hooks import Extension, Requirement
+from penstock.instrumentation.vllm.connector_factory import ConnectorFactoryHook
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvWorkers
 from penstock.instrumentation.vllm.kv.nixl import NixlWorkers
 from penstock.instrumentation.vllm.kv.scheduler_mixin import SchedulerSideMixin, WorkerSideMixin
-from penstock.instrumentation.vllm.naming import engine_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.instrumentation.hooks import Need
 
-_GUARD = guard("kv_connector")
 
-
-class KvConnectorHook:
+class KvConnectorHook(ConnectorFactoryHook):
     """Wraps ``KVConnectorFactory.create_connector``."""
 
     name = "kv_connector"
-    component = c.COMPONENT_WORKER
 
     def __init__(self) -> None:
-        self._patch = Patch()
-        self._swaps = Swaps()
+        super().__init__()
         self._nixl = NixlWorkers()
         self._workers = KvWorkers()
 
+    def factory(self) -> Any:
+        """Return ``KVConnectorFactory``."""
+        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+        return KVConnectorFactory
+
     def requires(self) -> Iterable[Need]:
         """Return the factory's method and what the mixins extend."""
-        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
         return [
-            Requirement(KVConnectorFactory, "create_connector", ("config", "role")),
+            Requirement(self.factory(), "create_connector", ("config", "role")),
             Requirement(KVConnectorBase_V1, "get_num_new_matched_tokens", ("request", "num_computed_tokens")),
             Requirement(
                 KVConnectorBase_V1, "update_state_after_alloc", ("request", "blocks", "num_external_tokens")
@@ -57,45 +55,23 @@ class KvConnectorHook:
             Extension(WorkerSideMixin, KVConnectorBase_V1),
         ]
 
-    def install(self) -> None:
-        """Patch the factory."""
-        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-
-        original = KVConnectorFactory.create_connector
-
-        def create_connector(_cls: type, config: Any, role: Any, *args: Any, **kwargs: Any) -> Any:
-            connector = original(config, role, *args, **kwargs)
-            with _GUARD:
-                if role.name == "WORKER":
-                    self._worker_side(config, connector)
-                else:
-                    self._scheduler_side(connector)
-            return connector
-
-        self._patch.set(KVConnectorFactory, "create_connector", classmethod(create_connector))
-
-    def uninstall(self) -> None:
-        """Put the factory back; connectors that live get their classes back."""
-        self._patch.undo()
-        self._swaps.restore()
-
-    def _scheduler_side(self, connector: Any) -> None:
+    def on_scheduler_side(self, connector: Any) -> None:
+        """Put the mixin over the connector and its children."""
         # A MultiConnector builds its children without the factory; each takes its own metadata.
         for each in _with_children(connector):
-            self._swaps.swap(each, SchedulerSideMixin)
+            self.swaps.swap(each, SchedulerSideMixin)
             if not _children(each):
                 each._penstock_step = KvStepLoads(each)
 
-    def _worker_side(self, config: Any, connector: Any) -> None:
+    def on_worker_side(self, config: Any, connector: Any) -> None:
+        """Put an observer on the connector and its children."""
         for each in _with_children(connector):
             observer = self._nixl.instrument(each)
             if observer is not None:
-                self._swaps.swap(each, WorkerSideMixin)
+                self.swaps.swap(each, WorkerSideMixin)
                 each._penstock_worker = observer
             elif not _children(each):
                 self._workers.instrument(config, each)
-        engine_identity.identify_worker(config)
-        runtime.start()
 
 
 def _with_children(connector: Any) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""VLLM's own connectors under a real scheduler, without an engine: what is told of their loads and saves."""
+"""VLLM's own connectors under a real scheduler, without an engine: the events of their loads and saves."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_example_connector_with_several_requests_in_a_step(
 def test_example_connector_with_a_file_cut_short(
     stored: tuple[Any, Any, Cache], recorder: Recorder, tmp_path: Path
 ) -> None:
-    """VLLM lets the exception out of the step; it is told before."""
+    """VLLM lets the exception out of the step; it is reported before."""
     scheduler, connector, cache = stored
     serve(scheduler, connector, "first", cache.context)
     (file,) = (tmp_path / "store").rglob("*.safetensors")
@@ -150,7 +150,7 @@ def test_offloading_connector(offloaded: tuple[Any, Any], recorder: Recorder) ->
 def test_offloading_connector_that_cannot_load(
     offloaded: tuple[Any, Any], recorder: Recorder, tmp_path: Path
 ) -> None:
-    """VLLM asserts that jobs succeed; the load in flight is told as failed before."""
+    """VLLM asserts that jobs succeed; the load in flight is reported as failed before."""
     scheduler, connector = offloaded
     serve(scheduler, connector, "first")
     os.truncate(tmp_path / "offloaded", 0)

@@ -1,4 +1,4 @@
-"""Connectors that are only known by their base interface: what is told of their loads and sends, under a real scheduler."""
+"""Connectors known only by their base interface: the events of their loads and sends, under a real scheduler."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_heartbeat_to_a_wrong_engine(pair: tuple[Engine, Engine], recorder: Reco
     """A heartbeat's handshake has no request: its failure is emitted once, without one."""
     prefill, decode = pair
     decode.heartbeat("the-former-engine", prefill.port)
-    # Each is told on the handshake's thread, one after the other.
+    # Each is reported on the handshake's thread, one after the other.
     decode.step_until(
         lambda _: recorder.take("handshake") and recorder.take("transfer_failure", ""),
         "handshake and failure",
