@@ -103,6 +103,17 @@ def test_names_are_those_that_the_agent_knows(
         assert _complete(harness.address, line) == names, line
 
 
+def test_names_of_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the contexts file; a file that cannot be read is silence."""
+    contexts = tmp_path / "contexts.yaml"
+    monkeypatch.setenv("PENSTOCK_CONTEXTS", str(contexts))
+    for text, names in (("contexts: {one: {}, two: {}, '$(x)': {}}", ["one", "two"]), ("[", [])):
+        contexts.write_text(text)
+        contexts.chmod(0o600)
+        assert _complete("/nowhere", "get engines --context ") == names
+        assert _complete("/nowhere", "config use-context ") == names
+
+
 def test_an_agent_that_is_not_there_is_silence() -> None:
     """Nobody wants an error in the middle of a line."""
     assert _complete("/nowhere/admin.sock", "describe engine ") == []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 from penstock.agent.ctl.contexts import (
     DEFAULT_ADDRESS,
     FILE_VARIABLE,
@@ -16,6 +18,7 @@ from penstock.agent.ctl.contexts import (
     merge,
     read_contexts,
 )
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.tls import ClientTls, with_tls
 
 if TYPE_CHECKING:
@@ -23,9 +26,30 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
+CONTEXT = re.compile(r"\w[\w.:@/-]{0,252}")
+"""The names that a context may be given."""
+
 _VARIABLE = "AGENTCTL_ADDRESS"
 _CONTEXT_VARIABLE = "PENSTOCK_CONTEXT"
 _TLS = ("tls_ca", "tls_cert", "tls_key", "tls_server_name")
+
+
+class ContextName(click.ParamType[str]):
+    """The name of a context, with shell completion."""
+
+    name = "NAME"
+
+    def shell_complete(
+        self, _: click.Context, __: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[Any]]:
+        """Return the contexts that begin with *incomplete* and need no quoting; none if the file cannot be read."""
+        try:
+            names = sorted(read_contexts(contexts_path()).endpoints)
+        except UsageError:
+            return []
+        return [
+            CompletionItem(name) for name in names if name.startswith(incomplete) and CONTEXT.fullmatch(name)
+        ]
 
 
 def with_connection(function: F) -> F:
@@ -33,6 +57,7 @@ def with_connection(function: F) -> F:
     options = (
         click.option(
             "--context",
+            type=ContextName(),
             envvar=_CONTEXT_VARIABLE,
             show_envvar=True,
             metavar="NAME",

@@ -12,7 +12,7 @@ import click
 from google.protobuf.duration_pb2 import Duration
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.command_hints import note_program
-from penstock.agent.ctl.connection import endpoint_of
+from penstock.agent.ctl.connection import ContextName, endpoint_of
 from penstock.agent.parsing import parse_duration, parse_labels
 from penstock.proto.v1.admin_pb2 import EngineSelector
 from penstock.proto.v1.common_pb2 import EngineKey
@@ -93,9 +93,9 @@ def with_client(function: F) -> F:
 
 def with_place(function: F) -> F:
     """Add ``--address`` and ``--context`` to a command; the function sees them, and :func:`open_client` reads them."""
-    for name, metavar in (("address", "ADDRESS"), ("context", "NAME")):
+    for name, metavar, kind in (("address", "ADDRESS", click.STRING), ("context", "NAME", ContextName())):
         function = click.option(
-            f"--{name}", name, metavar=metavar, help="Overrides the option before the command."
+            f"--{name}", name, type=kind, metavar=metavar, help="Overrides the option before the command."
         )(function)
     return function
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
-from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+from penstock.agent.ctl.connection import CONTEXT, ContextName
 from penstock.agent.ctl.contexts import (
     Contexts,
     Endpoint,
@@ -22,26 +20,6 @@ from penstock.agent.ctl.formats import is_table, with_output
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.render import say, text
 from penstock.agent.ctl.render.output import say_document, say_lines
-
-_NAME = re.compile(r"\w[\w.:@/-]{0,252}")
-
-
-class _Name(click.ParamType[str]):
-    """The name of a context, with shell completion."""
-
-    name = "NAME"
-
-    def shell_complete(
-        self, _: click.Context, __: click.Parameter, incomplete: str
-    ) -> list[CompletionItem[Any]]:
-        """Return the contexts that begin with *incomplete*; none if the file cannot be read."""
-        try:
-            names = sorted(read_contexts(contexts_path()).endpoints)
-        except click.ClickException:
-            return []
-        return [
-            CompletionItem(name) for name in names if name.startswith(incomplete) and _NAME.fullmatch(name)
-        ]
 
 
 @click.group(cls=LazyGroup)
@@ -92,7 +70,7 @@ def current_context() -> None:
 
 
 @config.command("use-context")
-@click.argument("name", type=_Name())
+@click.argument("name", type=ContextName())
 def use_context(name: str) -> None:
     """Make NAME the current context."""
     path = contexts_path()
@@ -103,7 +81,7 @@ def use_context(name: str) -> None:
 
 
 @config.command("set-context")
-@click.argument("name", type=_Name())
+@click.argument("name", type=ContextName())
 @click.option("--address", metavar="ADDRESS", help="The agent's admin socket, or host:port.")
 @click.option("--tls-ca", metavar="FILE", help="CA bundle for the agent's certificate.")
 @click.option("--tls-cert", metavar="FILE", help="The client certificate.")
@@ -116,7 +94,7 @@ def set_context(name: str, address: str | None, **tls: str | None) -> None:
         given[key] = given[key] and os.path.abspath(given[key])  # noqa: PTH100  (resolve() would follow links)
     if address is None and not given:
         raise UsageError("nothing to set; give --address or a --tls option")
-    if not _NAME.fullmatch(name):
+    if not CONTEXT.fullmatch(name):
         raise UsageError(f"{name!r} is no name of a context; use letters, digits and . : @ / -")
     path = contexts_path()
     contexts = read_contexts(path)
@@ -128,7 +106,7 @@ def set_context(name: str, address: str | None, **tls: str | None) -> None:
 
 
 @config.command("delete-context")
-@click.argument("name", type=_Name())
+@click.argument("name", type=ContextName())
 def delete_context(name: str) -> None:
     """Delete context NAME."""
     path = contexts_path()

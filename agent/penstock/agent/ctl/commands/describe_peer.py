@@ -14,6 +14,7 @@ from penstock.agent.ctl.render import rows, say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.events import event_words
 from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.agent.ctl.render.order_rows import until_words
 from penstock.agent.ctl.render.output import say_document, unreadable_words
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -101,9 +102,7 @@ def _as_seen(item: admin.PeerSummary, now: float) -> Iterator[str]:
 
 
 def _quarantine(order: admin.Quarantine, now: float) -> str:
-    parts = [f"Quarantine: {words.quarantine_state(order.state)}"]
-    if order.HasField("until"):
-        parts.append(f"until {words.ago_of(order.until, now)}")
+    parts = [f"Quarantine: {words.quarantine_state(order.state)}", f"until: {until_words(order, now)}"]
     if order.reason:
         parts.append(words.one_line(order.reason))
     if order.author:
