@@ -50,6 +50,7 @@ def _listing(*rows: tuple[str, ...], limited: bool = False) -> Listing:
     [
         ([("0", "up", "1s ago")], [("0", "up", "9m ago")], [], []),
         ([("0", "up", "1s ago")], [("0", "up", "in 3s")], [], []),
+        ([("0", "1.2s", "54ms/1.2s")], [("0", "41ms", "80µs/5m")], [], []),
         ([("0", "up", "1s ago")], [("0", "up", "-")], [0], []),
         ([("0", "up", "1s ago")], [("0", "down", "1s ago")], [0], []),
         ([("0", "up", "1s ago")], [("1", "up", "1s ago"), ("0", "up", "1s ago")], [0], []),
@@ -59,7 +60,7 @@ def _listing(*rows: tuple[str, ...], limited: bool = False) -> Listing:
     ],
 )
 def test_what_has_changed(before: Any, after: Any, changed: list[int], gone: list[str]) -> None:
-    """A row is new, or differs in more than an age."""
+    """A row is new, or differs in more than times."""
     changes = Changes()
     assert changes.update(_listing(*before)) == (list(range(len(before))), [])
     assert changes.update(_listing(*after)) == (changed, gone)

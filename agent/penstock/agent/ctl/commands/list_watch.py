@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 # Seconds between two answers.
 INTERVAL = 1.0
-# An age changes by itself.
-_AGE = re.compile(r"(in )?\d+[smhd]( ago)?")
+# Ages change by themselves, and so do durations of what is not over and quantiles of the last minutes.
+_TIME = r"[\d.]+(µs|ms|[smhd])"
+_AGE = re.compile(rf"(in )?{_TIME}( ago|/{_TIME})?")
 
 Identity = tuple[str, str, int]
 
@@ -32,13 +33,13 @@ class Changes:
         self._seen: dict[Identity, tuple[str, tuple[str, ...]]] = {}
 
     def update(self, listing: Listing) -> tuple[list[int], list[str]]:
-        """Return the indices of the rows that are new or differ in more than an age, and the names of those gone."""
+        """Return the indices of the rows that are new or differ in more than times, and the names of those gone."""
         times: Counter[tuple[str, str]] = Counter()
         found: dict[Identity, tuple[str, tuple[str, ...]]] = {}
         changed = []
-        headers = listing.table.headers
+        headers, rows, _ = listing.table.narrow()
         at = headers.index("ENGINE") if "ENGINE" in headers else None
-        for index, (name, row) in enumerate(zip(listing.names, listing.table.rows, strict=True)):
+        for index, (name, row) in enumerate(zip(listing.names, rows, strict=True)):
             engine = "" if at is None else row[at]
             times[engine, name] += 1
             identity = engine, name, times[engine, name]
