@@ -244,6 +244,10 @@ class Runtime:
 
     def _set_active(self, active: bool) -> None:
         self.active = active
+        exporter = self._exporter
+        if exporter is not None:
+            # It reports a change of the kill switch.
+            exporter.wake()
 
     def _wake(self) -> None:
         """Wake the exporter; start it if this is the first entry of the process."""

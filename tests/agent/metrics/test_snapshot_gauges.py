@@ -213,6 +213,25 @@ def test_engine_facts() -> None:
     assert shown["penstock_engine_paused"] == {(): 1}
 
 
+@pytest.mark.parametrize(
+    ("processes", "value"),
+    [
+        ([Snapshot(paused=True), Snapshot(paused=True)], 1),
+        ([Snapshot(paused=True), Snapshot()], 0),
+        ([Snapshot(paused=True), None], 0),
+        ([Snapshot(), Snapshot()], 0),
+    ],
+    ids=["all", "one is active", "one has not said", "none"],
+)
+def test_an_engine_is_paused_once_each_of_its_processes_is(
+    processes: list[Snapshot | None], value: int
+) -> None:
+    """A worker that has not heard of the pause still reports; a process that is away says nothing."""
+    away = live(source(process="worker", rank=9, epoch=99), None, connected=False)
+    lives = [live(each, said) for each, said in zip(WORKERS, processes, strict=True)]
+    assert gauges(*lives, away)["penstock_engine_paused"] == {(): value}
+
+
 def test_hooks() -> None:
     """A hook that is in on one rank and out on another shows both, the second with its reason."""
     shown = gauges(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.agent.daemon.config import Config
     from penstock.agent.daemon.opened_state import CountedLog, OpenedState, StoredPolicies
     from penstock.agent.journal import Journal
+    from penstock.agent.model import EngineKey
     from penstock.agent.policy.files.file_source import FileSource
     from penstock.agent.policy.store import PolicyStore
     from penstock.proto.v1.admin_pb2 import AgentStatus
@@ -110,11 +111,17 @@ class Daemon:
         exemplars, metrics = Exemplars(), self._measure(directory, log, policies)
         self._exporter = self._start_export(log.journal, policies, exemplars, metrics.export.observe)
         self._gatherer = Gatherer(
-            log.aggregator, registry.sources, exemplars, metrics, wanted=policies.feed.wanted
+            log.aggregator,
+            registry.sources,
+            exemplars,
+            metrics,
+            wanted=policies.feed.wanted,
+            pause_ends=stored.pauses.ends_unix_nano,
         )
         ingest = self._make_ingest(log, registry, owners, policies, metrics)
         retirement = self._make_retirement(log, registry, policies)
         admin = await self._serve_admin(self._admin_context(directory, log, registry, policies, retirement))
+        self._end_pauses(registry, policies)
         engines = await self._serve_engines(
             ingest, policies.feed, PolicyFeedService(policies.feed, metrics.count_refused)
         )
@@ -321,6 +328,16 @@ class Daemon:
         await self._serve(server)
         self._parts.push_async_callback(self._drain, ingest, feed, server)
         return server
+
+    def _end_pauses(self, registry: Registry, policies: _Policies) -> None:
+        """Start to end each pause at its time, before an engine can learn of one that is over."""
+
+        def engines() -> set[EngineKey]:
+            known = {view.key for view in registry.engines()}
+            return known | {subscriber.target.key for subscriber in policies.feed.subscribers()}
+
+        ending = asyncio.ensure_future(policies.stored.pauses.keep_ending(engines))
+        self._parts.callback(ending.cancel)
 
     def _start_upkeep(self, directory: StateDirectory, policies: _Policies, retirement: Retirement) -> None:
         """Start what runs beside the servers: retirement and housekeeping."""

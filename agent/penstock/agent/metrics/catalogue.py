@@ -372,7 +372,12 @@ ENGINE_START: Final = Metric(
 ENGINE_PAUSED: Final = Metric(
     "penstock_engine_paused",
     MetricKind.GAUGE,
-    "1 while agentctl pause holds: every hook is passive.",
+    "1 while every connected process of the engine reports that agentctl pause holds: its hooks are passive.",
+)
+PAUSE_EXPIRY: Final = Metric(
+    "penstock_engine_pause_expiry_timestamp_seconds",
+    MetricKind.GAUGE,
+    "When the pause that is ordered for the engine ends by itself; absent without a pause, or without an end.",
 )
 HOOK_INSTALLED: Final = Metric(
     "penstock_hook_installed",

@@ -12,7 +12,7 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import policy_pb2 as policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.agent.metrics.gauge_set import GaugeSet
     from penstock.agent.model import EngineKey, Source
@@ -23,8 +23,6 @@ _ACTIONS = tuple(words(policy.FailureAction))
 
 def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapshot, engines: int) -> None:
     """Put what the engine is, one of so many *engines* of its server at least; only EngineCore tells."""
-    if key.engine:
-        sheet.merge(MAX, c.ENGINE_PAUSED, key, snapshot.paused)
     if not snapshot.HasField("engine"):
         return
     facts = snapshot.engine
@@ -36,6 +34,13 @@ def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapsho
         rows = {"": "", **facts.compatibility_factors}
         for factor, value in rows.items():
             sheet.set(c.ENGINE_COMPATIBILITY, key, 1, facts.compatibility_hash, factor, value)
+
+
+def add_pause(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot | None]) -> None:
+    """Put whether an engine is paused: each of its connected processes says so; None for one without a snapshot yet."""
+    if key.engine and any(snapshot is not None for snapshot in snapshots):
+        paused = all(snapshot is not None and snapshot.paused for snapshot in snapshots)
+        sheet.set(c.ENGINE_PAUSED, key, paused)
 
 
 def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ class Gatherer:
     Args:
         sources: returns the registry's sources, disconnected ones included.
         wanted: hash of the policy that an engine should have; None where that is not known yet.
+        pause_ends: when the pause of an engine ends by itself, unix nanoseconds; 0 without a pause or without an end.
 
     """
 
@@ -47,12 +48,14 @@ class Gatherer:
         agent: AgentMetrics,
         *,
         wanted: Wanted | None = None,
+        pause_ends: Callable[[EngineKey], int] = lambda _: 0,
     ) -> None:
         self._aggregator = aggregator
         self._sources = sources
         self._exemplars = exemplars
         self._agent = agent
         self._wanted = wanted
+        self._pause_ends = pause_ends
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header. A part that fails is left out."""
@@ -123,6 +126,8 @@ class Gatherer:
         connected = self._connected(sources)
         for key, value in connected.items():
             sheet.set(c.ENGINE_CONNECTED, key, value)
+            if ends := self._pause_ends(key):
+                sheet.set(c.PAUSE_EXPIRY, key, ends / NANOS)
         families = sheet.families()
         hidden = [Sample((metric.name,), count) for metric, count in sheet.hidden.items()]
         expected = self._agent.engines_expected or len(connected)

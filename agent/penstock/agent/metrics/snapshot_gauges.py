@@ -6,6 +6,7 @@
 | oldest start | minimum |
 | leases | maximum over the ranks: they hold the same requests |
 | pending, unacknowledged, unaccounted | sum |
+| paused | all of them |
 | peers | union; of a peer that several report, the last rank's word |
 """
 
@@ -15,7 +16,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.engine_gauges import add_facts, add_hooks, add_policy
+from penstock.agent.metrics.engine_gauges import add_facts, add_hooks, add_pause, add_policy
 from penstock.agent.metrics.event_updates import peer_of
 from penstock.agent.metrics.gauge_set import MAX, MIN, add
 from penstock.agent.model import engines_by_server
@@ -63,6 +64,7 @@ def add_snapshots(sheet: GaugeSet, sources: Iterable[LiveSource], wanted: Wanted
             add_facts(sheet, key, source, snapshot, servers.get(key.server, 0))
             add_hooks(sheet, key, snapshot)
             add_policy(sheet, key, snapshot, wanted)
+        add_pause(sheet, key, [live.snapshot for live in lives if live.connected])
         _add_peers(sheet, key, [snapshot for _, snapshot in snapshots])
         for live in lives:
             _add_emitter(sheet, key, live)

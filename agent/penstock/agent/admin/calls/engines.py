@@ -112,6 +112,9 @@ def _engine(
         wanted_ec_action=_action(merged, "ecLoadFailure"),
         said_goodbye=view.said_goodbye,
     )
+    order = agent.pauses.of(view.key)
+    if order is not None:
+        engine.pause.CopyFrom(messages.pause_message(order))
     if not view.connected:
         retires = agent.clock() + agent.retirement.seconds_left(view.key)
         engine.retires.FromNanoseconds(int(retires * 1e9))

@@ -11,6 +11,7 @@ from penstock.agent.admin.support.messages import (
     MAX_UINT32,
     clamp_unsigned,
     key_message,
+    pause_message,
     rollout_message,
     timestamp_message,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "last_failures",
     "messages",
     "new_order_id",
+    "pause_message",
     "peer_summaries",
     "policy_states",
     "policy_warnings",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.agent.parsing import Selection, Target
     from penstock.agent.policy.distribution import EngineProgress, Progress
     from penstock.agent.policy.manifest import FieldSource, Leaves, Merged, ScheduleStep
+    from penstock.agent.policy.orders import Pause
     from penstock.agent.policy.store import AuditEntry
 
 
@@ -97,6 +98,16 @@ def engine_rollout(engine: EngineProgress) -> admin.EngineRollout:
     if engine.took is not None:
         message.took.FromTimedelta(timedelta(seconds=max(engine.took, 0.0)))
     return message
+
+
+def pause_message(pause: Pause) -> admin.Pause:
+    """Return a pause as ordered."""
+    return admin.Pause(
+        author=pause.author,
+        reason=pause.reason,
+        since=timestamp_message(pause.began_unix_nano),
+        until=timestamp_message(pause.ends_unix_nano),
+    )
 
 
 def audit_message(entry: AuditEntry) -> admin.AuditEntry:

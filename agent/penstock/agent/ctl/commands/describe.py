@@ -51,7 +51,9 @@ def description(
     """Yield the lines of a description."""
     yield f"Engine: {words.engine(item.key)}"
     yield f"Role: {rows.role_words(item)}"
-    yield f"Status: {rows.status_words(item)}, last seen {words.ago_of(item.last_seen, now)}"
+    yield f"Status: {rows.status_words(item, now)}, last seen {words.ago_of(item.last_seen, now)}"
+    if item.HasField("pause"):
+        yield words.style(f"Pause: {words.pause_origin(item.pause, now)}", "yellow")
     yield from _section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
     yield from _section("Facts", _facts(item, now))
     yield from _section("Policy", _policy(item, effective, now))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INTERVAL = 1.0
 # Ages change by themselves, and so do durations of what is not over and quantiles of the last minutes.
 _TIME = r"[\d.]+(µs|ms|[smhd])"
-_AGE = re.compile(rf"(in )?{_TIME}( ago|/{_TIME})?")
+_MOVING = re.compile(rf"(?<![\w.])(in )?{_TIME}( ago|/{_TIME})?(?!\w)")
 
 Identity = tuple[str, str, int]
 
@@ -43,7 +43,7 @@ class Changes:
             engine = "" if at is None else row[at]
             times[engine, name] += 1
             identity = engine, name, times[engine, name]
-            cells = tuple("" if _AGE.fullmatch(cell) else cell for cell in row)
+            cells = tuple(_MOVING.sub("", cell) for cell in row)
             if self._seen.get(identity) != (name, cells):
                 changed.append(index)
             found[identity] = name, cells

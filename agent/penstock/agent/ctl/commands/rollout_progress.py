@@ -139,5 +139,5 @@ def _trouble(engine: admin.EngineRollout, done: str, *, last_word: bool, ends: b
     if engine.state == "contested":
         return f"{name} is contested ({engine.error})"
     if engine.state in {"waiting", "disconnected"} and not last_word:
-        return f"{name} is still {engine.state}"
+        return f"{name} is still {engine.state}{f' ({engine.error})' if engine.error else ''}"
     return ""

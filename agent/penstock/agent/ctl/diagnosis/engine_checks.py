@@ -36,7 +36,12 @@ def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Fi
     subject = f"engine {text.engine(engine.key)}"
     if not engine.connected:
         return [_away(engine, subject, now)]
-    found = [*_plugin(engine, subject), *_name(engine, subject), *_policy(engine, subject)]
+    found = [
+        *_plugin(engine, subject),
+        *_pause(engine, subject, now),
+        *_name(engine, subject),
+        *_policy(engine, subject),
+    ]
     for source in engine.sources:
         if source.epoch not in seen:
             seen.add(source.epoch)
@@ -72,13 +77,6 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
             "its EngineCore has sent no snapshot: only its other processes are connected, or it has just started",
             "check again in a few seconds; then search its log for 'penstock'",
         )
-    if engine.paused:
-        yield Finding(
-            WRONG,
-            subject,
-            f"paused: vLLM's own configuration, no telemetry{_held_back(engine)}",
-            f"agentctl resume {text.engine(engine.key)}; 'agentctl get audit' shows who paused it and why",
-        )
     if engine.role_guessed:
         yield Finding(
             NOTE,
@@ -86,6 +84,21 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
             "its role was guessed",
             "set PENSTOCK_LABELS=role=decode (or prefill, encoder, both) in its environment: selectors use it",
         )
+
+
+def _pause(engine: admin.Engine, subject: str, now: float) -> Iterator[Finding]:
+    if not engine.paused:
+        return
+    known = f"; {text.pause_origin(engine.pause, now)}" if engine.HasField("pause") else ""
+    advice = f"agentctl resume {text.engine(engine.key)}"
+    if not engine.pause.author:
+        advice += "; 'agentctl get audit' shows who paused it and why"
+    yield Finding(
+        WRONG,
+        subject,
+        f"paused: vLLM's own configuration, no telemetry{_held_back(engine)}{known}",
+        advice,
+    )
 
 
 def _held_back(engine: admin.Engine) -> str:

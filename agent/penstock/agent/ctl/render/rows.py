@@ -43,7 +43,7 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
             (
                 text.engine(item.key),
                 role_words(item),
-                status_words(item),
+                status_words(item, now),
                 action_words(item),
                 _policy(item),
                 _yes(item.in_sync),
@@ -162,13 +162,16 @@ def _policy(item: admin.Engine) -> str:
     return text.short_hash(item.policy.hash) if item.HasField("policy") else text.NONE
 
 
-def status_words(item: admin.Engine) -> str:
-    """Return an engine's status: connected, disconnected, paused, or a shared name."""
+def status_words(item: admin.Engine, now: float) -> str:
+    """Return an engine's status: connected, disconnected, paused with the end of the pause, or a shared name."""
     if not item.connected:
         return text.style("disconnected", "red")
     if (number := len(cores(item))) > 1:
         return text.style(f"{number} share a name", "red")
-    return text.style("paused", "yellow") if item.paused else text.style("connected", "green")
+    if not item.paused:
+        return text.style("connected", "green")
+    ends = f", {text.pause_end(item.pause, now)}" if item.pause.HasField("until") else ""
+    return text.style(f"paused{ends}", "yellow")
 
 
 def failed_attempts(item: admin.PeerSummary) -> int:

@@ -8,6 +8,7 @@ from penstock.proto.names import label
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
+    from penstock.proto.v1.admin_pb2 import Pause
     from penstock.proto.v1.common_pb2 import EngineKey
 
 NONE = "-"
@@ -68,6 +69,22 @@ def short_hash(text: str) -> str:
 def paused(what: str) -> str:
     """Return a paused state with what would be in force."""
     return f"paused (would be {what})"
+
+
+def pause_end(pause: Pause, now: float) -> str:
+    """Return when a pause ends: ``ends in 5m``, or ``until 'agentctl resume'``."""
+    return f"ends {ago_of(pause.until, now)}" if pause.HasField("until") else "until 'agentctl resume'"
+
+
+def pause_origin(pause: Pause, now: float) -> str:
+    """Return since when, by whom and why an engine is paused, and until when, as far as known."""
+    parts = (
+        ago_of(pause.since, now) if pause.HasField("since") else "",
+        f"by {pause.author}" if pause.author else "",
+    )
+    known = " ".join(part for part in parts if part)
+    why = f": {one_line(pause.reason)}" if pause.reason else ""
+    return f"{known}{', ' if known else ''}{pause_end(pause, now)}{why}"
 
 
 def engine(key: EngineKey) -> str:
