@@ -23,7 +23,7 @@ from penstock.agent.daemon.state_gauges import StateGauges
 from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, ContractViolations, IngestService, LossDetector, SourceAdmission
 from penstock.agent.metrics import AgentMetrics, Exemplars, Gatherer
-from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, SampleRatios
+from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, PolicySources, SampleRatios
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
@@ -109,7 +109,9 @@ class Daemon:
         policies = await self._distribute(stored, owners)
         registry = _registry(log)
         exemplars, metrics = Exemplars(), self._measure(directory, log, policies)
-        self._exporter = self._start_export(log.journal, policies, exemplars, metrics.export.observe)
+        self._exporter = self._start_export(
+            log.journal, registry, policies, exemplars, metrics.export.observe
+        )
         self._gatherer = Gatherer(
             log.aggregator,
             registry.sources,
@@ -255,7 +257,12 @@ class Daemon:
         )
 
     def _start_export(
-        self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]
+        self,
+        journal: Journal,
+        registry: Registry,
+        policies: _Policies,
+        exemplars: Exemplars,
+        observe: Callable[[float], None],
     ) -> TraceExporter:
         exporter = TraceExporter(
             journal,
@@ -263,6 +270,8 @@ class Daemon:
             on_exported=exemplars.note,
             observe=observe,
             sample_ratio=SampleRatios(policies.stored.store, policies.feed),
+            described=registry.roles.described,
+            policies=PolicySources(policies.stored.store, policies.feed),
         )
         exporter.start()
         self._parts.push_async_callback(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.event_updates import boolean
 from penstock.agent.metrics.gauge_set import MAX, MIN
+from penstock.agent.sources import engine_role
 from penstock.proto.names import NANOS, label, words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import policy_pb2 as policy
@@ -29,6 +30,8 @@ def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapsho
     start = facts.start_time_unix_nano or source.start_time_unix_nano
     if start:
         sheet.set(c.ENGINE_START, key, start / NANOS)
+    if facts.num_gpu_blocks:
+        sheet.set(c.KV_BLOCKS, key, facts.num_gpu_blocks)
     sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts, engines))
     if facts.compatibility_hash:
         rows = {"": "", **facts.compatibility_factors}
@@ -45,11 +48,11 @@ def add_pause(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot | No
 
 def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
     """Return the values of the labels of `c.ENGINE_INFO`."""
-    told = facts.role != common.ROLE_UNSPECIFIED
+    role, guessed = engine_role(source, facts)
     values = {
         "model": facts.model or source.model,
-        "role": label(common.Role, facts.role) if told else source.role,
-        "role_guessed": boolean(facts.role_guessed if told else source.role_guessed),
+        "role": role,
+        "role_guessed": boolean(guessed),
         "vllm_version": facts.vllm_version or source.vllm_version,
         "kv_connector": facts.kv_connector,
         "kv_role": facts.kv_role,

@@ -8,12 +8,11 @@ is tried.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core import count_entries, guard
+from penstock.instrumentation.core import count_entries, guard, logger
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Batcher, count_overflowed
 from penstock.instrumentation.telemetry.outbox import Outbox, Sealed, Watermark
@@ -43,8 +42,6 @@ PROVEN: Final = 10.0
 
 WARN_AFTER: Final = 10.0
 """Seconds without an agent until one warning is logged; a sidecar often starts after its engine."""
-
-logger = logging.getLogger("penstock")
 
 
 class Exporter(BackgroundThread):

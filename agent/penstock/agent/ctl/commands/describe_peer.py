@@ -12,7 +12,7 @@ from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import with_client
 from penstock.agent.ctl.render import rows, say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.events import event_words
+from penstock.agent.ctl.render.events import logged_words
 from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.order_rows import until_words
 from penstock.agent.ctl.render.output import say_document, unreadable_words
@@ -82,7 +82,7 @@ def description(
         for entry in failures:
             when = words.ago(entry.event.time_unix_nano, now)
             request = entry.event.request_id or words.NONE
-            yield f"{_INDENT}{when}, engine {words.engine(entry.key)}, request {request}: {event_words(entry.event)}"
+            yield f"{_INDENT}{when}, engine {words.engine(entry.key)}, request {request}: {logged_words(entry)}"
 
 
 def _as_seen(item: admin.PeerSummary, now: float) -> Iterator[str]:

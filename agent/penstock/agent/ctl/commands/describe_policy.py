@@ -85,7 +85,7 @@ def _standing(engine: admin.Engine) -> str:
     if not engine.connected:
         return words.style("disconnected; applied when it reconnects", "red")
     if engine.paused:
-        return words.style(words.paused(words.short_hash(engine.wanted_hash)), "yellow")
+        return words.style(words.paused(words.policies(engine.wanted_policies, engine.wanted_hash)), "yellow")
     return words.style("in force", "green") if engine.in_sync else words.style("not in force yet", "yellow")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
 from penstock.agent.traces.query.search import find_request_traces
-from penstock.agent.traces.spans import attributes, ends_load, request_loads
+from penstock.agent.traces.spans import attributes, ends_load, no_policies, request_loads
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Reader
     from penstock.agent.traces.query.search import RequestTrace
-    from penstock.agent.traces.spans import EventEntry, Load, RequestFacts
+    from penstock.agent.traces.spans import EventEntry, Load, PolicyLookup, RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -33,8 +33,10 @@ _PLACES = {
 _LONG_WAIT = NANOS
 
 
-def explain_request(reader: Reader, request_id: str) -> admin_pb2.Explanation:
-    """Explain what happened to a request and to its counterpart on the other engine.
+def explain_request(
+    reader: Reader, request_id: str, policies: PolicyLookup = no_policies
+) -> admin_pb2.Explanation:
+    """Explain what happened to a request and to its counterpart on the other engine; *policies* names those that decided.
 
     Raises:
         NotFoundError: no request has this id, or several unrelated ones.
@@ -44,16 +46,16 @@ def explain_request(reader: Reader, request_id: str) -> admin_pb2.Explanation:
     return admin_pb2.Explanation(
         request_id=requests[0].key.request_id,
         trace_id=requests[0].trace_id,
-        sentences=[sentence for request in requests for sentence in request_sentences(request)],
+        sentences=[sentence for request in requests for sentence in request_sentences(request, policies)],
         unreadable_batches=reader.unreadable,
     )
 
 
-def request_sentences(request: RequestTrace) -> Iterator[str]:
+def request_sentences(request: RequestTrace, policies: PolicyLookup = no_policies) -> Iterator[str]:
     """Yield the sentences about one request, at least one."""
     facts = request.facts
     troubled = False
-    for clause in _troubles(facts):
+    for clause in _troubles(facts, policies):
         troubled = True
         yield f"{_subject(request)} {clause}."
     if not troubled:
@@ -68,8 +70,8 @@ def _subject(request: RequestTrace) -> str:
     return f"Request {request.key.request_id} on {role}engine {source.key}"
 
 
-def _troubles(facts: RequestFacts) -> Iterator[str]:
-    yield from _failures(facts)
+def _troubles(facts: RequestFacts, policies: PolicyLookup) -> Iterator[str]:
+    yield from _failures(facts, policies)
     # A load that was given up meanwhile says itself who held it up.
     told = {entry.event.transfer_failure.caused_by_peer.address for entry in facts.failures} - {""}
     for delay in (entry.event.transfer_delayed for entry in facts.delays):
@@ -89,17 +91,17 @@ def _troubles(facts: RequestFacts) -> Iterator[str]:
         yield f"{_waited(facts)}{_end(facts)}"
 
 
-def _failures(facts: RequestFacts) -> Iterator[str]:
+def _failures(facts: RequestFacts, policies: PolicyLookup) -> Iterator[str]:
     failed = [load for load in request_loads(facts) if load.failed]
     for load in failed:
-        yield _failed_load(facts, load)
+        yield _failed_load(facts, load, policies)
     told = {(load.channel, load.attempt) for load in failed if not load.sending}
     for entry in facts.outcomes:
         outcome = entry.event.load_outcome
         if (outcome.channel, max(outcome.attempt, 1)) not in told:
             yield (
                 f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
-                f"{_rehearsal([entry])} ({_why(outcome)}): {describe_action(outcome)}{_end(facts)}"
+                f"{_drill([entry])} ({_why(outcome)}): {_action(facts, outcome, policies)}{_end(facts)}"
             )
     for failure in (entry.event.transfer_failure for entry in facts.failures):
         if not ends_load(failure):
@@ -140,12 +142,17 @@ def _held(entry: EventEntry) -> str:
     return _duration(end - start) if start else "an unknown time"
 
 
-def _failed_load(facts: RequestFacts, load: Load) -> str:
+def _action(facts: RequestFacts, outcome: LoadOutcome, policies: PolicyLookup) -> str:
+    entry = next(entry for entry in facts.outcomes if entry.event.load_outcome == outcome)
+    return describe_action(outcome, policies(entry.source, outcome.policy_hash, entry.event.time_unix_nano))
+
+
+def _failed_load(facts: RequestFacts, load: Load, policies: PolicyLookup) -> str:
     failure = load.failure
     cause = "a rank reported an error" if failure is None else _cause(failure)
     again = f" (attempt {load.attempt})" if load.attempt > 1 else ""
-    rehearsal = _rehearsal(load.failures)
-    done = _no_action(facts) if load.outcome is None else describe_action(load.outcome)
+    rehearsal = _drill(load.failures)
+    done = _no_action(facts) if load.outcome is None else _action(facts, load.outcome, policies)
     return (
         f"could not {_move(load)} {_peer(load.peer)}{again}{rehearsal}"
         f" ({cause}): {done}; it was under way for {_under_way(facts, load)}{_end(facts)}"
@@ -183,8 +190,8 @@ def _items(load: Load) -> str:
     return f" (item{'s' if len(items) > 1 else ''} {shown}{more})"
 
 
-def _rehearsal(entries: Iterable[EventEntry]) -> str:
-    return " in a rehearsal" if attributes.rehearsal(entries) else ""
+def _drill(entries: Iterable[EventEntry]) -> str:
+    return " in a drill" if attributes.rehearsal(entries) else ""
 
 
 def _why(outcome: LoadOutcome) -> str:

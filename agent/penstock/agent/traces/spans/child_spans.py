@@ -116,7 +116,7 @@ class ChildSpans:
                 semconv.CHANNEL: parts.enum_word(common_pb2.Channel, common_pb2.CHANNEL_EC),
                 semconv.CONNECTOR: probe.connector,
                 semconv.PROBE_RESULT: result,
-                semconv.ERROR_TYPE: "other" if failed else None,
+                semconv.CAUSE_ERROR_TYPE: "other" if failed else None,
             },
             (entry,),
             client=True,
@@ -149,7 +149,7 @@ class ChildSpans:
         if failure is not None:
             error = parts.error_message(failure.mode, failure.error_type, failure.error_text)
         elif load.failed:
-            error, attributes[semconv.ERROR_TYPE] = "a rank reported an error", "other"
+            error, attributes[semconv.CAUSE_ERROR_TYPE] = "a rank reported an error", "other"
         return self._span(
             parts.LOAD_SPAN_NAMES[load.channel],
             (load.attempt, *(("send",) if load.sending else ())),
@@ -297,13 +297,14 @@ class ChildSpans:
             start_unix_nano=begin,
             end_unix_nano=end,
             source=self.facts.source,
-            attributes=parts.present(
+            attributes=parts.span_attributes(
                 {
                     semconv.REQUEST_ID: self.identity.request_id,
                     **attributes,
                     semconv.REHEARSAL: parts.rehearsal(entries),
                     **self.common,
-                }
+                },
+                error,
             ),
             client=client,
             error=error,
