@@ -111,8 +111,10 @@ def test_json_has_words_for_enums(filled: AdminHarness, agentctl: Agentctl) -> N
 def test_the_table_of_peers(filled: AdminHarness, agentctl: Agentctl) -> None:
     """Transfers, failures by mode and kind, in flight."""
     header, line = agentctl("get", "peers").stdout.splitlines()
-    assert header.split()[:6] == ["ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN"]
-    assert line.split()[:7] == ["0", PEER, "-", "1", "1", "10ms", "2"]
+    assert header.split()[:10] == [
+        "ENGINE", "PEER", "NOW", "STATUS", "OK", "FAILED", "WAIT-1M", "WAIT-15M", "WAIT-HOUR", "TRANSFER-1M",
+    ]  # fmt: skip
+    assert line.split()[:11] == ["0", PEER, "hanging", "-", "1", "1", "-", "-", "-", "-", "2"]
     assert "handshake/refused 1" in line
 
 

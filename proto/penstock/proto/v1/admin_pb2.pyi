@@ -5,11 +5,27 @@ from penstock.proto.v1 import events_pb2 as _events_pb2
 from penstock.proto.v1 import ingest_pb2 as _ingest_pb2
 from penstock.proto.v1 import snapshot_pb2 as _snapshot_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class PeerCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PEER_CONDITION_UNSPECIFIED: _ClassVar[PeerCondition]
+    PEER_CONDITION_OK: _ClassVar[PeerCondition]
+    PEER_CONDITION_QUARANTINED: _ClassVar[PeerCondition]
+    PEER_CONDITION_SLOW: _ClassVar[PeerCondition]
+    PEER_CONDITION_FAILING: _ClassVar[PeerCondition]
+    PEER_CONDITION_HANGING: _ClassVar[PeerCondition]
+PEER_CONDITION_UNSPECIFIED: PeerCondition
+PEER_CONDITION_OK: PeerCondition
+PEER_CONDITION_QUARANTINED: PeerCondition
+PEER_CONDITION_SLOW: PeerCondition
+PEER_CONDITION_FAILING: PeerCondition
+PEER_CONDITION_HANGING: PeerCondition
 
 class GetStatusRequest(_message.Message):
     __slots__ = ("try_backend",)
@@ -504,7 +520,7 @@ class ListPeersResponse(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
 
 class PeerSummary(_message.Message):
-    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired")
+    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired", "transfers", "waits", "failures_last_minute", "condition", "condition_reason")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -518,6 +534,11 @@ class PeerSummary(_message.Message):
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
     OLDEST_DEFERRED_FIELD_NUMBER: _ClassVar[int]
     RETIRED_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_LAST_MINUTE_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_REASON_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     peer: _common_pb2.Peer
     status: _snapshot_pb2.PeerStatus
@@ -531,7 +552,32 @@ class PeerSummary(_message.Message):
     deferred: int
     oldest_deferred: _timestamp_pb2.Timestamp
     retired: bool
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ...) -> None: ...
+    transfers: PeerWindows
+    waits: PeerWindows
+    failures_last_minute: int
+    condition: PeerCondition
+    condition_reason: str
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ..., transfers: _Optional[_Union[PeerWindows, _Mapping]] = ..., waits: _Optional[_Union[PeerWindows, _Mapping]] = ..., failures_last_minute: _Optional[int] = ..., condition: _Optional[_Union[PeerCondition, str]] = ..., condition_reason: _Optional[str] = ...) -> None: ...
+
+class PeerWindows(_message.Message):
+    __slots__ = ("last_minute", "last_15_minutes", "hour_before")
+    LAST_MINUTE_FIELD_NUMBER: _ClassVar[int]
+    LAST_15_MINUTES_FIELD_NUMBER: _ClassVar[int]
+    HOUR_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    last_minute: DurationWindow
+    last_15_minutes: DurationWindow
+    hour_before: DurationWindow
+    def __init__(self, last_minute: _Optional[_Union[DurationWindow, _Mapping]] = ..., last_15_minutes: _Optional[_Union[DurationWindow, _Mapping]] = ..., hour_before: _Optional[_Union[DurationWindow, _Mapping]] = ...) -> None: ...
+
+class DurationWindow(_message.Message):
+    __slots__ = ("count", "p50_seconds", "p99_seconds")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    P50_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    p50_seconds: float
+    p99_seconds: float
+    def __init__(self, count: _Optional[int] = ..., p50_seconds: _Optional[float] = ..., p99_seconds: _Optional[float] = ...) -> None: ...
 
 class FailureCount(_message.Message):
     __slots__ = ("mode", "error_type", "count")
@@ -544,7 +590,7 @@ class FailureCount(_message.Message):
     def __init__(self, mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("selector", "deferred", "outcome", "peer", "since", "sort", "limit")
+    __slots__ = ("selector", "deferred", "outcome", "peer", "since", "sort", "limit", "slow")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -552,6 +598,7 @@ class ListRequestsRequest(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     SORT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     deferred: bool
     outcome: _common_pb2.Outcome
@@ -559,7 +606,8 @@ class ListRequestsRequest(_message.Message):
     since: _duration_pb2.Duration
     sort: str
     limit: int
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    slow: bool
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ..., slow: bool = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
     __slots__ = ("requests", "truncated", "unnamed_deferred", "unreadable_batches")
@@ -574,7 +622,7 @@ class ListRequestsResponse(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ..., truncated: bool = ..., unnamed_deferred: _Optional[int] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class RequestSummary(_message.Message):
-    __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason")
+    __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason", "duration", "wait", "time_to_first_token")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -586,6 +634,9 @@ class RequestSummary(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     request_id: str
     trace_id: str
@@ -597,7 +648,10 @@ class RequestSummary(_message.Message):
     since: _timestamp_pb2.Timestamp
     closed: _timestamp_pb2.Timestamp
     finish_reason: str
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ...) -> None: ...
+    duration: _duration_pb2.Duration
+    wait: _duration_pb2.Duration
+    time_to_first_token: _duration_pb2.Duration
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ListEventsRequest(_message.Message):
     __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit", "after_batch")
@@ -719,16 +773,30 @@ class Span(_message.Message):
     def __init__(self, span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., start_time_unix_nano: _Optional[int] = ..., end_time_unix_nano: _Optional[int] = ..., status: _Optional[str] = ..., status_message: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., links: _Optional[_Iterable[_Union[Span.Link, _Mapping]]] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., service: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Explanation(_message.Message):
-    __slots__ = ("request_id", "trace_id", "sentences", "unreadable_batches")
+    __slots__ = ("request_id", "trace_id", "sentences", "unreadable_batches", "wait_parts")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     SENTENCES_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_PARTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     trace_id: str
     sentences: _containers.RepeatedScalarFieldContainer[str]
     unreadable_batches: int
-    def __init__(self, request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
+    wait_parts: _containers.RepeatedCompositeFieldContainer[WaitPart]
+    def __init__(self, request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., unreadable_batches: _Optional[int] = ..., wait_parts: _Optional[_Iterable[_Union[WaitPart, _Mapping]]] = ...) -> None: ...
+
+class WaitPart(_message.Message):
+    __slots__ = ("request_id", "part", "duration", "share")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    part: str
+    duration: _duration_pb2.Duration
+    share: float
+    def __init__(self, request_id: _Optional[str] = ..., part: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., share: _Optional[float] = ...) -> None: ...
 
 class SetPausedRequest(_message.Message):
     __slots__ = ("selector", "paused", "author", "reason", "timeout", "ttl")

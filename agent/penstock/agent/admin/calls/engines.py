@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import read_in_turn
@@ -10,6 +11,8 @@ from penstock.agent.admin.support import (
     ENGINE_METRICS,
     PEER_METRICS,
     MergedPolicies,
+    clock_offsets,
+    describe_present,
     engine_counters,
     last_failures,
     last_loads,
@@ -69,7 +72,7 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
 
 
 async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:
-    """Return the peers of the selected engines."""
+    """Return the peers of the selected engines, with what is wrong now first."""
     if request.state not in _PEER_STATES:
         raise ContractError(f"state is {request.state!r}; give active, retired or all; the default is active")
     selection = selection_of(request.selector)
@@ -87,6 +90,11 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     shown = peers
     if request.state != "all":
         shown = [peer for peer in peers if peer.retired == (request.state == "retired")]
+    now, ahead = int(agent.clock() * 1e9), clock_offsets(views)
+    # Sums of many windows take longer than the loop may stand still.
+    shown = await asyncio.to_thread(
+        describe_present, shown, agent.aggregator.peer_windows, lambda key: now + ahead.get(key, 0)
+    )
     return admin.ListPeersResponse(peers=shown, left_out=len(peers) - len(shown))
 
 

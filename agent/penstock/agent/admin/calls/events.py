@@ -243,7 +243,7 @@ def _wanted(scan: EventScan, wanted: Filter, policies: PolicyLookup) -> Iterator
                 messages.source_messages(policies(found.source, hash_, found.event.time_unix_nano))
                 for hash_ in _hashes(found.event)
             )
-            yield admin.LoggedEvent(
+            logged = admin.LoggedEvent(
                 batch=found.logged.id,
                 index=found.position,
                 key=messages.key_message(found.source.key),
@@ -252,6 +252,8 @@ def _wanted(scan: EventScan, wanted: Filter, policies: PolicyLookup) -> Iterator
                 policies=present,
                 previous_policies=previous,
             )
+            _add_duration(logged.event)
+            yield logged
 
 
 def _hashes(event: Event) -> tuple[str, str]:
@@ -262,3 +264,12 @@ def _hashes(event: Event) -> tuple[str, str]:
         case "policy_applied":
             return event.policy_applied.hash, event.policy_applied.previous_hash
     return "", ""
+
+
+def _add_duration(event: Event) -> None:
+    """Set the duration of a deferral that has ended, unless its engine did or its start is not known."""
+    if not event.HasField("deferral_end"):
+        return
+    body = event.deferral_end
+    if body.start_time_unix_nano and not body.HasField("duration_nano"):
+        body.duration_nano = max(0, event.time_unix_nano - body.start_time_unix_nano)

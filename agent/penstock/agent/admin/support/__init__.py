@@ -23,14 +23,23 @@ from penstock.agent.admin.support.order_fields import (
     new_order_id,
     timedelta_of,
 )
-from penstock.agent.admin.support.peers import PEER_METRICS, PeerKey, last_failures, peer_summaries
+from penstock.agent.admin.support.peer_conditions import describe_present
+from penstock.agent.admin.support.peers import (
+    PEER_METRICS,
+    PeerKey,
+    clock_offsets,
+    last_failures,
+    peer_summaries,
+)
 from penstock.agent.admin.support.policy_impact import (
     MergedPolicies,
     check_confirmed,
     engine_changes,
     policy_warnings,
 )
+from penstock.agent.admin.support.request_durations import DEFAULT_SLOW, ORDERS, add_durations
 from penstock.agent.admin.support.retirement import Retirement
+from penstock.agent.admin.support.slow_requests import slowest_requests
 from penstock.agent.admin.support.targets import (
     PolicyStates,
     check_engine_names,
@@ -47,8 +56,10 @@ from penstock.agent.admin.support.targets import (
 )
 
 __all__ = [
+    "DEFAULT_SLOW",
     "ENGINE_METRICS",
     "MAX_UINT32",
+    "ORDERS",
     "PEER_METRICS",
     "AgentContext",
     "EventScan",
@@ -57,13 +68,16 @@ __all__ = [
     "PeerKey",
     "PolicyStates",
     "Retirement",
+    "add_durations",
     "author_and_reason",
     "check_confirmed",
     "check_engine_names",
     "checked_peer",
     "checked_ttl",
     "clamp_unsigned",
+    "clock_offsets",
     "deferred_requests",
+    "describe_present",
     "engine_changes",
     "engine_counters",
     "engine_key_of",
@@ -82,6 +96,7 @@ __all__ = [
     "selected_targets",
     "selected_views",
     "selection_of",
+    "slowest_requests",
     "source_target",
     "subscribed_engines",
     "targets_by_key",

@@ -11,7 +11,7 @@ from penstock.agent.ctl.commands.engine_document import document, effective_poli
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client
-from penstock.agent.ctl.render import rows, say
+from penstock.agent.ctl.render import latency, rows, say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.field_diff import flat_values
 from penstock.agent.ctl.render.output import say_document
@@ -176,6 +176,8 @@ def _peer(peer: admin.PeerSummary, now: float) -> str:
         text += f"; {rows.failure_words(peer)}"
     if peer.HasField("last_failure"):
         text += f", last {words.ago_of(peer.last_failure, now)}"
+    if peer.condition_reason:
+        text += f"; {latency.styled_condition(peer)}: {peer.condition_reason}"
     if peer.status.quarantine > events.QUARANTINE_STATE_CLOSED:
         text += f"; {words.style(rows.quarantine_words(peer.status), 'red')}"
     return text

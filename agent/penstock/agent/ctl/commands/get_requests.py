@@ -12,6 +12,7 @@ from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
+from penstock.agent.ctl.render import latency
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import unreadable_words
@@ -37,13 +38,15 @@ _COLOURS = {
 @click.command()
 @click.argument("names_of_requests", nargs=-1, metavar="[REQUEST]...")
 @click.option("--deferred", is_flag=True, help="Only deferred requests, longest wait first.")
+@click.option("--slow", is_flag=True, help="The slowest of the newest requests, slowest first.")
 @click.option("--outcome", type=click.Choice(names.words(common.Outcome)), help="Only this outcome.")
 @click.option("--peer", type=PEER, default="", help="Only this peer, as host:port.")
 @click.option("--since", type=DURATION, help="Only requests of the last 10m, 2h, ...")
 @click.option(
     "--sort",
-    type=click.Choice(["age", "time"]),
-    help="age: oldest first; time: newest first.  [default: age with --deferred, else time]",
+    type=click.Choice(["age", "time", "duration", "wait", "ttft"]),
+    help="age: oldest first; time: newest first; duration, wait (deferred), ttft (time to first token):"
+    " longest first.  [default: age with --deferred, ttft with --slow, else time]",
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum rows.")
 @with_selector
@@ -53,6 +56,7 @@ def requests(
     client: Client,
     names_of_requests: tuple[str, ...],
     deferred: bool,
+    slow: bool,
     outcome: str | None,
     peer: str,
     since: timedelta | None,
@@ -67,8 +71,15 @@ def requests(
     """
     if deferred and outcome:
         raise UsageError("a request that is deferred has no outcome yet; give --deferred or --outcome")
+    if slow and (deferred or outcome):
+        raise UsageError("--slow lists requests of any outcome; give --slow, --deferred or --outcome")
     request = admin.ListRequestsRequest(
-        selector=engine_selector(selector), deferred=deferred, peer=peer, sort=sort or "", limit=limit
+        selector=engine_selector(selector),
+        deferred=deferred,
+        slow=slow,
+        peer=peer,
+        sort=sort or "",
+        limit=limit,
     )
     if outcome is not None:
         request.outcome = names.number(common.Outcome, outcome)  # type: ignore[assignment]
@@ -79,13 +90,24 @@ def requests(
         request.limit = _MOST
 
     def fetch() -> Listing:
-        return _listing(client.call("ListRequests", request), names_of_requests, selector, deferred=deferred)
+        return _listing(
+            client.call("ListRequests", request),
+            names_of_requests,
+            selector,
+            deferred=deferred,
+            ranked=deferred or slow,
+        )
 
     show_listing(fetch, style)
 
 
 def _listing(
-    response: admin.ListRequestsResponse, wanted: tuple[str, ...], selector: str, *, deferred: bool
+    response: admin.ListRequestsResponse,
+    wanted: tuple[str, ...],
+    selector: str,
+    *,
+    deferred: bool,
+    ranked: bool,
 ) -> Listing:
     notes = []
     if wanted:
@@ -93,7 +115,7 @@ def _listing(
         del response.requests[:]
         response.requests.extend(found)
     elif response.truncated:
-        which = "older" if not deferred else "more"
+        which = "more" if ranked else "older"
         notes.append(f"{which} requests are not shown; use --limit, --since or --peer")
     notes += unreadable_words(response.unreadable_batches)
     if response.unnamed_deferred:
@@ -122,13 +144,17 @@ def _listing(
 def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
     """List requests."""
     return Table(
-        ("AGE", "ENGINE", "REQUEST", "STATE", "MODE", "PEER", "RECOMPUTED", "FINISH", "TRACE", "CLOSED"),
+        ("AGE", "ENGINE", "REQUEST", "STATE", "DURATION", "WAIT", "TTFT", "MODE", "PEER", "RECOMPUTED", "FINISH",
+         "TRACE", "CLOSED"),
         [
             (
                 words.ago_of(item.since, now).removesuffix(" ago"),
                 words.engine(item.key),
                 item.request_id,
                 _state(item),
+                latency.duration(item.duration),
+                latency.duration(item.wait),
+                latency.duration(item.time_to_first_token),
                 words.word(common.FailureMode, item.mode) if item.mode else words.NONE,
                 item.peer.address or words.NONE,
                 str(item.tokens_recomputed) if item.tokens_recomputed else words.NONE,
@@ -139,7 +165,7 @@ def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
             for item in items
         ],
         wide=2,
-    )
+    )  # fmt: skip
 
 
 def _state(item: admin.RequestSummary) -> str:

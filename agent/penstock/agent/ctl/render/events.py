@@ -95,7 +95,8 @@ def _deferral_end(body: events.DeferralEnd) -> str:
         words.word(common.DeferralEnding, body.ending),
     )
     observed = f" (observed: given up, {words.folded(body.observed_reason)})" if body.observed_reason else ""
-    return f"waited for {reason}: {ending}{observed}"
+    took = f" {words.span_of_time(body.duration_nano / 1e9)}" if body.HasField("duration_nano") else ""
+    return f"waited{took} for {reason}: {ending}{observed}"
 
 
 def _request_closed(body: events.RequestClosed) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render import latency, text
 from penstock.agent.ctl.render.events import event_peer, logged_words
 from penstock.proto.names import ENGINE_CORE
 from penstock.proto.v1 import common_pb2 as common
@@ -63,29 +63,38 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
 
 
 def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
-    """Return the table of peers, a row for each engine and peer."""
+    """Return the table of peers, a row for each engine and peer; windows are p50/p99."""
     return Table(
-        ("ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN", "IN-FLIGHT", "OLDEST", "DEFERRED", "LONGEST",
-         "FAILURES", "LAST-FAILURE", "PEER-ENGINE-ID"),
+        ("ENGINE", "PEER", "NOW", "STATUS", "OK", "FAILED", "WAIT-1M", "WAIT-15M", "WAIT-HOUR", "TRANSFER-1M",
+         "IN-FLIGHT", "OLDEST", "DEFERRED", "LONGEST", "FAILURES", "LAST-FAILURE",
+         "WHY", "TRANSFER-15M", "TRANSFER-HOUR", "MEAN", "PEER-ENGINE-ID"),
         [
             (
                 text.engine(item.key),
                 item.peer.address,
+                latency.styled_condition(item),
                 peer_status(item),
                 str(item.transfers_ok),
                 str(failed_attempts(item)),
-                text.span_of_time(item.mean_duration_seconds) if item.transfers_ok else text.NONE,
+                latency.window(item.waits.last_minute),
+                latency.window(item.waits.last_15_minutes),
+                latency.window(item.waits.hour_before),
+                latency.window(item.transfers.last_minute),
                 str(item.in_flight),
                 text.ago_of(item.oldest_in_flight, now),
                 str(item.deferred),
                 text.ago_of(item.oldest_deferred, now),
                 failure_words(item),
                 text.ago_of(item.last_failure, now),
+                item.condition_reason or text.NONE,
+                latency.window(item.transfers.last_15_minutes),
+                latency.window(item.transfers.hour_before),
+                text.span_of_time(item.mean_duration_seconds) if item.transfers_ok else text.NONE,
                 item.peer.engine_id or text.NONE,
             )
             for item in items
         ],
-        wide=1,
+        wide=5,
     )  # fmt: skip
 
 

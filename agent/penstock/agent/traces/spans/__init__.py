@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.traces.spans import attributes, semconv
+from penstock.agent.traces.spans.deferrals import covered_time
 from penstock.agent.traces.spans.entries import RequestKey, request_entries, without_batch
 from penstock.agent.traces.spans.ids import RequestIdentity, TraceContext, external_id
 from penstock.agent.traces.spans.loads import Load, ends_load, request_loads
@@ -30,6 +31,7 @@ __all__ = [
     "Span",
     "TraceContext",
     "attributes",
+    "covered_time",
     "deciding_policies",
     "ends_load",
     "entry_time",
