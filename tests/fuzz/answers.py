@@ -62,7 +62,11 @@ class Answers:
         self._directory = tempfile.TemporaryDirectory(prefix="ps-fuzz-")
         policies = self._policies = PolicyDatabase.open(Path(self._directory.name))
         store, pauses, orders = PolicyStore(policies), Pauses(policies), OrderStore(policies)
-        self._parts: dict[str, Any] = {"store": store, "feed": PolicyFeed(store, pauses, orders)}
+        self._parts: dict[str, Any] = {
+            "store": store,
+            "pauses": pauses,
+            "feed": PolicyFeed(store, pauses, orders),
+        }
         self._converter = SpanConverter()
 
     def close(self) -> None:
