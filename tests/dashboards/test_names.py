@@ -15,7 +15,7 @@ from tests.support.prometheus.server import promtool
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCRAPER = {"job", "instance", "namespace"}
+SCRAPER = {"job", "instance", "namespace", "cluster"}
 LABELS = {
     name: {*metric.all_labels, *SCRAPER, *({"le"} if name.endswith("_bucket") else ())}
     for metric in METRICS
@@ -80,7 +80,7 @@ def test_legends_name_labels_that_are_left(queries: Queries) -> None:
 def test_variables_ask_for_names_of_the_catalogue(dashboard: dict[str, Any]) -> None:
     """The drop-down lists are fed by metrics and labels that exist."""
     asked = [item for item in dashboard["templating"]["list"] if item["type"] == "query"]
-    assert {item["name"] for item in asked} == {"job", "instance", "engine", "peer"}
+    assert {item["name"] for item in asked} == {"cluster", "namespace", "job", "instance", "engine", "peer"}
     for item in asked:
         (metric,) = metrics(item["definition"])
         label = re.search(r",\s*(\w+)\)$", item["definition"])

@@ -69,6 +69,7 @@ def test_a_transfer_from_a_stopped_peer_is_given_up(
         )
         failed = answer.result()
         pinned = kv.event("blocks_pinned", request.name).blocks_pinned
+        kv.wait_value(pinned.blocks, "penstock_held_blocks", holder="pinned", peer=request.peer)
         # Others are served meanwhile, and their blocks are others.
         assert kv.decode(other).completion == other.text
 
@@ -89,6 +90,7 @@ def test_a_transfer_from_a_stopped_peer_is_given_up(
     assert pinned.blocks == failure.blocks
     kv.event("blocks_pinned", request.name, released=True)
     kv.wait_value(0, "penstock_transfers_in_flight", peer=request.peer)
+    kv.wait_value(0, "penstock_held_blocks", holder="pinned", peer=request.peer)
     again = kv.prefilled(prompt=request.prompt)
     assert kv.decode(again).completion == request.text
 

@@ -67,14 +67,15 @@ def test_the_table_of_engines(filled: AdminHarness, agentctl: Agentctl) -> None:
     """One line an engine; more with -o wide."""
     header, line = agentctl("get", "engines").stdout.splitlines()
     assert header.split() == [
-        "ENGINE", "ROLE", "STATUS", "KV-ACTION", "POLICY", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
+        "ENGINE", "ROLE", "STATUS", "POLICY", "KV-ACTION", "EC-ACTION", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
     ]  # fmt: skip
-    assert line.replace("vllm's own", "own").split()[:8] == [
+    assert line.replace("vllm's own", "own").split()[:9] == [
         "0",
         "decode",
         "connected",
-        "fail",
         "own",
+        "fail",
+        "-",
         "yes",
         "3",
         "2",

@@ -23,7 +23,7 @@ from penstock.agent.daemon.state_gauges import StateGauges
 from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, ContractViolations, IngestService, LossDetector, SourceAdmission
 from penstock.agent.metrics import AgentMetrics, Exemplars, Gatherer
-from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, SampleRatios
+from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, PolicySources, SampleRatios
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
@@ -271,6 +271,7 @@ class Daemon:
             observe=observe,
             sample_ratio=SampleRatios(policies.stored.store, policies.feed),
             described=registry.roles.described,
+            policies=PolicySources(policies.stored.store, policies.feed),
         )
         exporter.start()
         self._parts.push_async_callback(

@@ -282,6 +282,26 @@ SEND_LEASE_BLOCKS: Final = Metric(
     MetricKind.GAUGE,
     "Blocks that wait for their reader; the highest of the ranks.",
 )
+HELD_BLOCKS: Final = Metric(
+    "penstock_held_blocks",
+    MetricKind.GAUGE,
+    "KV blocks of requests that do not run: of a load under way (load), of a load that was given up and to whose blocks the "
+    "peer may still write (pinned), or leased to a reader (lease, peer unknown); the highest of the ranks.",
+    ("holder", "peer"),
+    free=_PEER,
+)
+OLDEST_HELD: Final = Metric(
+    "penstock_oldest_held_blocks_start_timestamp_seconds",
+    MetricKind.GAUGE,
+    "Since when the oldest of these blocks are held; absent where that is not known.",
+    ("holder", "peer"),
+    free=_PEER,
+)
+KV_BLOCKS: Final = Metric(
+    "penstock_kv_cache_blocks",
+    MetricKind.GAUGE,
+    "KV blocks that the engine has in all.",
+)
 POLICY_INFO: Final = Metric(
     "penstock_policy_info",
     MetricKind.INFO,
@@ -392,6 +412,11 @@ ENGINE_CONNECTED: Final = Metric(
     MetricKind.GAUGE,
     "1 if the engine is connected to the agent, 0 while it is away; it goes after --retire-after.",
 )
+ENGINE_STOPPED: Final = Metric(
+    "penstock_engine_stopped",
+    MetricKind.GAUGE,
+    "1 if the engine is away and said goodbye: it was stopped on purpose; 0 while it is connected or if it vanished.",
+)
 
 PENDING_ENTRIES: Final = Metric(
     "penstock_pending_entries",
@@ -415,7 +440,7 @@ UNACCOUNTED_ENTRIES: Final = Metric(
 ENGINES_EXPECTED: Final = Metric(
     "penstock_engines_expected",
     MetricKind.GAUGE,
-    "Engines that should be connected: as configured, else all that have been seen.",
+    "Engines that should be connected: as configured, else all that have been seen; less those that were stopped.",
     per_engine=False,
 )
 ENGINES_CONNECTED: Final = Metric(

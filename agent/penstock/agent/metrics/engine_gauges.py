@@ -30,6 +30,8 @@ def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapsho
     start = facts.start_time_unix_nano or source.start_time_unix_nano
     if start:
         sheet.set(c.ENGINE_START, key, start / NANOS)
+    if facts.num_gpu_blocks:
+        sheet.set(c.KV_BLOCKS, key, facts.num_gpu_blocks)
     sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts, engines))
     if facts.compatibility_hash:
         rows = {"": "", **facts.compatibility_factors}

@@ -4,7 +4,7 @@
 |---|---|
 | in flight, deferred | sum |
 | oldest start | minimum |
-| leases | maximum over the ranks: they hold the same requests |
+| leases, held blocks | maximum over the ranks: they hold the same requests |
 | pending, unacknowledged, unaccounted | sum |
 | paused | all of them |
 | peers | union; of a peer that several report, the last rank's word |
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.engine_gauges import add_facts, add_hooks, add_pause, add_policy
-from penstock.agent.metrics.event_updates import peer_of
+from penstock.agent.metrics.event_updates import UNKNOWN, peer_of
 from penstock.agent.metrics.gauge_set import MAX, MIN, add
 from penstock.agent.model import engines_by_server
 from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
+from penstock.proto.v1.snapshot_pb2 import BlockHolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -84,6 +85,21 @@ def _add_flows(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
     if snapshot.HasField("leases"):
         sheet.merge(MAX, c.SEND_LEASES, key, snapshot.leases.count)
         sheet.merge(MAX, c.SEND_LEASE_BLOCKS, key, snapshot.leases.blocks)
+    _add_held(sheet, key, snapshot)
+
+
+def _add_held(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
+    rows = [
+        (label(BlockHolder, row.holder), peer_of(row.peer), row.blocks, row.oldest_start_time_unix_nano)
+        for row in snapshot.held
+    ]
+    if snapshot.HasField("leases"):
+        leases = snapshot.leases
+        rows.append(("lease", UNKNOWN, leases.blocks, leases.oldest_start_time_unix_nano))
+    for holder, peer, blocks, oldest in rows:
+        sheet.merge(MAX, c.HELD_BLOCKS, key, blocks, holder, peer)
+        if blocks and oldest:
+            sheet.merge(MIN, c.OLDEST_HELD, key, oldest / NANOS, holder, peer)
 
 
 def _add_emitter(sheet: GaugeSet, key: EngineKey, live: LiveSource) -> None:

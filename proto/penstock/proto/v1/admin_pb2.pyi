@@ -228,29 +228,33 @@ class GetEffectivePolicyRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ...) -> None: ...
 
 class EffectivePolicy(_message.Message):
-    __slots__ = ("key", "hash", "spec_json", "observed_spec_json", "fields", "schedule")
+    __slots__ = ("key", "hash", "spec_json", "observed_spec_json", "fields", "schedule", "policies")
     class Step(_message.Message):
-        __slots__ = ("hash", "spec_json", "begins")
+        __slots__ = ("hash", "spec_json", "begins", "policies")
         HASH_FIELD_NUMBER: _ClassVar[int]
         SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
         BEGINS_FIELD_NUMBER: _ClassVar[int]
+        POLICIES_FIELD_NUMBER: _ClassVar[int]
         hash: str
         spec_json: str
         begins: _timestamp_pb2.Timestamp
-        def __init__(self, hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., begins: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+        policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+        def __init__(self, hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., begins: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
     KEY_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     OBSERVED_SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     FIELDS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     hash: str
     spec_json: str
     observed_spec_json: str
     fields: _containers.RepeatedCompositeFieldContainer[FieldChange]
     schedule: _containers.RepeatedCompositeFieldContainer[EffectivePolicy.Step]
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., observed_spec_json: _Optional[str] = ..., fields: _Optional[_Iterable[_Union[FieldChange, _Mapping]]] = ..., schedule: _Optional[_Iterable[_Union[EffectivePolicy.Step, _Mapping]]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., observed_spec_json: _Optional[str] = ..., fields: _Optional[_Iterable[_Union[FieldChange, _Mapping]]] = ..., schedule: _Optional[_Iterable[_Union[EffectivePolicy.Step, _Mapping]]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class ListAuditRequest(_message.Message):
     __slots__ = ("name", "limit")
@@ -315,7 +319,7 @@ class Rollout(_message.Message):
     def __init__(self, store_generation: _Optional[int] = ..., engines: _Optional[_Iterable[_Union[EngineRollout, _Mapping]]] = ..., done: bool = ...) -> None: ...
 
 class EngineRollout(_message.Message):
-    __slots__ = ("key", "state", "hash", "error", "field", "took", "wanted_hash", "pause")
+    __slots__ = ("key", "state", "hash", "error", "field", "took", "wanted_hash", "pause", "policies", "wanted_policies")
     KEY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +328,8 @@ class EngineRollout(_message.Message):
     TOOK_FIELD_NUMBER: _ClassVar[int]
     WANTED_HASH_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    WANTED_POLICIES_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     state: str
     hash: str
@@ -332,7 +338,9 @@ class EngineRollout(_message.Message):
     took: _duration_pb2.Duration
     wanted_hash: str
     pause: Pause
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., state: _Optional[str] = ..., hash: _Optional[str] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., took: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    wanted_policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., state: _Optional[str] = ..., hash: _Optional[str] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., took: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class ExportPoliciesRequest(_message.Message):
     __slots__ = ()
@@ -373,7 +381,7 @@ class ListEnginesResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ...) -> None: ...
 
 class Engine(_message.Message):
-    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires", "pause")
+    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires", "pause", "policies", "wanted_policies", "last_loads")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +411,9 @@ class Engine(_message.Message):
     SAID_GOODBYE_FIELD_NUMBER: _ClassVar[int]
     RETIRES_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    WANTED_POLICIES_FIELD_NUMBER: _ClassVar[int]
+    LAST_LOADS_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     connected: bool
     last_seen: _timestamp_pb2.Timestamp
@@ -425,7 +436,26 @@ class Engine(_message.Message):
     said_goodbye: bool
     retires: _timestamp_pb2.Timestamp
     pause: Pause
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    wanted_policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    last_loads: _containers.RepeatedCompositeFieldContainer[LastLoads]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., last_loads: _Optional[_Iterable[_Union[LastLoads, _Mapping]]] = ...) -> None: ...
+
+class LastLoads(_message.Message):
+    __slots__ = ("channel", "succeeded_time_unix_nano", "recomputed_time_unix_nano", "failed_time_unix_nano", "decided_by", "rehearsal")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    REHEARSAL_FIELD_NUMBER: _ClassVar[int]
+    channel: _common_pb2.Channel
+    succeeded_time_unix_nano: int
+    recomputed_time_unix_nano: int
+    failed_time_unix_nano: int
+    decided_by: _common_pb2.DecidedBy
+    rehearsal: bool
+    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., succeeded_time_unix_nano: _Optional[int] = ..., recomputed_time_unix_nano: _Optional[int] = ..., failed_time_unix_nano: _Optional[int] = ..., decided_by: _Optional[_Union[_common_pb2.DecidedBy, str]] = ..., rehearsal: bool = ...) -> None: ...
 
 class EngineCounters(_message.Message):
     __slots__ = ("transfers_ok", "transfers_failed", "bytes", "failures", "recomputed_tokens", "requests_failed")
@@ -656,18 +686,22 @@ class ListEventsResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[LoggedEvent, _Mapping]]] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class LoggedEvent(_message.Message):
-    __slots__ = ("batch", "index", "key", "process", "event")
+    __slots__ = ("batch", "index", "key", "process", "event", "policies", "previous_policies")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_POLICIES_FIELD_NUMBER: _ClassVar[int]
     batch: int
     index: int
     key: _common_pb2.EngineKey
     process: str
     event: _events_pb2.Event
-    def __init__(self, batch: _Optional[int] = ..., index: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., process: _Optional[str] = ..., event: _Optional[_Union[_events_pb2.Event, _Mapping]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    previous_policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    def __init__(self, batch: _Optional[int] = ..., index: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., process: _Optional[str] = ..., event: _Optional[_Union[_events_pb2.Event, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., previous_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class GetTraceRequest(_message.Message):
     __slots__ = ("request_id",)

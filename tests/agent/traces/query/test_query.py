@@ -8,10 +8,12 @@ import pytest
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.errors import NotFoundError
 from penstock.agent.journal.reader import Reader
+from penstock.agent.model import PolicySource
 from penstock.agent.traces.query import search
 from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.query.trace import get_trace
 from penstock.agent.traces.spans import ids, semconv
+from penstock.agent.traces.spans.policy_names import no_policies
 from penstock.proto.v1 import common_pb2
 from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -50,10 +52,77 @@ def trace_of(book, text):
         return get_trace(reader, text)
 
 
-def sentences_of(book, text):
+def sentences_of(book, text, policies=no_policies):
     """Ask for an explanation."""
     with book.journal.reader() as reader:
-        return list(explain_request(reader, text).sentences)
+        return list(explain_request(reader, text, policies).sentences)
+
+
+CALM = PolicySource("calm", 3, "ann@host", 0, ("kvLoadFailure.action",))
+LIMITS = PolicySource("limits", 1, "bob@host", 0, ("kvLoadFailure.recomputeBudget.tokensPerSecond",))
+WAITS = PolicySource("waits", 7, "", 0, ("deferral.onTimeout",))
+
+
+@pytest.mark.parametrize(
+    ("decided_by", "words"),
+    [
+        (common_pb2.DECIDED_BY_POLICY, "decided by policy calm (generation 3, by ann@host)"),
+        (
+            common_pb2.DECIDED_BY_QUARANTINE,
+            "decided by the peer's quarantine under policy calm (generation 3, by ann@host)",
+        ),
+        (
+            common_pb2.DECIDED_BY_BUDGET,
+            "decided by the recompute budget under policy limits (generation 1, by bob@host)",
+        ),
+        (common_pb2.DECIDED_BY_DEADLINE, "decided by the deadline under policy waits (generation 7)"),
+        (
+            common_pb2.DECIDED_BY_VLLM,
+            (
+                "decided by vLLM's own configuration under policy calm (generation 3, by ann@host), "
+                "limits (generation 1, by bob@host), waits (generation 7)"
+            ),
+        ),
+    ],
+)
+async def test_explain_names_the_policy_of_the_field_that_decided(book, decided_by, words):
+    """Of several that were merged; asked for at the time of the decision, in the engine that decided."""
+    decided = outcome(DECODE, decided_by=decided_by)
+    asked = []
+
+    def known(of, hash_, unix_nano):
+        asked.append((of.key, hash_, unix_nano))
+        return (CALM, LIMITS, WAITS)
+
+    await book.append(
+        [(DECODE_WORKER, failed_load()), (DECODE_CORE, decided)], [(DECODE_CORE, closed_decode())]
+    )
+    (sentence,) = sentences_of(book, DECODE, known)
+    assert words in sentence
+    assert asked == [(DECODE_CORE.key, decided.load_outcome.policy_hash, decided.time_unix_nano)]
+
+
+async def test_spans_name_the_policy_of_the_field_that_decided(book):
+    """Every span that has its hash, as of the decision; without a name the hash stays alone."""
+    decided = outcome(DECODE)
+    await book.append(
+        [(DECODE_WORKER, failed_load()), (DECODE_CORE, decided)], [(DECODE_CORE, closed_decode())]
+    )
+
+    def known(_source, _hash, unix_nano):
+        return (CALM, LIMITS) if unix_nano == decided.time_unix_nano else ()
+
+    with book.journal.reader() as reader:
+        named, plain = get_trace(reader, DECODE, known).spans, get_trace(reader, DECODE).spans
+    having = [span for span in named if semconv.POLICY_HASH in span.attributes]
+    assert {span.name for span in having} == {semconv.REQUEST, semconv.KV_LOAD, semconv.RECOMPUTE}
+    for span in having:
+        found = [
+            span.attributes[key]
+            for key in (semconv.POLICY_NAME, semconv.POLICY_GENERATION, semconv.POLICY_AUTHOR)
+        ]
+        assert found == ["calm", "3", "ann@host"]
+    assert not any(semconv.POLICY_NAME in span.attributes for span in plain)
 
 
 @pytest.mark.parametrize(

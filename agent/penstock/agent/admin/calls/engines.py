@@ -15,6 +15,7 @@ from penstock.agent.admin.support import (
     describe_present,
     engine_counters,
     last_failures,
+    last_loads,
     messages,
     peer_summaries,
     policy_states,
@@ -65,6 +66,7 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
             engine.facts.data_parallel_size = max(reported, servers.get(view.key.server, 0))
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
+            engine.last_loads.extend(last_loads(rows[view.key]))
         response.engines.append(engine)
     return response
 
@@ -128,6 +130,9 @@ def _engine(
         engine.retires.FromNanoseconds(int(retires * 1e9))
     if view.policy is not None and subscriber is not None and subscriber.connected:
         _set_present(engine, "" if engine.paused else subscriber.hash_in_force)
+    names = agent.policies.now
+    engine.policies.extend(messages.source_messages(names(view.key, engine.policy.hash)))
+    engine.wanted_policies.extend(messages.source_messages(names(view.key, engine.wanted_hash)))
     refusal = _refusal(subscriber)
     if refusal:
         engine.policy.last_error = refusal

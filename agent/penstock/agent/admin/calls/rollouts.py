@@ -76,7 +76,7 @@ async def _follow(
         pausing=pausing,
     )
     async for progress in steps:
-        message = rollout_message(agent.store.generation, progress)
+        message = rollout_message(agent.store.generation, progress, agent.policies.now)
         for item, engine in zip(progress.engines, message.engines, strict=True):
             order = agent.pauses.of(item.key) if pausing else None
             if order is not None:

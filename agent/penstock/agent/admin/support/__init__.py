@@ -7,6 +7,7 @@ from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
 from penstock.agent.admin.support.context import AgentContext
 from penstock.agent.admin.support.deferrals import deferred_requests
 from penstock.agent.admin.support.engine_counters import ENGINE_METRICS, engine_counters
+from penstock.agent.admin.support.last_loads import last_loads
 from penstock.agent.admin.support.messages import (
     MAX_UINT32,
     clamp_unsigned,
@@ -84,6 +85,7 @@ __all__ = [
     "key_message",
     "known_engines",
     "last_failures",
+    "last_loads",
     "messages",
     "new_order_id",
     "pause_message",

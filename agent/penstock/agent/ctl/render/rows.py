@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.ctl.render import latency, text
-from penstock.agent.ctl.render.events import event_peer, event_words
+from penstock.agent.ctl.render.events import event_peer, logged_words
 from penstock.proto.names import ENGINE_CORE
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -37,15 +37,16 @@ class Table(NamedTuple):
 def engines(items: Iterable[admin.Engine], now: float) -> Table:
     """Return the table of engines."""
     return Table(
-        ("ENGINE", "ROLE", "STATUS", "KV-ACTION", "POLICY", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
+        ("ENGINE", "ROLE", "STATUS", "POLICY", "KV-ACTION", "EC-ACTION", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
          "MODEL", "VLLM", "KV-CONNECTOR", "LABELS"),
         [
             (
                 text.engine(item.key),
                 role_words(item),
                 status_words(item, now),
-                action_words(item),
                 _policy(item),
+                action_words(item),
+                _ec_action(item),
                 _yes(item.in_sync),
                 str(sum(entry.count for entry in item.deferred)),
                 str(sum(entry.count for entry in item.in_flight)),
@@ -108,7 +109,7 @@ def logged_events(items: Iterable[admin.LoggedEvent], now: float, *, wide: bool 
                 item.event.WhichOneof("body") or "unknown",
                 item.event.request_id or text.NONE,
                 event_peer(item.event),
-                event_words(item.event, _WHOLE) if wide else event_words(item.event),
+                logged_words(item, _WHOLE) if wide else logged_words(item),
                 item.process,
                 f"{item.batch}/{item.index}",
             )
@@ -165,10 +166,16 @@ def action_words(item: admin.Engine) -> str:
     return item.policy.kv_action or text.NONE
 
 
+def _ec_action(item: admin.Engine) -> str:
+    if item.paused and item.wanted_ec_action:
+        return text.paused(item.wanted_ec_action)
+    return item.policy.ec_action or text.NONE
+
+
 def _policy(item: admin.Engine) -> str:
     if item.paused and item.wanted_hash:
-        return text.paused(text.short_hash(item.wanted_hash))
-    return text.short_hash(item.policy.hash) if item.HasField("policy") else text.NONE
+        return text.paused(text.short_policies(item.wanted_policies, item.wanted_hash))
+    return text.short_policies(item.policies, item.policy.hash) if item.HasField("policy") else text.NONE
 
 
 def status_words(item: admin.Engine, now: float) -> str:

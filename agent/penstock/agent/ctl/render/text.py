@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.model import policy_names, short_policy_names
 from penstock.proto.names import label
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from google.protobuf.timestamp_pb2 import Timestamp
     from penstock.proto.v1.admin_pb2 import Pause
-    from penstock.proto.v1.common_pb2 import EngineKey
+    from penstock.proto.v1.common_pb2 import EngineKey, PolicySource
 
 NONE = "-"
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
-_HASH_SHOWN = 12
+_OWN = "vllm's own"
 # By the numbers of the wire, as this module loads no protobuf.
 _QUARANTINE_STATES = {1: "ok", 2: "quarantined", 3: "probing"}
 # Styles are marked by lone surrogates, which UTF-8 texts of the wire cannot contain, and become terminal codes when
@@ -61,9 +64,14 @@ def span_of_time(seconds: float) -> str:
     return age(seconds)
 
 
-def short_hash(text: str) -> str:
-    """Return the start of a policy's hash; ``vllm's own`` for none."""
-    return text[:_HASH_SHOWN] if text else "vllm's own"
+def policies(sources: Sequence[PolicySource], hash_: str) -> str:
+    """Return the policies behind a hash: ``decode (generation 3, by alice@host)``; ``vllm's own`` for none."""
+    return policy_names(sources, hash_) or _OWN
+
+
+def short_policies(sources: Sequence[PolicySource], hash_: str) -> str:
+    """Return what :func:`policies` does, for a column: ``decode/3``."""
+    return short_policy_names(sources, hash_) or _OWN
 
 
 def paused(what: str) -> str:

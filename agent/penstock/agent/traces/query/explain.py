@@ -13,7 +13,7 @@ from penstock.agent.traces.query.words import duration as _duration
 from penstock.agent.traces.query.words import peer as _peer
 from penstock.agent.traces.query.words import size as _size
 from penstock.agent.traces.query.words import words as _words
-from penstock.agent.traces.spans import attributes, ends_load, request_loads
+from penstock.agent.traces.spans import attributes, ends_load, no_policies, request_loads
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader
     from penstock.agent.traces.query.leases import UsualLease
     from penstock.agent.traces.query.search import RequestTrace
-    from penstock.agent.traces.spans import EventEntry, Load, RequestFacts
+    from penstock.agent.traces.spans import EventEntry, Load, PolicyLookup, RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
 _MOST_ITEMS = 4
@@ -33,8 +33,10 @@ _UNNAMED_ROLES = frozenset(("", "unspecified", "unknown", "both"))
 _LONG_WAIT = NANOS
 
 
-def explain_request(reader: Reader, request_id: str) -> admin_pb2.Explanation:
-    """Explain what happened to a request and to its counterpart on the other engine.
+def explain_request(
+    reader: Reader, request_id: str, policies: PolicyLookup = no_policies
+) -> admin_pb2.Explanation:
+    """Explain what happened to a request and to its counterpart on the other engine; *policies* names those that decided.
 
     Raises:
         NotFoundError: no request has this id, or several unrelated ones.
@@ -47,7 +49,7 @@ def explain_request(reader: Reader, request_id: str) -> admin_pb2.Explanation:
         sentences=[
             sentence
             for request in requests
-            for sentence in request_sentences(request, unusual_lease(reader, request))
+            for sentence in request_sentences(request, unusual_lease(reader, request), policies)
         ],
         unreadable_batches=reader.unreadable,
     )
@@ -62,17 +64,20 @@ def explain_request(reader: Reader, request_id: str) -> admin_pb2.Explanation:
     return explanation
 
 
-def request_sentences(request: RequestTrace, usual: UsualLease | None = None) -> Iterator[str]:
+def request_sentences(
+    request: RequestTrace, usual: UsualLease | None = None, policies: PolicyLookup = no_policies
+) -> Iterator[str]:
     """Yield the sentences about one request, at least one.
 
     Args:
         request: what the journal says about it.
         usual: the leases of its engine, if the request held one for unusually long.
+        policies: names those that decided.
 
     """
     facts = request.facts
     troubled = False
-    for clause in _troubles(facts, usual):
+    for clause in _troubles(facts, usual, policies):
         troubled = True
         yield f"{_subject(request)} {clause}."
     if not troubled:
@@ -87,8 +92,8 @@ def _subject(request: RequestTrace) -> str:
     return f"Request {request.key.request_id} on {role}engine {source.key}"
 
 
-def _troubles(facts: RequestFacts, usual: UsualLease | None) -> Iterator[str]:
-    yield from _failures(facts)
+def _troubles(facts: RequestFacts, usual: UsualLease | None, policies: PolicyLookup) -> Iterator[str]:
+    yield from _failures(facts, policies)
     # A load that was given up meanwhile says itself who held it up.
     told = {entry.event.transfer_failure.caused_by_peer.address for entry in facts.failures} - {""}
     for delay in (entry.event.transfer_delayed for entry in facts.delays):
@@ -108,17 +113,17 @@ def _troubles(facts: RequestFacts, usual: UsualLease | None) -> Iterator[str]:
         yield f"{waited_words(facts)}{_loads(facts)}{_end(facts, split=False)}"
 
 
-def _failures(facts: RequestFacts) -> Iterator[str]:
+def _failures(facts: RequestFacts, policies: PolicyLookup) -> Iterator[str]:
     failed = [load for load in request_loads(facts) if load.failed]
     for load in failed:
-        yield _failed_load(facts, load)
+        yield _failed_load(facts, load, policies)
     told = {(load.channel, load.attempt) for load in failed if not load.sending}
     for entry in facts.outcomes:
         outcome = entry.event.load_outcome
         if (outcome.channel, max(outcome.attempt, 1)) not in told:
             yield (
                 f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
-                f"{_drill([entry])} ({_why(outcome)}): {describe_action(outcome)}{_end(facts)}"
+                f"{_drill([entry])} ({_why(outcome)}): {_action(facts, outcome, policies)}{_end(facts)}"
             )
     for failure in (entry.event.transfer_failure for entry in facts.failures):
         if not ends_load(failure):
@@ -146,12 +151,17 @@ def _pinned(facts: RequestFacts) -> Iterator[str]:
         yield f"left {pin.blocks} blocks pinned because {_peer(pin.peer)} may still write to them; {then}"
 
 
-def _failed_load(facts: RequestFacts, load: Load) -> str:
+def _action(facts: RequestFacts, outcome: LoadOutcome, policies: PolicyLookup) -> str:
+    entry = next(entry for entry in facts.outcomes if entry.event.load_outcome == outcome)
+    return describe_action(outcome, policies(entry.source, outcome.policy_hash, entry.event.time_unix_nano))
+
+
+def _failed_load(facts: RequestFacts, load: Load, policies: PolicyLookup) -> str:
     failure = load.failure
     cause = "a rank reported an error" if failure is None else _cause(failure)
     again = f" (attempt {load.attempt})" if load.attempt > 1 else ""
     rehearsal = _drill(load.failures)
-    done = _no_action(facts) if load.outcome is None else describe_action(load.outcome)
+    done = _no_action(facts) if load.outcome is None else _action(facts, load.outcome, policies)
     return (
         f"could not {_move(load)} {_peer(load.peer)}{again}{rehearsal}"
         f" ({cause}): {done}; it was under way for {_under_way(facts, load)}{_end(facts)}"

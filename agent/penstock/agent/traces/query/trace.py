@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.search import find_request_traces
-from penstock.agent.traces.spans import RequestFacts, request_spans, semconv, standalone_spans
+from penstock.agent.traces.spans import (
+    RequestFacts,
+    no_policies,
+    request_spans,
+    semconv,
+    standalone_spans,
+    with_policy_names,
+)
 from penstock.agent.traces.spans.sdk_spans import service_name
 from penstock.proto.v1 import admin_pb2, common_pb2
 
@@ -16,15 +23,21 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader
     from penstock.agent.model import Source
     from penstock.agent.traces.query.search import RequestTrace
-    from penstock.agent.traces.spans import AttributeValue, RequestIdentity, Span
+    from penstock.agent.traces.spans import AttributeValue, PolicyLookup, RequestIdentity, Span
 
 
 def get_trace(
-    reader: Reader, request_id: str, described: Callable[[Source], Source] = lambda source: source
+    reader: Reader,
+    request_id: str,
+    policies: PolicyLookup = no_policies,
+    *,
+    described: Callable[[Source], Source] = lambda source: source,
 ) -> admin_pb2.Trace:
     """Return the spans of a request and of its counterpart on the other engine, as far as this pod knows them.
 
-    Handshakes have traces of their own; those that the request waited for are among the spans. *described* returns a source with the role of its engine.
+    *policies* names those that decided. *described* returns a source with the role of its engine.
+
+    Handshakes have traces of their own; those that the request waited for are among the spans.
 
     Raises:
         NotFoundError: no request has this id, or several unrelated ones.
@@ -40,7 +53,9 @@ def get_trace(
     spans += sorted(handshakes.values(), key=lambda span: span.start_unix_nano)
     return admin_pb2.Trace(
         trace_id=requests[0].trace_id,
-        spans=[_span(span, service_name(described(span.source))) for span in spans],
+        spans=[
+            _span(span, service_name(described(span.source))) for span in with_policy_names(spans, policies)
+        ],
         unreadable_batches=reader.unreadable,
     )
 

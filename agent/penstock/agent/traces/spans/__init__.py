@@ -8,6 +8,12 @@ from penstock.agent.traces.spans.entries import RequestKey, request_entries, wit
 from penstock.agent.traces.spans.ids import RequestIdentity, TraceContext, external_id
 from penstock.agent.traces.spans.loads import Load, ends_load, request_loads
 from penstock.agent.traces.spans.model import AttributeValue, Entry, EventEntry, Span
+from penstock.agent.traces.spans.policy_names import (
+    PolicyLookup,
+    deciding_policies,
+    no_policies,
+    with_policy_names,
+)
 from penstock.agent.traces.spans.request_history import RequestFacts, entry_time
 from penstock.agent.traces.spans.request_spans import request_spans
 from penstock.agent.traces.spans.standalone_spans import STANDALONE_KINDS, standalone_spans
@@ -18,6 +24,7 @@ __all__ = [
     "Entry",
     "EventEntry",
     "Load",
+    "PolicyLookup",
     "RequestFacts",
     "RequestIdentity",
     "RequestKey",
@@ -25,13 +32,16 @@ __all__ = [
     "TraceContext",
     "attributes",
     "covered_time",
+    "deciding_policies",
     "ends_load",
     "entry_time",
     "external_id",
+    "no_policies",
     "request_entries",
     "request_loads",
     "request_spans",
     "semconv",
     "standalone_spans",
+    "with_policy_names",
     "without_batch",
 ]
