@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -170,3 +171,39 @@ def test_an_editor_that_does_not_work(
     monkeypatch.setenv("KUBE_EDITOR", program)
     result = agentctl("edit", "policy", "p")
     assert (result.exit_code, words in result.stderr) == (1, True)
+
+
+def test_an_interrupt_is_the_editors(agentctl: Agentctl, editor: Editor) -> None:
+    """Ctrl-C in an editor goes to both processes, and ends neither; afterwards it ends agentctl again."""
+    before = signal.getsignal(signal.SIGINT)
+    editor(
+        "import os, signal\n"
+        "inherited = signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "os.kill(os.getppid(), signal.SIGINT)\n"
+        "path.write_text(text.replace('recompute', 'fail') if inherited else '')"
+    )
+    result = agentctl("edit", "policy", "p")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert agentctl("get", "policy", "p", "-o", "jsonpath={.spec.kvLoadFailure.action}").stdout == "fail\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_editor_that_is_given_up_after_a_mistake(agentctl: Agentctl, editor: Editor) -> None:
+    """What was typed before is kept in a file."""
+    editor("path.write_text(text.replace('recompute', 'recmpute')) if times == 1 else sys.exit(1)")
+    result = agentctl("edit", "policy", "p")
+    assert (result.exit_code, "ended with 1" in result.stderr) == (1, True)
+    assert "recmpute" in Path(result.stderr.split(" is in ")[-1].strip()).read_text()
+
+
+def test_a_root_filesystem_that_is_read_only(
+    agentctl: Agentctl, editor: Editor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nowhere for the file: one sentence says what to set."""
+    seen = editor("")
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    result = agentctl("edit", "policy", "p")
+    assert (result.exit_code, list(seen.iterdir())) == (1, [])
+    assert result.stderr == (
+        "agentctl: no temporary file can be made: No such file or directory; set TMPDIR to a directory\n"
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,8 @@ from penstock.agent.parsing.yaml_documents import DocumentError, read_documents
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.agent.ctl.client import Client
 
 _REASON = "penstock.dev/reason"
@@ -67,8 +71,8 @@ def policy(client: Client, name: str, reason: str, everywhere: bool, dry_run: bo
 
     # A policy that a file owns, or a caller who may only read, is refused before anything is typed.
     send(json.loads(present.manifest_json), dry=True)
-    with tempfile.TemporaryDirectory(prefix="agentctl-edit-") as directory:
-        edited = _edited(Path(directory) / f"{name}.yaml", manifest, lambda made: send(made, dry=True))
+    with _private_directory() as directory:
+        edited = _edited(directory / f"{name}.yaml", manifest, lambda made: send(made, dry=True))
         if edited is None:
             return
         try:
@@ -84,6 +88,24 @@ def selects_all(manifest: dict[str, Any]) -> bool:
     return not any(selector.values())
 
 
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    """Create a directory for this user alone, and remove it at the end.
+
+    Raises:
+        FailedError: no directory for temporary files can be written.
+
+    """
+    try:
+        directory = tempfile.TemporaryDirectory(prefix="agentctl-edit-")
+    except OSError as error:
+        raise FailedError(
+            f"no temporary file can be made: {error.strerror}; set TMPDIR to a directory"
+        ) from None
+    with directory as path:
+        yield Path(path)
+
+
 def _edited(path: Path, manifest: dict[str, Any], check: Any) -> dict[str, Any] | None:
     """Return what the editor saved and *check* accepts; None if nothing was changed.
 
@@ -94,7 +116,11 @@ def _edited(path: Path, manifest: dict[str, Any], check: Any) -> dict[str, Any] 
     original = text = dump_yaml(manifest)
     complaint = ""
     while True:
-        body = _in_editor(path, _HEAD + _comment(complaint) + text + "\n")
+        try:
+            body = _in_editor(path, _HEAD + _comment(complaint) + text + "\n")
+        except FailedError as error:
+            # What was typed before the mistake was found.
+            raise FailedError(error.message + (_kept(text) if complaint else "")) from error
         if not body.strip():
             say("Edit cancelled, saved file was empty.", err=True)
             return None
@@ -123,10 +149,12 @@ def _in_editor(path: Path, text: str) -> str:
     editor = next(filter(None, map(os.environ.get, _EDITORS)), "vi")
     try:
         command = [*shlex.split(editor), str(path)]
-        code = subprocess.run(command, check=False).returncode
+        with _interrupts_for_the_editor():
+            code = subprocess.run(command, check=False).returncode
     except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise FailedError(
-            f"editor {editor!r} cannot be started: {error}; set {' or '.join(_EDITORS)}"
+            f"editor {editor!r} cannot be started: {reason}; set {' or '.join(_EDITORS)}"
         ) from None
     if code:
         raise FailedError(f"editor {editor!r} ended with {code}; nothing was changed")
@@ -135,6 +163,20 @@ def _in_editor(path: Path, text: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise FailedError(f"what the editor saved cannot be read: {error}; nothing was changed") from None
     return "\n".join(line for line in saved.splitlines() if not line.startswith("#"))
+
+
+@contextmanager
+def _interrupts_for_the_editor() -> Iterator[None]:
+    """Leave SIGINT and SIGQUIT of the terminal to the editor: in vi Ctrl-C ends a mode, no process.
+
+    The handler is a function: an editor would inherit ``SIG_IGN``.
+    """
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _parsed(text: str, name: str) -> dict[str, Any]:
