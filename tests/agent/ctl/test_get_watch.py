@@ -130,6 +130,8 @@ def test_a_watch_ends_after_so_many_rows(harness: AdminHarness, agentctl: Agentc
     harness.source("1")
     result = agentctl("get", "engines", "-w", "--count", "2")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
+    one = agentctl("get", "engines", "-w", "--count", "1", "-o", "name")
+    assert (one.exit_code, one.stdout) == (0, "engine/0\n")
     assert agentctl("get", "engine", "9", "-w").exit_code == 1
 
 

@@ -18,7 +18,7 @@ from penstock.agent.ctl.main import cli
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 from penstock.proto.version import __version__
 
-from tests.support.agent.batches import PEER, transfer_failure
+from tests.support.agent.batches import PEER, deferral_end, transfer_failure
 from tests.support.agent.stories import closed, outcome
 from tests.support.policy.policies import action, document
 
@@ -119,6 +119,16 @@ def test_others_by_their_names(
     assert f"{arguments[0]} {arguments[1]!r} not found" in result.stderr or found
 
 
+def test_an_id_in_full_is_no_prefix(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """req-1 is not req-10; the beginning of ids that names none in full names them all."""
+    now = time.time_ns()
+    core = harness.source("0")
+    harness.append(core, *(transfer_failure(name, time_ns=now) for name in ("req-1", "req-10", "cmpl-7")))
+    assert agentctl("get", "request", "req-1", "-o", "name").stdout == "request/req-1\n"
+    found = agentctl("get", "request", "req", "req-10", "-o", "name").stdout
+    assert set(found.split()) == {"request/req-1", "request/req-10"}
+
+
 def test_formats_before_and_behind(filled: AdminHarness, agentctl: Agentctl) -> None:
     """The same; the nearer one counts, and one that a command has not is refused."""
     behind = json.loads(agentctl("get", "policy", "-o", "json").stdout)
@@ -203,7 +213,12 @@ def test_events_stand_in_the_order_of_time(filled: AdminHarness, agentctl: Agent
 
 def test_a_peer_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
     """As each engine sees it, with quarantine and its last failures."""
-    filled.append(filled.source("1", server="prefill"), transfer_failure("req-2", time_ns=time.time_ns()))
+    now = time.time_ns()
+    filled.append(
+        filled.source("1", server="prefill"),
+        transfer_failure("req-2", time_ns=now),
+        deferral_end("req-3", start_ns=now - 10**9, time_ns=now),
+    )
     agentctl("quarantine", "add", PEER, "0", "--reason", "INC-7", "--timeout", "1s")
     lines = agentctl("describe", "pe", PEER).stdout.splitlines()
     assert lines[0] == f"Peer: {PEER}"
@@ -211,6 +226,8 @@ def test_a_peer_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
     for part in (
         "Engine 0:",
         "Engine prefill/1:",
+        "Now: failing: 1 failure in the last minute",
+        "Waits (p50/p99): ",
         "handshake/refused 1",
         "INC-7",
         "request req-2: kv handshake",

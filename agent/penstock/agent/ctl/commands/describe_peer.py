@@ -10,7 +10,7 @@ from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import with_client
-from penstock.agent.ctl.render import rows, say
+from penstock.agent.ctl.render import latency, rows, say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.events import logged_words
 from penstock.agent.ctl.render.json_values import as_json_values
@@ -88,10 +88,14 @@ def description(
 def _as_seen(item: admin.PeerSummary, now: float) -> Iterator[str]:
     retired = " (retired)" if item.retired else ""
     yield f"Status: {rows.peer_status(item)}{retired}"
+    why = f": {item.condition_reason}" if item.condition_reason else ""
+    yield f"Now: {latency.styled_condition(item)}{why}"
     if item.peer.engine_id:
         yield f"Engine id: {item.peer.engine_id}"
     mean = f", {words.span_of_time(item.mean_duration_seconds)} on average" if item.transfers_ok else ""
     yield f"Transfers: {item.transfers_ok} ok{mean}, {rows.failed_attempts(item)} failed"
+    yield from _windows("Waits", item.waits)
+    yield from _windows("Transfer times", item.transfers)
     if item.failures:
         last = f", last {words.ago_of(item.last_failure, now)}" if item.HasField("last_failure") else ""
         yield f"Failures: {rows.failure_words(item)}{last}"
@@ -99,6 +103,15 @@ def _as_seen(item: admin.PeerSummary, now: float) -> Iterator[str]:
         yield f"In flight: {item.in_flight}, oldest since {words.ago_of(item.oldest_in_flight, now)}"
     if item.deferred:
         yield f"Deferred: {item.deferred}, oldest since {words.ago_of(item.oldest_deferred, now)}"
+
+
+def _windows(what: str, item: admin.PeerWindows) -> Iterator[str]:
+    """Yield the quantiles of the windows, p50/p99; nothing if no window has any."""
+    if any(each.count for each in (item.last_minute, item.last_15_minutes, item.hour_before)):
+        yield (
+            f"{what} (p50/p99): {latency.window(item.last_minute)} in the last minute, "
+            f"{latency.window(item.last_15_minutes)} in the last 15, {latency.window(item.hour_before)} in the hour before"
+        )
 
 
 def _quarantine(order: admin.Quarantine, now: float) -> str:

@@ -65,7 +65,7 @@ def requests(
     selector: str,
     style: ListStyle,
 ) -> None:
-    """List requests of the log, newest first, or those whose ids begin as named.
+    """List requests of the log, newest first, or those that are named, in full or by how their ids begin.
 
     'agentctl explain REQUEST' explains one.
     """
@@ -111,7 +111,14 @@ def _listing(
 ) -> Listing:
     notes = []
     if wanted:
-        found = [item for item in response.requests if item.request_id.startswith(wanted)]
+        ids = {item.request_id for item in response.requests}
+        # An id in full is no prefix: req-1 is not req-10.
+        whole, begun = ids.intersection(wanted), tuple(name for name in wanted if name not in ids)
+        found = [
+            item
+            for item in response.requests
+            if item.request_id in whole or (begun and item.request_id.startswith(begun))
+        ]
         del response.requests[:]
         response.requests.extend(found)
     elif response.truncated:

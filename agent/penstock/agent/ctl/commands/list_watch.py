@@ -62,8 +62,8 @@ class RowPrinter:
         self._headers = style.headers
 
     def show(self, listing: Listing, indices: Iterable[int]) -> bool:
-        """Print the rows at *indices*; return whether ``--count`` is reached."""
-        chosen = list(indices)
+        """Print the rows at *indices*, no more than ``--count`` leaves; return whether it is reached."""
+        chosen = list(indices)[: self._left]
         output = self._style.output
         if not chosen:
             return False
