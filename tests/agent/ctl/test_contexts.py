@@ -105,6 +105,15 @@ def test_a_file_is_what_was_written(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_link_stays_one(path: Path) -> None:
+    """What it names is replaced."""
+    path.parent.mkdir()
+    target = path.with_name("dotfiles.yaml")
+    path.symlink_to(target.name)
+    write_contexts(path, Contexts("a", {"a": _A}))
+    assert (path.is_symlink(), read_contexts(target).current) == (True, "a")
+
+
 def test_paths_begin_at_the_file() -> None:
     """Those that are relative, as kubectl has it; the name of a server is no path."""
     item = {"tls-ca": "ca.crt", "tls-key": "/k", "tls-server-name": "s"}

@@ -143,7 +143,7 @@ def _mapping(item: Any, known: tuple[str, ...] | None, *place: str) -> dict[str,
 
 
 def write_contexts(path: Path | None, contexts: Contexts) -> None:
-    """Replace the file; its mode is 0600, that of a new directory 0700.
+    """Replace the file, or the one that a link names; its mode is 0600, that of a new directory 0700.
 
     Raises:
         UsageError: it cannot be written.
@@ -156,6 +156,7 @@ def write_contexts(path: Path | None, contexts: Contexts) -> None:
     document: dict[str, Any] = {_CURRENT: contexts.current} if contexts.current else {}
     document[_CONTEXTS] = {name: item.document() for name, item in sorted(contexts.endpoints.items())}
     try:
+        path = Path(os.path.realpath(path))
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
