@@ -12,13 +12,15 @@ What differs from run to run is replaced in both, the longest first:
 | versions of Python | ``Python 3.11.2`` |
 | the width of columns | runs of spaces count as two |
 
-A line ``...`` stands for any number of lines.
+A line ``...`` stands for any number of lines. A sentence that is longer than a terminal is wide goes on in the next line,
+behind four spaces.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ _REPLACED = (
     (re.compile(r" {2,}"), "  "),
 )
 _ALIKE = 0.5
+_WIDTH = 100
+_HANGING = " " * 4
+_TABLE = re.compile(r"\S {2,}\S|[├└│]")
 
 
 def normal(line: str) -> str:
@@ -46,12 +51,32 @@ def normal(line: str) -> str:
     return line
 
 
+def wrapped(line: str) -> list[str]:
+    """Return a sentence in lines that a reader need not scroll; the row of a table as it is."""
+    if len(line) <= _WIDTH or _TABLE.search(line):
+        return [line]
+    return textwrap.wrap(
+        line, _WIDTH, subsequent_indent=_HANGING, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _unwrapped(lines: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for line in lines:
+        if line.startswith(_HANGING) and found:
+            found[-1] += f" {line.strip()}"
+        else:
+            found.append(line)
+    return found
+
+
 def same(shown: Sequence[str], printed: Sequence[str]) -> bool:
     """Tell whether a document shows what was printed."""
     pattern = "".join(
-        r"(?:.*\n)*?" if line.strip() == ELISION else re.escape(normal(line)) + "\n" for line in shown
+        r"(?:.*\n)*?" if line.strip() == ELISION else re.escape(normal(line)) + "\n"
+        for line in _unwrapped(shown)
     )
-    return re.fullmatch(pattern, "".join(normal(line) + "\n" for line in printed)) is not None
+    return re.fullmatch(pattern, "".join(normal(line) + "\n" for line in _unwrapped(printed))) is not None
 
 
 def renewed(shown: Sequence[str], printed: Sequence[str]) -> list[str]:

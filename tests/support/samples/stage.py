@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from penstock.agent.ctl.main import cli
 from penstock.instrumentation.telemetry import exporter
 
 from tests.support.agent.agent import running_agent
+from tests.support.samples.comparison import wrapped
 from tests.support.samples.stand_in_engine import StandInEngine
 from tests.support.samples.stories import BAD, REQUEST, STORIES
 
@@ -61,13 +61,17 @@ class Stage:
         words = shlex.split(command, comments=True)
         if words[0] == "agentctl" and not set("|<>;&$") & set("".join(words)):
             arguments = [_PLACEHOLDERS.get(word, word) for word in words[1:]]
-            with mock.patch.dict(os.environ, self._environment()):
+            with (
+                mock.patch.dict(os.environ, self._environment()),
+                mock.patch("socket.gethostname", return_value=AUTHOR.partition("@")[2]),
+            ):
                 output = CliRunner().invoke(cli, arguments, catch_exceptions=False).output
         else:
             output = self._shell(command)
         if not _READ_ONLY & set(words[:2]):
             self.settle()
-        return _in_order([self._as_shown(line.rstrip()) for line in output.rstrip().splitlines()])
+        lines = [self._as_shown(line.rstrip()) for line in output.rstrip().splitlines()]
+        return [part for line in _in_order(lines) for part in wrapped(line)]
 
     def _shell(self, command: str) -> str:
         """Run *command* in a shell; its output. Libraries print warnings of their own beside it."""
@@ -110,7 +114,7 @@ class Stage:
     def _as_shown(self, line: str) -> str:
         for place, real in self._places().items():
             line = line.replace(real, place)
-        return line.replace(f"@{socket.gethostname()}", f"@{AUTHOR.partition('@')[2]}")
+        return line
 
 
 def _in_order(lines: list[str]) -> list[str]:
