@@ -5,7 +5,7 @@ What differs from run to run is replaced in both, the longest first:
 | what | examples |
 |---|---|
 | moments | ``2026-11-20T12:00:00.000000000Z``, ``12:00:01`` |
-| durations and ages | ``12s``, ``1.2ms``, ``1.500s``, ``28m`` |
+| durations and ages | ``12s``, ``1.2ms``, ``5.9 s``, ``28m`` |
 | sizes on this machine | ``1.2 GiB``, ``512 MiB`` |
 | ids and hashes of eight hexadecimal digits or more | ``05b6026687b6`` |
 | process ids | ``pid 4711`` |
@@ -34,7 +34,7 @@ _REPLACED = (
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b"), "ID"),
     (re.compile(r"\bpid \d+"), "pid N"),
     (re.compile(r"\bPython \d+\.\d+\.\d+"), "Python VERSION"),
-    (re.compile(r"\b\d+(\.\d+)?(ns|µs|us|ms|s|m|h|d)\b"), "DURATION"),
+    (re.compile(r"\b\d+(\.\d+)? ?(ns|µs|us|ms|s|m|h|d)\b"), "DURATION"),
     (re.compile(r" {2,}"), "  "),
 )
 _ALIKE = 0.5

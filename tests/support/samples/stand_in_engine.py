@@ -44,6 +44,7 @@ class StandInEngine:
         self._name, self._environment = engine, environment
         self._model = str(facts.get("model", "tiny"))
         self._filled = 0
+        self._made = time.time_ns()
 
     def start(self) -> StandInEngine:
         """Report as an engine that has started, and wait until the agent has its first snapshot and it its policy."""
@@ -68,6 +69,10 @@ class StandInEngine:
         """Say goodbye."""
         self.runtime.stop(5.0)
 
+    def moment(self, ago: float) -> int:
+        """Return the wall clock *ago* seconds before this engine was made, in nanoseconds."""
+        return self._made - int(ago * _SECOND)
+
     def emit(
         self, kind: str, request_id: str = "", *, ago: float = 0.0, worker: bool = False, **fields: Any
     ) -> None:
@@ -77,7 +82,7 @@ class StandInEngine:
             fields,
             component=constants.COMPONENT_WORKER if worker else constants.COMPONENT_SCHEDULER,
             request_id=request_id,
-            time_ns=moment(ago),
+            time_ns=self.moment(ago),
         )
 
     def defer(self, request_id: str, *, ago: float, reason: int, channel: int, peer: str) -> None:
@@ -86,7 +91,7 @@ class StandInEngine:
             "deferral_start", request_id, ago=ago, reason=reason, channel=channel, peer={"address": peer}
         )
         waiting = {"reason": reason, "peer": {"address": peer}, "count": 1}
-        self.facts["deferred"] = [{**waiting, "oldest_start_time_unix_nano": moment(ago)}]
+        self.facts["deferred"] = [{**waiting, "oldest_start_time_unix_nano": self.moment(ago)}]
 
     def _fill(self, snapshot: Snapshot) -> None:
         self._filled += 1
@@ -98,23 +103,18 @@ class StandInEngine:
         snapshot.engine.role = constants.ROLES.get(role, 0)  # type: ignore[assignment]
         snapshot.engine.faults_allowed = runtime.settings.allow_faults
         for name in _HOOKS:
-            snapshot.hooks.add(name=name, component=constants.COMPONENT_SCHEDULER, installed=True)  # type: ignore[arg-type]
+            snapshot.hooks.add(name=name, component=constants.COMPONENT_SCHEDULER, installed=True)
         policy = runtime.policy.current
         rule = policy.kv_load_failure
         snapshot.policy.kv_action = rule.action.value if rule is not None and rule.action else "fail"
         for order in runtime.policy.orders.quarantines:
             until = time.time_ns() + (order.ttl_ns or 0)
             snapshot.peers.add(
-                peer={"address": order.peer},  # type: ignore[arg-type]
+                peer={"address": order.peer},
                 quarantine=QUARANTINE_STATE_OPEN if order.quarantined else QUARANTINE_STATE_CLOSED,
                 quarantine_until_unix_nano=until if order.quarantined else 0,
                 last_active_unix_nano=time.time_ns(),
             )
-
-
-def moment(ago: float) -> int:
-    """Return the wall clock *ago* seconds before, in nanoseconds."""
-    return time.time_ns() - int(ago * _SECOND)
 
 
 def main() -> None:

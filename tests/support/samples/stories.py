@@ -32,8 +32,6 @@ from penstock.instrumentation.core.constants import (
     TRANSFER_RESULT_OK,
 )
 
-from tests.support.samples.stand_in_engine import moment
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -59,7 +57,7 @@ def _transfers(
     """Emit good transfers of 4 MiB in 12 ms, one a second."""
     for number in range(count):
         engine.runtime.emit_transfer(
-            moment(90.0 - number), 12 * _MILLISECOND, 4 << 20, 32, 40_000, channel, DIRECTION_RECEIVE,
+            engine.moment(90.0 - number), 12 * _MILLISECOND, 4 << 20, 32, 40_000, channel, DIRECTION_RECEIVE,
             TRANSFER_RESULT_OK, COMPONENT_WORKER, 0, connector, peer, "engine-of-" + peer, f"cmpl-{number:04d}-0",
         )  # fmt: skip
 
@@ -74,9 +72,9 @@ def _closed(
         "kv_role": 2,
         "remote_request_id": f"prefill-{request_id}",
         "peer": {"address": peer},
-        "arrival_time_unix_nano": moment(arrival),
-        "scheduled_time_unix_nano": moment(arrival - 0.01),
-        "first_token_time_unix_nano": moment(ago + 0.3),
+        "arrival_time_unix_nano": engine.moment(arrival),
+        "scheduled_time_unix_nano": engine.moment(arrival - 0.01),
+        "first_token_time_unix_nano": engine.moment(ago + 0.3),
         "prompt_tokens": 4096,
         "output_tokens": 128,
         "finish_reason": "stop",
@@ -98,9 +96,9 @@ def _handshake(
         result=TRANSFER_RESULT_ERROR,
         error_type=error,
         error_text=text,
-        queued_time_unix_nano=moment(ago + 5.0),
-        start_time_unix_nano=moment(ago + 5.0),
-        end_time_unix_nano=moment(ago),
+        queued_time_unix_nano=engine.moment(ago + 5.0),
+        start_time_unix_nano=engine.moment(ago + 5.0),
+        end_time_unix_nano=engine.moment(ago),
         waiting_request_ids=waiting,
         waiters_total=len(waiting),
     )
@@ -112,7 +110,11 @@ def _failed_load(
     """Emit a handshake that failed for a request which waited for it, and what was done about it."""
     outcome = more.pop("outcome", OUTCOME_RECOMPUTED)
     by_policy = more.pop("policy_hash", "")
-    wait = {"reason": DEFERRAL_REASON_REMOTE_KV, "channel": CHANNEL_KV, "peer": {"address": BAD}}
+    wait: dict[str, Any] = {
+        "reason": DEFERRAL_REASON_REMOTE_KV,
+        "channel": CHANNEL_KV,
+        "peer": {"address": BAD},
+    }
     engine.emit("deferral_start", request_id, ago=ago + 5.0, **wait)
     _handshake(engine, number, ago=ago, error=error, text=text, waiting=[request_id])
     engine.emit(
@@ -127,13 +129,13 @@ def _failed_load(
         error_type=error,
         error_text=text,
         peer={"address": BAD},
-        start_time_unix_nano=moment(ago + 5.0),
+        start_time_unix_nano=engine.moment(ago + 5.0),
         handshake_id=number,
         attempt=1,
         **more,
     )
     failed = outcome == OUTCOME_FAILED
-    whose = "the policy" if by_policy else "vLLM's own setting"
+    rule = "kvLoadFailure.action" if by_policy else "vLLM's own kv_load_failure_policy"
     engine.emit(
         "load_outcome",
         request_id,
@@ -148,11 +150,14 @@ def _failed_load(
         peer={"address": BAD},
         attempt=1,
         tokens_recomputed=4096,
-        reason=f"{'fail' if failed else 'recompute'} is {whose}",
+        reason=f"{rule}: {'fail' if failed else 'recompute'}",
     )
-    ending = {"ending": DEFERRAL_ENDING_READY, "start_time_unix_nano": moment(ago + 5.0)}
+    ending: dict[str, Any] = {
+        "ending": DEFERRAL_ENDING_READY,
+        "start_time_unix_nano": engine.moment(ago + 5.0),
+    }
     engine.emit("deferral_end", request_id, ago=ago, **wait, **ending)
-    reason = {"finish_reason": "error", "output_tokens": 0} if failed else {}
+    reason: dict[str, Any] = {"finish_reason": "error", "output_tokens": 0} if failed else {}
     _closed(engine, request_id, ago=ago - 0.8, waited=5.0, peer=BAD, **reason)
 
 
@@ -168,7 +173,7 @@ def flap(engine: StandInEngine, _: Run) -> None:
             17 + number,
             ago=40.0 - 10 * number,
             error=ERROR_TYPE_TIMEOUT,
-            text="no answer within 5 s",
+            text="the peer did not answer before the receive timeout",
         )
         engine.emit(
             "transfer_delayed",
@@ -195,7 +200,7 @@ def upgrade(engine: StandInEngine, _: Run) -> None:
             17 + number,
             ago=40.0 - 10 * number,
             error=ERROR_TYPE_INCOMPATIBLE,
-            text="compatibility hash mismatch",
+            text="NIXL compatibility hash mismatch",
             incompatibility=difference,
         )
 
@@ -213,7 +218,7 @@ def fail_everywhere(engine: StandInEngine, run: Run) -> None:
             17 + number,
             ago=40.0 - 10 * number,
             error=ERROR_TYPE_TIMEOUT,
-            text="no answer within 5 s",
+            text="the peer did not answer before the receive timeout",
             outcome=OUTCOME_FAILED,
             policy_hash=engine.runtime.policy.current.hash,
         )
@@ -226,9 +231,13 @@ def encoder(engine: StandInEngine, _: Run) -> None:
     for number in range(6):
         result = PROBE_RESULT_HIT if number < 3 else PROBE_RESULT_ERROR
         engine.runtime.emit_probe(
-            moment(60.0 - number), 2 * _MILLISECOND, result, connector, ENCODER, f"cmpl-7c0{number}-0"
+            engine.moment(60.0 - number), 2 * _MILLISECOND, result, connector, ENCODER, f"cmpl-7c0{number}-0"
         )
-    wait = {"reason": DEFERRAL_REASON_ENCODER_CACHE, "channel": CHANNEL_EC, "peer": {"address": ENCODER}}
+    wait: dict[str, Any] = {
+        "reason": DEFERRAL_REASON_ENCODER_CACHE,
+        "channel": CHANNEL_EC,
+        "peer": {"address": ENCODER},
+    }
     engine.emit("deferral_start", REQUEST, ago=22.0, **wait)
     engine.emit(
         "transfer_failure",
@@ -241,7 +250,7 @@ def encoder(engine: StandInEngine, _: Run) -> None:
         error_type=ERROR_TYPE_REMOTE_RESET,
         error_text="the producer closed the connection",
         peer={"address": ENCODER},
-        start_time_unix_nano=moment(22.0),
+        start_time_unix_nano=engine.moment(22.0),
         item="image-1",
         attempt=1,
     )
@@ -260,7 +269,7 @@ def encoder(engine: StandInEngine, _: Run) -> None:
         items_recomputed=1,
         reason="the item is encoded here",
     )
-    ending = {"ending": DEFERRAL_ENDING_READY, "start_time_unix_nano": moment(22.0)}
+    ending: dict[str, Any] = {"ending": DEFERRAL_ENDING_READY, "start_time_unix_nano": engine.moment(22.0)}
     engine.emit("deferral_end", REQUEST, ago=20.0, **wait, **ending)
     _closed(engine, REQUEST, ago=19.0, waited=2.0, peer=ENCODER)
     engine.defer(
@@ -279,7 +288,7 @@ def experts(engine: StandInEngine, _: Run) -> None:
                 "experts_received_locally": 2,
                 "experts_received_remotely": 4,
                 "bytes": 96 << 20,
-                "start_time_unix_nano": moment(ago + 0.5),
+                "start_time_unix_nano": engine.moment(ago + 0.5),
                 "duration_nano": 20 * _MILLISECOND,
                 "from_ranks": [{"rank": 3, "bytes": 96 << 20}],
             }
@@ -293,7 +302,7 @@ def experts(engine: StandInEngine, _: Run) -> None:
             result=TRANSFER_RESULT_OK,
             communicator="torch_nccl",
             model="tiny",
-            start_time_unix_nano=moment(ago + 0.5),
+            start_time_unix_nano=engine.moment(ago + 0.5),
             duration_nano=500 * _MILLISECOND,
             pause_nano=480 * _MILLISECOND,
             layers=layers,
@@ -303,7 +312,7 @@ def experts(engine: StandInEngine, _: Run) -> None:
         )
         for source in (1, 3):
             engine.runtime.emit_transfer(
-                moment(ago), (8 if source == 1 else 160) * _MILLISECOND, 384 << 20, 16, 40_000, CHANNEL_EPLB,
+                engine.moment(ago), (8 if source == 1 else 160) * _MILLISECOND, 384 << 20, 16, 40_000, CHANNEL_EPLB,
                 DIRECTION_RECEIVE, TRANSFER_RESULT_OK, COMPONENT_WORKER, 0, "torch_nccl", f"rank:{source}", "", "",
             )  # fmt: skip
 
