@@ -114,10 +114,10 @@ async def flood(agent: AgentProcess, sources: int, seconds: float, mix: str) -> 
         senders = [Sender(number, Result(sources)) for number in range(sources)]
         for sender in senders:
             await sender.connect(channel)
-        size, cpu, begun = size_of(agent), own(agent, "cpu_seconds_total"), time.monotonic()
+        size, cpu, begun = size_of(agent), own(agent, "process_cpu_seconds_total"), time.monotonic()
         counts = await asyncio.gather(*(each.flood(begun + seconds, mix) for each in senders))
         took = time.monotonic() - begun
-        return Intake(sum(counts), took, own(agent, "cpu_seconds_total") - cpu, size_of(agent) - size)
+        return Intake(sum(counts), took, own(agent, "process_cpu_seconds_total") - cpu, size_of(agent) - size)
 
 
 class Sender:
@@ -217,8 +217,8 @@ def size_of(agent: AgentProcess) -> int:
 
 
 def own(agent: AgentProcess, name: str) -> float:
-    """Return one of the agent's own metrics."""
-    value = agent.metric(f"penstock_agent_{name}")
+    """Return a metric without labels of the agent itself."""
+    value = agent.metric(name)
     assert value is not None, name
     return value
 
@@ -241,21 +241,21 @@ async def load(agent: AgentProcess, result: Result, rate: float, seconds: float)
             await sender.connect(channel)
         await asyncio.gather(*(each.trickle(rate / len(senders), time.monotonic() + 2) for each in senders))
         result.acks.clear()
-        size, cpu, begun = size_of(agent), own(agent, "cpu_seconds_total"), time.monotonic()
+        size, cpu, begun = size_of(agent), own(agent, "process_cpu_seconds_total"), time.monotonic()
         counts = await asyncio.gather(
             *(each.trickle(rate / len(senders), begun + seconds) for each in senders)
         )
         took = time.monotonic() - begun
         result.rate = sum(counts) / took
-        result.cpu = 100 * (own(agent, "cpu_seconds_total") - cpu) / took
-        result.memory = own(agent, "resident_memory_bytes") / _MIB
+        result.cpu = 100 * (own(agent, "process_cpu_seconds_total") - cpu) / took
+        result.memory = own(agent, "process_resident_memory_bytes") / _MIB
         result.bytes_per_entry = (size_of(agent) - size) / sum(counts)
         result.scrape = await asyncio.to_thread(scrape, agent)
         full_batches("engine")
         begun = time.monotonic()
         counts = await asyncio.gather(*(each.flood(begun + seconds / 4, "engine") for each in senders))
         result.throughput = sum(counts) / (time.monotonic() - begun)
-        result.peak = own(agent, "resident_memory_bytes") / _MIB
+        result.peak = own(agent, "process_resident_memory_bytes") / _MIB
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

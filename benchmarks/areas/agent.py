@@ -269,7 +269,8 @@ def _alone(run: Run) -> list[Row]:
                 group, server, Spread.of([theirs for _, theirs in idle]),
             ),
             against(
-                "memory with no engine connected", "MiB", [own(agent, "resident_memory_bytes") / _MIB],
+                "memory with no engine connected", "MiB",
+                [own(agent, "process_resident_memory_bytes") / _MIB],
                 server, [peer.used().memory / _MIB], group=group,
             ),
         ]  # fmt: skip

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Its imports take a second of a core that may be busy.
 _START_SECONDS = 60.0
 _CTL_SECONDS = 90.0
+_SCRAPE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Agent:
             OSError: the agent does not answer.
 
         """
-        return Metrics.parse(fetch(f"http://{self.http}/metrics").text)
+        return Metrics.parse(fetch(f"http://{self.http}/metrics", timeout=_SCRAPE_SECONDS).text)
 
     def ctl(self, *arguments: str) -> CommandResult:
         """Run ``agentctl`` on its admin socket."""

@@ -77,7 +77,7 @@ def fetch(url: str, *, timeout: float = 10.0, headers: Mapping[str, str] | None 
     return _send("GET", url, None, headers or {}, timeout)
 
 
-def post(url: str, *, timeout: float = 60.0) -> Answer:
+def post(url: str, *, timeout: float = 120.0) -> Answer:
     """POST an empty body to *url*.
 
     Raises:
@@ -94,7 +94,7 @@ def complete(
     max_tokens: int = 16,
     kv_transfer_params: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float = 60.0,
+    timeout: float = 120.0,
 ) -> Answer:
     """POST a greedy completion to the server at *url*; return its answer of any status.
 
@@ -115,7 +115,7 @@ def chat(
     max_tokens: int = 16,
     ec_transfer_params: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float = 60.0,
+    timeout: float = 120.0,
 ) -> Answer:
     """POST a greedy chat request of texts and pictures, in their order, to the server at *url*.
 
@@ -143,7 +143,7 @@ def chat_body(parts: Sequence[str | Picture], max_tokens: int) -> dict[str, Any]
 
 
 def post_json(
-    url: str, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None, timeout: float = 60.0
+    url: str, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None, timeout: float = 120.0
 ) -> Answer:
     """POST *body* to *url*.
 
@@ -162,7 +162,7 @@ def _part(part: str | Picture) -> dict[str, Any]:
 
 
 def prefill(
-    url: str, prompt: str, *, headers: Mapping[str, str] | None = None, timeout: float = 60.0
+    url: str, prompt: str, *, headers: Mapping[str, str] | None = None, timeout: float = 120.0
 ) -> Answer:
     """Compute the prompt on a prefill server, which keeps the blocks for a reader."""
     return complete(
@@ -178,7 +178,7 @@ def prefill_decode(
     max_tokens: int = 16,
     redirect: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float = 60.0,
+    timeout: float = 120.0,
 ) -> tuple[Answer, Answer]:
     """Send one request through both servers; return the answers of prefill and decode.
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _POLL_SECONDS = 0.1
+# The ports that this process has chosen: a server may not listen there yet, or never.
+_given: set[int] = set()
 
 
 class ChildError(RuntimeError):
@@ -23,14 +25,17 @@ class ChildError(RuntimeError):
 
 
 def free_port() -> int:
-    """Return a free TCP port of the loopback interface.
+    """Return a free TCP port of the loopback interface, another one each time.
 
     It is below the kernel's ephemeral range, so that no connection takes it before it is used.
     """
     while True:
         port = 20_000 + secrets.randbelow(12_000)
+        if port in _given:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
 
 

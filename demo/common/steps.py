@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from demo.common.agent import Agent
     from demo.common.otlp_receiver import Receiver, Span
 
-# Longer than the 30 s for which prefill keeps blocks for a reader: their span ends only then.
-_SEEN_SECONDS = 60.0
+# Longer than the 30 s for which prefill keeps blocks for a reader, whose span ends only then, on a busy machine too.
+_SEEN_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 PROMPT = "A penstock is the gate and gauge at the head of a channel: it measures the flow. "
 

@@ -20,13 +20,14 @@ from demo.ec.servers import forget_all
 if TYPE_CHECKING:
     from demo.common.agent import CommandResult
     from demo.common.client import Answer
-    from demo.common.metrics import Sample
+    from demo.common.metrics import Metrics, Sample
     from demo.common.otlp_receiver import Span
     from demo.ec.stack import EcStack
 
 POLICY = "language-default"
 # More than the answers to some probes, less than one encoder output.
 _BYTES_BEFORE_HOLD = 1000
+_GAUGES = ("penstock_deferred_requests", "penstock_transfers_in_flight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,29 +125,32 @@ def deferred_request(stack: EcStack) -> DeferredRequest:
     """
     question, other = Question.new(1), Question.new(0)
     encode(stack, question)
-    labels = {"reason": "encoder_cache", "server": "language"}
     with ThreadPoolExecutor(1) as sender:
         stack.link.hold(_BYTES_BEFORE_HOLD)
         try:
             sent = sender.submit(_timed, stack, question)
             until(lambda: stack.link.held, "No transfer has started")
             answered = chat(stack.language.url, other.parts)
-            until(
-                lambda: stack.agent.metrics().value("penstock_deferred_requests", **labels) == 1,
-                "penstock_deferred_requests does not show the deferred request",
+            metrics = until(
+                lambda: _waiting(stack.agent.metrics()),
+                f"{' and '.join(_GAUGES)} do not show the deferred request",
             )
-            metrics = stack.agent.metrics()
         finally:
             stack.link.release()
         answer, seconds = sent.result()
     if (answer.status, answered.status) != (HTTPStatus.OK, HTTPStatus.OK):
         raise StepError(f"The answers were HTTP {answer.status} and {answered.status} instead of 200.")
-    gauges = ("penstock_deferred_requests", "penstock_transfers_in_flight")
     return DeferredRequest(
         _record(stack, answer, seconds, {"ec.probe", "penstock.deferral", "ec.load"}),
         answered,
-        tuple(sample for name in gauges for sample in metrics.select(name, server="language")),
+        tuple(sample for name in _GAUGES for sample in metrics.select(name, server="language")),
     )
+
+
+def _waiting(metrics: Metrics) -> Metrics | None:
+    """Return *metrics* if they show one request that waits and its transfer."""
+    shown = all(metrics.value(name, server="language") == 1 for name in _GAUGES)
+    return metrics if shown else None
 
 
 def failed_request(stack: EcStack) -> tuple[Question, RecordedRequest]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from penstock.agent.metrics.catalogue import METRICS
+from prometheus_client import ProcessCollector
 
 from tests.support.prometheus.promql import groupings, metrics, selectors
 from tests.support.prometheus.server import promtool
@@ -14,11 +15,13 @@ from tests.support.prometheus.server import promtool
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCRAPER = {"job", "instance", "namespace"}
+SCRAPER = {"job", "instance", "namespace", "cluster"}
 LABELS = {
     name: {*metric.all_labels, *SCRAPER, *({"le"} if name.endswith("_bucket") else ())}
     for metric in METRICS
     for name in metric.samples
+} | {
+    sample.name: SCRAPER for family in ProcessCollector(registry=None).collect() for sample in family.samples
 }
 ALL_LABELS = set().union(*LABELS.values())
 Queries = list[tuple[str, str, str]]
@@ -77,7 +80,7 @@ def test_legends_name_labels_that_are_left(queries: Queries) -> None:
 def test_variables_ask_for_names_of_the_catalogue(dashboard: dict[str, Any]) -> None:
     """The drop-down lists are fed by metrics and labels that exist."""
     asked = [item for item in dashboard["templating"]["list"] if item["type"] == "query"]
-    assert {item["name"] for item in asked} == {"job", "instance", "engine", "peer"}
+    assert {item["name"] for item in asked} == {"cluster", "namespace", "job", "instance", "engine", "peer"}
     for item in asked:
         (metric,) = metrics(item["definition"])
         label = re.search(r",\s*(\w+)\)$", item["definition"])

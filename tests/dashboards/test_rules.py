@@ -1,4 +1,4 @@
-"""Rules and alerts: promtool's word, and that every alert is tested and leads somewhere."""
+"""Rules and alerts: promtool's word, and that every alert is tested, quiet when nothing is wrong, and leads somewhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ import click
 import yaml
 from penstock.agent.ctl.main import cli
 
+from tests.support.prometheus.promql import metrics
 from tests.support.prometheus.server import promtool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TEMPLATE = re.compile(r"\{\{.*?\}\}")
+RUNBOOK = "https://penstock.dev/docs/guides/runbook.md#"
+# Of these users lose requests, or get wrong answers, now; everything else can wait until the morning.
+PAGES = {
+    "PenstockRequestsFailing",
+    "PenstockFailuresAfterPolicyChange",
+    "PenstockTransferStuck",
+    "PenstockLateReads",
+    "PenstockEngineDark",
+}
 
 
 def test_promtool_accepts_the_rules(prometheus_directory: Path) -> None:
@@ -48,12 +58,54 @@ def test_every_alert_is_tested_firing_and_quiet(
 
 
 def test_alerts_carry_what_people_need(alerts: list[dict[str, Any]]) -> None:
-    """A summary, a description, a severity and the next command."""
+    """A summary, a description, a time that it must last, a severity by its consequence, the next command, a runbook."""
     for rule in alerts:
-        assert set(rule["annotations"]) == {"summary", "description", "run"}, rule["alert"]
-        assert rule["labels"]["severity"] in {"critical", "warning"}, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "description", "run", "runbook_url"}, rule["alert"]
+        assert rule["labels"]["severity"] == ("critical" if rule["alert"] in PAGES else "warning")
+        assert re.fullmatch(r"[1-9]\d*[mh]", rule["for"]), rule["alert"]
         assert rule["alert"].startswith("Penstock")
         assert not rule["annotations"]["summary"].endswith(".")
+
+
+def test_the_runbook_has_a_section_for_each_alert_and_no_other(
+    prometheus_directory: Path, alerts: list[dict[str, Any]]
+) -> None:
+    """The anchor of a URL is that of a heading, and each section says the same four things."""
+    text = (prometheus_directory.parents[1] / "docs" / "guides" / "runbook.md").read_text()
+    sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
+    assert set(sections) == {rule["alert"] for rule in alerts}
+    for rule in alerts:
+        assert rule["annotations"]["runbook_url"] == RUNBOOK + rule["alert"].lower()
+        named = re.findall(r"^- \*\*(.+?)\.\*\*", sections[rule["alert"]], re.MULTILINE)
+        assert named == ["Means", "Run first", "Change", "Ignore"], rule["alert"]
+        command = TEMPLATE.sub("", rule["annotations"]["run"]).split()[:3]
+        assert " ".join(command) in " ".join(sections[rule["alert"]].split()), rule["alert"]
+
+
+def test_the_runbook_tells_the_severity_of_each_alert(
+    prometheus_directory: Path, alerts: list[dict[str, Any]]
+) -> None:
+    """The alerts that page stand in a part of their own."""
+    text = (prometheus_directory.parents[1] / "docs" / "guides" / "runbook.md").read_text()
+    page, _, rest = text.partition("\n## Warnings")
+    assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == PAGES
+    assert set(re.findall(r"^### (\w+)$", rest, re.MULTILINE)) == {rule["alert"] for rule in alerts} - PAGES
+
+
+def test_fleets_in_which_nothing_is_wrong_have_what_alerts_look_at(
+    prometheus_directory: Path, alerts: list[dict[str, Any]], recordings: list[dict[str, Any]]
+) -> None:
+    """No alert is quiet there only because its metric is not: an idle fleet, a restarted one, an engine that was stopped."""
+    used = set().union(*(metrics(rule["expr"]) for rule in (*alerts, *recordings)))
+    wanted = used - {rule["record"] for rule in recordings}
+    tests = yaml.safe_load((prometheus_directory / "tests" / "quiet.yml").read_text())["tests"]
+    assert [test["name"].partition(",")[0] for test in tests] == ["idle", "restarted", "stopped"]
+    for test in tests:
+        given = {series["series"].partition("{")[0] for series in test["input_series"]}
+        assert wanted - given == set(), test["name"]
+        (check,) = test["promql_expr_test"]
+        assert check["expr"].startswith('count_over_time(ALERTS{alertstate="firing"}[')
+        assert check["exp_samples"] == []
 
 
 def test_the_commands_of_alerts_exist(alerts: list[dict[str, Any]]) -> None:

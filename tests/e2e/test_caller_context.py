@@ -1,4 +1,4 @@
-"""The caller's trace context, which vLLM by itself drops."""
+"""The caller's trace context, which vLLM by itself drops, and the share of traces that is kept."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from demo.common.client import prefill_decode
 from demo.common.steps import PROMPT, until
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.engine.stacks import CALLER_SPAN
+from tests.support.kv.peers import garbled, impostor
 
 if TYPE_CHECKING:
     from demo.common.otlp_receiver import Span
     from demo.stack import Stack
+    from tests.support.kv.bench import Bench
 
 pytestmark = [
     pytest.mark.engine,
@@ -66,3 +68,22 @@ def test_the_clients_request_id_is_an_attribute(stack: Stack) -> None:
     found = named_spans()
     assert sorted(span.service for span in found) == ["vllm-decode", "vllm-prefill"]
     assert len({span.trace_id for span in found}) == 1
+
+
+def test_the_share_of_traces_changes_live(kv: Bench) -> None:
+    """With a ratio of 0 decode's good requests are not exported any more; those that were recomputed still are."""
+    kv.enforce(telemetry={"traceSampleRatio": 0}, kvLoadFailure={"action": "recompute"})
+    with impostor(kv.stack.prefill, garbled) as other:
+        good, bad = kv.prefilled(), kv.misled(port=other.port)
+        assert kv.decode(good).completion == good.text
+        kv.closed(good)
+        assert kv.decode(bad).completion == bad.text
+
+    def exported() -> str:
+        assert kv.stack.receiver is not None
+        spans = [span for span in kv.stack.receiver.spans() if span.service == "vllm-decode"]
+        return " ".join(str(span.attributes.get("penstock.request_id")) for span in spans)
+
+    # Spans are exported in the order in which their requests ended.
+    until(lambda: bad.name in exported(), "The recomputed request is not exported")
+    assert good.name not in exported()

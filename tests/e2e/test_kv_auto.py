@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -55,6 +56,10 @@ def test_short_ones_recompute_and_long_ones_fail_in_one_step(kv: Bench) -> None:
     assert recomputed.completion == short.text
     assert failed.status == 503
     assert _says_retry(failed.body["error"]["message"], "handshake", long.peer), failed.text
+    named = re.search(rf"\(policy {kv.policy}, generation (\d+)\)\. ", failed.body["error"]["message"])
+    assert named is not None, failed.text
+    explained = kv.ctl("explain", long.name)
+    assert f"decided by policy {kv.policy} (generation {named[1]}, by tests)" in explained
     assert (streamed.status, streamed.text, streamed.error) == (200, short_stream.text, {})
     assert broken.error["code"] == 503
     assert _says_retry(str(broken.error["message"]), "handshake", long.peer), broken
@@ -72,6 +77,9 @@ def test_short_ones_recompute_and_long_ones_fail_in_one_step(kv: Bench) -> None:
     attributes = kv.span(long, "penstock.request").attributes
     assert attributes["penstock.outcome"] == "failed"
     assert f"at most {limit}" in attributes["penstock.reason"]
+    assert attributes["penstock.policy.name"] == kv.policy
+    assert str(attributes["penstock.policy.generation"]) == named[1]
+    assert attributes["penstock.policy.author"] == "tests"
 
 
 def test_an_exhausted_budget_decides(kv: Bench, bad: Impostor) -> None:

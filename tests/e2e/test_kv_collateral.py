@@ -9,9 +9,9 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 from penstock.proto.v1 import events_pb2 as e
 
-from demo.common.processes import free_port
 from demo.common.steps import until
 from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.kv.peers import garbled, impostor
 
 if TYPE_CHECKING:
     from tests.support.kv.bench import Bench, Prefilled
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.parametrize("stack", [CPU_DEFAULTS], indirect=True, ids=["cpu"]),
 ]
 
-
+_REACHED_SECONDS = 60.0
 GUARDED = {
     "kvLoadFailure": {"action": "recompute"},
     "deferral": {"maxStartWait": "6s"},
@@ -40,12 +40,14 @@ def test_a_valid_request_shares_a_failing_handshake(kv: Bench, spare: Spare) -> 
     _unmet(spare)
     kv.enforce(kvLoadFailure={"action": "recompute"})
     valid = kv.prefilled(server=spare.server())
-    wrong = valid.redirected(remote_port=free_port())
 
-    with ThreadPoolExecutor(2) as senders:
+    with ThreadPoolExecutor(2) as senders, impostor(kv.stack.prefill, garbled, silent=True) as other:
+        wrong = valid.redirected(remote_port=other.port)
         first = senders.submit(kv.decode, wrong)
-        until(lambda: kv.events("deferral_start", wrong.name), "The first request does not wait")
+        assert other.reached.wait(_REACHED_SECONDS)
         second = senders.submit(kv.decode, valid)
+        until(lambda: kv.events("deferral_start", valid.name), "The second request does not wait")
+        other.answers.set()
         assert (first.result().completion, second.result().completion) == (wrong.text, valid.text)
 
     culprit, victim = kv.failure(wrong), kv.failure(valid)
@@ -64,11 +66,11 @@ def test_a_healthy_new_peer_waits_behind_a_dead_one(kv: Bench, spare: Spare) -> 
     _unmet(spare)
     kv.enforce(kvLoadFailure={"action": "recompute"})
     healthy = kv.prefilled(server=spare.server())
-    dead = kv.misled()
 
-    with ThreadPoolExecutor(2) as senders:
+    with ThreadPoolExecutor(2) as senders, impostor(kv.stack.prefill, garbled, silent=True) as other:
+        dead = kv.misled(port=other.port)
         first = senders.submit(kv.decode, dead)
-        until(lambda: kv.events("deferral_start", dead.name), "The first request does not wait")
+        assert other.reached.wait(_REACHED_SECONDS)
         second = senders.submit(kv.decode, healthy)
         assert (first.result().completion, second.result().completion) == (dead.text, healthy.text)
 
@@ -104,13 +106,22 @@ def test_dead_peers_in_front_of_a_healthy_one(kv: Bench, spare: Spare) -> None:
     _unmet(spare)
     kv.enforce(**GUARDED)
     healthy = [kv.prefilled(server=spare.server()) for _ in range(3)]
-    dead = [kv.misled() for _ in range(3)]
-    gone = {each.peer for each in dead}
 
-    with ThreadPoolExecutor(len(dead) + len(healthy)) as senders:
+    with (
+        ThreadPoolExecutor(len(healthy) + 3) as senders,
+        impostor(kv.stack.prefill, garbled, silent=True) as other,
+    ):
+        dead = [kv.misled(port=other.port), kv.misled(), kv.misled()]
+        gone = {each.peer for each in dead}
         first = senders.submit(kv.decode, dead[0])
-        until(lambda: kv.events("deferral_start", dead[0].name), "The first request does not wait")
-        answers = [senders.submit(kv.decode, each) for each in (*dead[1:], *healthy)]
+        assert other.reached.wait(_REACHED_SECONDS)
+        answers = [senders.submit(kv.decode, each) for each in dead[1:]]
+        # Handshakes are made in the order of the loads.
+        until(
+            lambda: all(kv.events("deferral_start", each.name) for each in dead[1:]),
+            "The other requests to dead peers do not wait",
+        )
+        answers += [senders.submit(kv.decode, each) for each in healthy]
         assert first.result().completion == dead[0].text
         for request, answer in zip((*dead[1:], *healthy), answers, strict=True):
             assert answer.result().completion == request.text

@@ -98,6 +98,32 @@ def test_without_a_policy_it_is_vllms_own_answer(kv: Bench) -> None:
     assert kv.span(request, "penstock.request").status == "error"
 
 
+def test_fail_by_policy_is_an_error_that_can_be_retried(kv: Bench) -> None:
+    """Set by agentctl, where vLLM's own setting is the same: the client's error names mode, peer and policy."""
+    kv.ctl(
+        *("set-policy", kv.policy, "--selector", kv.selector, "--kv-load-failure", "fail"),
+        *("--reason", "tests", "--wait"),
+    )
+    with impostor(kv.stack.prefill, garbled) as other:
+        request = kv.misled(port=other.port)
+        answer = kv.decode(request)
+
+    assert answer.status == 503
+    message = answer.body["error"]["message"]
+    expected = (
+        "KV load failure",
+        "mode handshake",
+        request.peer,
+        "kvLoadFailure.action: fail",
+        "can be retried",
+    )
+    assert all(part in message for part in expected), message
+    outcome = kv.outcome(request)
+    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_POLICY)
+    assert (outcome.mode, outcome.error_type) == (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_DECODE)
+    assert kv.span(request, "penstock.request").status == "error"
+
+
 def test_a_following_request_that_shares_the_prefix_is_right(kv: Bench) -> None:
     """What the failed load left behind in the prefix cache is not poison."""
     kv.enforce(kvLoadFailure={"action": "recompute"})

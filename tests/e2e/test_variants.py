@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from demo.common.steps import until
 from demo.steps import bad_request, good_request, set_policy
 from tests.support.engine.pairs import ASYNC_FORK_TP2, UNI
 from tests.support.engine.stacks import forget_policy, named
@@ -32,7 +33,8 @@ def test_the_variant_is_what_it_says(stack: Stack) -> None:
     assert facts["scheduler_class"].endswith("AsyncScheduler")
     ranks = int(facts["tensor_parallel_size"])
     # The engine's own process, and one for each rank that is not in it.
-    assert _processes(stack) == (1 if ranks == 1 else 1 + ranks)
+    expected = 1 if ranks == 1 else 1 + ranks
+    until(lambda: _processes(stack) == expected, f"The engine has not {expected} processes")
 
 
 def test_a_transfer_is_counted_for_each_rank(stack: Stack) -> None:

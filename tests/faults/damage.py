@@ -150,9 +150,11 @@ def _use(listen: str, address: str) -> Life:
             for method, question in _questions(answer):
                 _ask(stub, method, question)
             with FakeEngine(listen) as engine:
-                engine.publish(transfer_failure("new"), transfers=["new"])
-            named = stub.ListEvents(admin.ListEventsRequest(request_id="new"), timeout=_PATIENCE).events
-            assert [logged.event.request_id for logged in named] == ["new"]
+                # An earlier life may have taken in one of its own before it ended.
+                new = f"new-{engine.epoch}"
+                engine.publish(transfer_failure(new), transfers=[new])
+            named = stub.ListEvents(admin.ListEventsRequest(request_id=new), timeout=_PATIENCE).events
+            assert [logged.event.request_id for logged in named] == [new]
             stub.ApplyPolicy(
                 admin.ApplyPolicyRequest(manifest_json=_MANIFEST % 99, author="test", all=True),
                 timeout=_PATIENCE,

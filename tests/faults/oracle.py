@@ -80,8 +80,10 @@ class Oracle:
     def look(self) -> None:
         """Read what the log has beyond the last look. Each source's numbers have no gap and no double."""
         with Reader(self._path) as reader:
+            rows = list(self._rows(reader))
+            # After them: a source is there before its first batch.
             agents = {source.epoch for source in reader.sources() if source.process == AGENT_PROCESS}
-            for epoch, seq, body in self._rows(reader):
+            for epoch, seq, body in rows:
                 assert seq == self._next[epoch], (
                     f"batch {seq} of {epoch} came where {self._next[epoch]} belongs"
                 )

@@ -48,7 +48,7 @@ def others_go_on(stand):
 
 def memory(stand):
     """Return what the agent holds, in MiB."""
-    return stand.agent.metric("penstock_agent_resident_memory_bytes") / MIB
+    return stand.agent.metric("process_resident_memory_bytes") / MIB
 
 
 def refused(stand):
@@ -91,7 +91,7 @@ def test_a_message_that_swells(stand):
 @pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\n\r\n", PREFACE[:10]])
 def test_connections_that_say_nothing_useful(stand, data):
     """Half-open or of another protocol: each is closed within seconds."""
-    descriptors = stand.agent.metric("penstock_agent_open_fds")
+    descriptors = stand.agent.metric("process_open_fds")
     path = stand.agent.listen.removeprefix("unix://")
     held = list(raw_connections(path, 100, data))
     try:
@@ -99,9 +99,7 @@ def test_connections_that_say_nothing_useful(stand, data):
     finally:
         for connection in held:
             connection.close()
-    wait_until(
-        lambda: stand.agent.metric("penstock_agent_open_fds") <= descriptors + 5, "their files are closed"
-    )
+    wait_until(lambda: stand.agent.metric("process_open_fds") <= descriptors + 5, "their files are closed")
 
 
 def open_ones(connections):
@@ -120,7 +118,7 @@ def alive(connection):
 
 def test_reconnects(stand):
     """A client that comes and goes, every other time as someone else, leaves nothing behind."""
-    descriptors, held = stand.agent.metric("penstock_agent_open_fds"), memory(stand)
+    descriptors, held = stand.agent.metric("process_open_fds"), memory(stand)
     strangers = 0
     for number in range(RECONNECTS):
         known = number % 2
@@ -130,9 +128,7 @@ def test_reconnects(stand):
         # Of those who have never been here only so many are let in at once.
         full = not known and strangers > NEW_SOURCES
         assert code is grpc.StatusCode.OK or (full and code is grpc.StatusCode.RESOURCE_EXHAUSTED)
-    wait_until(
-        lambda: stand.agent.metric("penstock_agent_open_fds") <= descriptors + 5, "their files are closed"
-    )
+    wait_until(lambda: stand.agent.metric("process_open_fds") <= descriptors + 5, "their files are closed")
     assert memory(stand) < held + 30
 
 

@@ -14,6 +14,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from penstock.agent.admin.calls import events, requests
 from penstock.agent.admin.calls.engines import list_engines
 from penstock.agent.admin.support.deferrals import deferred_requests
+from penstock.agent.admin.support.peer_conditions import describe_present
 from penstock.agent.admin.support.peers import PEER_METRICS, last_failures, peer_summaries
 from penstock.agent.admin.support.targets import selection_of
 from penstock.agent.ctl.commands import describe, get_requests
@@ -77,9 +78,10 @@ class Answers:
         shown(found, rows.logged_events(found.events, now))
         everything = selection_of(admin.EngineSelector())
         outcomes: tuple[Any, ...] = (0, *islice(Outcome.values(), 1, 2))
-        for outcome in outcomes:
-            asked = admin.ListRequestsRequest(outcome=outcome)
-            known = requests._logged_requests(reader, asked, everything, 0, 100)
+        times = requests._Times(0, int(now * 1e9))
+        asked = [admin.ListRequestsRequest(outcome=outcome) for outcome in outcomes]
+        for each in (*asked, admin.ListRequestsRequest(slow=True)):
+            known = requests._logged_requests(reader, each, everything, times, 100)
             shown(known, get_requests.rows(known.requests, now))
         names = dict.fromkeys(event.request_id for event in batch.events)
         for name in islice(filter(None, names), _REQUESTS):
@@ -113,7 +115,9 @@ class Answers:
                 aggregator.engines(PEER_METRICS), registry.engines(), last_failures(self._reader), {}
             )
         )
-        deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100)
+        unix_nano = int(self._now * 1e9)
+        describe_present(peers.peers, aggregator.peer_windows, lambda _key: unix_nano)
+        deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100, unix_nano)
         shown(engines, rows.engines(engines.engines, self._now))
         shown(peers, rows.peers(peers.peers, self._now))
         shown(deferred, get_requests.rows(deferred.requests, self._now))

@@ -169,6 +169,31 @@ def test_pause_reaches_both_streams(engine: Runtime, admin: Any) -> None:
         wait_until(lambda want=paused: engine.active is not want, "the hooks follow")
 
 
+def test_a_pause_ends_by_itself_also_after_a_restart_of_the_agent(
+    real: AgentProcess, engine: Runtime, admin: Any
+) -> None:
+    """The engine is active again at its time; the metric and the audit log say so."""
+    engine.start_policy(FIELDS)
+    wait_until(lambda: policy_client_of(engine)._heard, "the first push")
+    request = admin_pb2.SetPausedRequest(paused=True, author="test")
+    request.timeout.FromSeconds(60)
+    request.ttl.FromSeconds(3600)
+    *_, rollout = admin.SetPaused(request, timeout=90)
+    assert (rollout.done, engine.active) == (True, False)
+    expiry = "penstock_engine_pause_expiry_timestamp_seconds"
+    assert real.metric("penstock_engine_paused") == 1
+    assert real.metric(expiry) == rollout.engines[0].pause.until.ToNanoseconds() / 1e9
+    request.ttl.FromSeconds(1)
+    next(iter(admin.SetPaused(request, timeout=90)))
+    real.kill()
+    real.start()
+    wait_until(lambda: engine.active, "the hooks are active")
+    wait_until(lambda: real.metric("penstock_engine_paused") == 0, "the metric says so")
+    assert real.metric(expiry) is None
+    newest = admin.ListAudit(admin_pb2.ListAuditRequest(limit=1), timeout=60).entries[0]
+    assert (newest.action, newest.author) == ("resume", "penstock-agent")
+
+
 def _strike(agent: AgentProcess, sig: int) -> None:
     """Kill the agent, or stop it where it stands."""
     assert agent.process is not None

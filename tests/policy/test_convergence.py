@@ -49,10 +49,10 @@ picks = st.integers(0, 5)
 def _quiet() -> Iterator[None]:
     """Log nothing: thousands of pushes are answered."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    logging.getLogger("penstock").setLevel(logging.CRITICAL)
+    logging.getLogger("vllm.penstock").setLevel(logging.CRITICAL)
     yield
     structlog.reset_defaults()
-    logging.getLogger("penstock").setLevel(logging.NOTSET)
+    logging.getLogger("vllm.penstock").setLevel(logging.NOTSET)
 
 
 class ConvergenceMachine(RuleBasedStateMachine):

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from penstock.proto.v1.common_pb2 import PolicySource as PolicySourceMessage
     from penstock.proto.v1.ingest_pb2 import Hello
 
 
@@ -50,6 +51,53 @@ def engines_by_server(present: Iterable[EngineKey]) -> dict[str, int]:
         if engine.isdecimal() and len(engine) <= _DIGITS:
             found[server] = max(found.get(server, 0), int(engine) + 1)
     return found
+
+
+class PolicySource(NamedTuple):
+    """One generation of a policy, and what an effective policy has from it; its message has the same fields.
+
+    Attributes:
+        author: empty if it is not known.
+        changed_time_unix_nano: when this generation was written; 0 if that is not known.
+        fields: paths in its spec, those of mode observe after ``observed.``.
+
+    """
+
+    name: str
+    generation: int
+    author: str = ""
+    changed_time_unix_nano: int = 0
+    fields: tuple[str, ...] = ()
+
+
+_MAX_AUTHOR = 100
+_POLICIES_NAMED = 3
+_HASH_SHOWN = 12
+
+
+def policy_name(source: PolicySource | PolicySourceMessage) -> str:
+    """Return a policy for a person: ``decode-fail (generation 3, by alice@host)``."""
+    author = source.author if len(source.author) <= _MAX_AUTHOR else f"{source.author[: _MAX_AUTHOR - 1]}…"
+    return f"{source.name} (generation {source.generation}{f', by {author}' if author else ''})"
+
+
+def policy_names(sources: Sequence[PolicySource | PolicySourceMessage], hash_: str) -> str:
+    """Return the policies behind *hash_*, at most three; the start of the hash if they are not known."""
+    return (
+        _joined([policy_name(source) for source in sources[:_POLICIES_NAMED]], len(sources), ", ")
+        or (hash_[:_HASH_SHOWN])
+    )
+
+
+def short_policy_names(sources: Sequence[PolicySource | PolicySourceMessage], hash_: str) -> str:
+    """Return what :func:`policy_names` does, for a column: ``decode-fail/3,limits/1``."""
+    shown = [f"{source.name}/{source.generation}" for source in sources[:_POLICIES_NAMED]]
+    return _joined(shown, len(sources), ",") or hash_[:_HASH_SHOWN]
+
+
+def _joined(shown: list[str], count: int, comma: str) -> str:
+    more = [f"{count - len(shown)} more"] if count > len(shown) else []
+    return comma.join([*shown, *more])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core import Identity, Session, guard, wait_for_grpc_to_end
+from penstock.instrumentation.core import Identity, Session, guard, logger, wait_for_grpc_to_end
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.policy import ActivePolicy, PolicyApplier
 from penstock.instrumentation.telemetry import QUEUE_CAPACITY, Emitter, Snapshots
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from penstock.instrumentation.policy.client import PolicyClient
     from penstock.instrumentation.telemetry.exporter import Exporter
     from penstock.instrumentation.transport import BackgroundThread
-
-logger = logging.getLogger("penstock")
 
 START_AGAIN: Final = 512
 """Entries of one kind after which an exporter that could not be started is tried again."""
@@ -244,6 +241,10 @@ class Runtime:
 
     def _set_active(self, active: bool) -> None:
         self.active = active
+        exporter = self._exporter
+        if exporter is not None:
+            # It reports a change of the kill switch.
+            exporter.wake()
 
     def _wake(self) -> None:
         """Wake the exporter; start it if this is the first entry of the process."""

@@ -140,7 +140,7 @@ def test_what_the_engines_do_by_themselves_is_listed_with_its_reason(harness: Ad
         {"peer": {"address": "well:1"}, "quarantine": QUARANTINE_STATE_CLOSED, "connected": True},
     )
     assert _listed(harness) == [
-        ("0", "other:1", QUARANTINE_STATE_HALF_OPEN, "failures [rehearsal]", ""),
+        ("0", "other:1", QUARANTINE_STATE_HALF_OPEN, "failures [drill]", ""),
         ("0", "sick:1", QUARANTINE_STATE_OPEN, "incompatible", ""),
     ]
     rows = harness.stub.ListQuarantines(admin.ListQuarantinesRequest()).quarantines

@@ -255,6 +255,107 @@ def test_a_pause_is_followed_into_the_engines(harness: AdminHarness) -> None:
     assert names == [("resume", "engine 1"), ("pause", "all engines")]
 
 
+@pytest.mark.parametrize(
+    ("paused", "progress"),
+    [
+        (True, ["1 of 3 processes are passive", "2 of 3 processes are passive"]),
+        (False, ["1 of 3 processes are active", "2 of 3 processes are active"]),
+    ],
+    ids=["pause", "resume"],
+)
+def test_a_pause_and_its_end_wait_for_every_process(
+    harness: AdminHarness, paused: bool, progress: list[str]
+) -> None:
+    """The scheduler's answer is not enough: its workers and the front end hear of it on streams of their own."""
+    harness.heeding = False
+    core, worker = harness.source("0"), harness.source("0", process="worker")
+    front_end = harness.source("", process="api")
+    harness.disconnect(harness.source("0", process="worker", rank=1, epoch=77))
+    harness.engine("0")
+    harness.run(harness.pauses.set(None, not paused, author="me", which="all engines"))
+    for source in (worker, front_end):
+        harness.snapshot(source, Snapshot(paused=not paused))
+    harness.snapshot(core, Snapshot(paused=paused))
+    rollout = harness.stub.SetPaused(admin.SetPausedRequest(paused=paused, timeout={"seconds": 60}))
+    said = _waits_for(rollout, progress[0])
+    harness.snapshot(worker, Snapshot(paused=paused))
+    said += _waits_for(rollout, progress[1])
+    assert {state for state, _ in said} == {"waiting"}
+    harness.snapshot(front_end, Snapshot(paused=paused))
+    last = list(rollout)[-1]
+    assert (last.done, [engine.state for engine in last.engines]) == (True, ["acknowledged"])
+
+
+def test_a_pause_waits_for_what_was_recorded_before_it(harness: AdminHarness) -> None:
+    """A process that still holds entries would raise counters after the command has ended."""
+    harness.heeding = False
+    core = harness.source("0")
+    harness.engine("0")
+    harness.snapshot(core, Snapshot(paused=True, emitter={"pending_entries": 1}))
+    rollout = harness.stub.SetPaused(admin.SetPausedRequest(paused=True, timeout={"seconds": 60}))
+    _waits_for(rollout, "0 of 1 process is passive")
+    harness.snapshot(core, Snapshot(paused=True))
+    assert list(rollout)[-1].done
+
+
+def test_a_pause_for_a_time_says_who_why_and_until_when(harness: AdminHarness) -> None:
+    """In the progress, in the list of engines, and in the audit log; without a ttl it has no end."""
+    harness.source("0")
+    harness.engine("0")
+    stub = harness.stub
+    for ttl in ({"seconds": 600}, None):
+        request = admin.SetPausedRequest(paused=True, author="me", reason="INC-1", ttl=ttl)
+        (item,) = list(stub.SetPaused(request))[-1].engines
+        (engine,) = stub.ListEngines(admin.ListEnginesRequest()).engines
+        assert item.pause == engine.pause
+        assert (engine.pause.author, engine.pause.reason) == ("me", "INC-1")
+        span = engine.pause.until.ToNanoseconds() - engine.pause.since.ToNanoseconds()
+        assert (span if engine.pause.HasField("until") else None) == (600 * 10**9 if ttl else None)
+    list(stub.SetPaused(admin.SetPausedRequest()))
+    assert not stub.ListEngines(admin.ListEnginesRequest()).engines[0].HasField("pause")
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        ({"paused": True, "ttl": {"seconds": 90_000}}, "the ttl of a pause is 25h; give one from 1s to 24h"),
+        ({"paused": True, "ttl": {}}, "the ttl of a pause is 0s; give one from 1s to 24h"),
+        ({"paused": False, "ttl": {"seconds": 60}}, "a resume has no ttl; give one to a pause"),
+    ],
+)
+def test_a_ttl_out_of_range_is_refused(harness: AdminHarness, request_: dict[str, Any], error: str) -> None:
+    """Nothing is paused."""
+
+    def call(request: admin.SetPausedRequest) -> list[admin.Rollout]:
+        return list(harness.stub.SetPaused(request))
+
+    assert _fails(call, admin.SetPausedRequest(**request_)) == (grpc.StatusCode.INVALID_ARGUMENT, error)
+    assert not harness.pauses.is_paused(EngineKey("", "0"))
+
+
+def test_a_pause_of_one_engine_does_not_wait_for_the_front_end_of_two(harness: AdminHarness) -> None:
+    """The front end serves the other one, and stays active."""
+    harness.heeding = False
+    harness.snapshot(harness.source("", process="api"), Snapshot())
+    for engine in ("0", "1"):
+        harness.snapshot(harness.source(engine), Snapshot(paused=engine == "0"))
+        harness.engine(engine)
+    request = admin.SetPausedRequest(selector={"engines": [{"engine": "0"}]}, paused=True)
+    assert list(harness.stub.SetPaused(request))[-1].done
+
+
+def _waits_for(rollout: Any, error: str) -> list[tuple[str, str]]:
+    """Read *rollout* until its only engine waits with *error*; return the states and errors read."""
+    said: list[tuple[str, str]] = []
+    for message in rollout:
+        assert not message.done, said
+        (engine,) = message.engines
+        said.append((engine.state, engine.error))
+        if engine.error == error:
+            return said
+    raise AssertionError(f"no {error!r} in {said}")
+
+
 def test_a_pause_holds_in_an_engine_that_refuses_its_policy(harness: AdminHarness) -> None:
     """The engine is paused at once; the answer reports its refusal too."""
     harness.source("0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,11 @@ from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.batches import PEER, TIME, deferral_end, deferral_start, transfer_failure
-from tests.support.agent.stories import SECOND, closed, outcome
+from tests.support.agent.stories import MS, SECOND, closed, outcome
 
 if TYPE_CHECKING:
     from penstock.agent.journal.reader import Reader
+    from penstock.proto.v1.events_pb2 import Event
 
     from tests.support.agent.admin_server import AdminHarness
 
@@ -145,8 +147,10 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"sort": "name"}, "sort 'name' is not a sort order; use age (oldest first) or time (newest first)"),
+        ({"sort": "name"}, "sort 'name' is not a sort order; use age (oldest first), time (newest first),"),
         ({"deferred": True, "outcome": 1}, "a deferred request has no outcome yet"),
+        ({"slow": True, "deferred": True}, "give slow, deferred or outcome"),
+        ({"slow": True, "outcome": 1}, "give slow, deferred or outcome"),
         ({"selector": {"labels": "("}}, "cannot be read"),
     ],
 )
@@ -243,7 +247,7 @@ def test_questions_take_turns(harness: AdminHarness, monkeypatch: pytest.MonkeyP
     """At most two calls read the log at a time; the status call never waits for them."""
     reading, release = threading.Semaphore(0), threading.Event()
 
-    def explain(_reader: Reader, request_id: str) -> admin.Explanation:
+    def explain(_reader: Reader, request_id: str, _policies: object) -> admin.Explanation:
         reading.release()
         assert release.wait(60)
         return admin.Explanation(request_id=request_id)
@@ -261,3 +265,65 @@ def test_questions_take_turns(harness: AdminHarness, monkeypatch: pytest.MonkeyP
         finally:
             release.set()
         assert sorted(each.result(60).request_id for each in asked) == ["0", "1", "2", "3"]
+
+
+def _waited(request_id: str, seconds: float, *, ago: float = 0, **body: Any) -> list[Event]:
+    """Build a deferral of *seconds* that ended *ago* seconds before now."""
+    end = time.time_ns() - int(ago * SECOND)
+    start = end - int(seconds * SECOND)
+    return [
+        deferral_start(request_id, time_ns=start),
+        deferral_end(request_id, start_ns=start, time_ns=end, **body),
+    ]
+
+
+def test_the_slowest_requests_are_found_among_the_newest(harness: AdminHarness) -> None:
+    """By time to first token; also those that still wait, and those that wait for long ago."""
+    now, core = time.time_ns(), harness.source("0")
+    for number in range(30):
+        arrival = now - SECOND
+        harness.append(
+            core,
+            *_waited(f"fast{number}", 0.05),
+            closed(
+                f"fast{number}",
+                time_ns=now,
+                arrival_time_unix_nano=arrival,
+                first_token_time_unix_nano=arrival + SECOND // 10,
+            ),
+        )
+    slow = {
+        "arrival_time_unix_nano": now - 8 * SECOND,
+        "first_token_time_unix_nano": now - 8 * SECOND + 6600 * MS,
+    }
+    harness.append(core, *_waited("slow", 6.5, ago=1.5), closed("slow", time_ns=now, **slow))
+    long = {"arrival_time_unix_nano": now - 90 * SECOND, "first_token_time_unix_nano": now - 89 * SECOND}
+    harness.append(core, closed("long", time_ns=now, **long))
+    harness.append(core, deferral_start("waits", time_ns=now - 12 * SECOND))
+    assert _ids(_ask(harness, slow=True, limit=3)) == ["waits", "slow", "long"]
+    assert _ids(_ask(harness, slow=True, limit=2, sort="duration")) == ["long", "waits"]
+    assert _ids(_ask(harness, slow=True, limit=2, sort="wait")) == ["waits", "slow"]
+    assert _ids(_ask(harness, sort="wait"))[:2] == ["waits", "slow"]
+    response = _ask(harness, slow=True, limit=3)
+    waits, found, _ = response.requests
+    assert response.truncated
+    assert waits.deferred == common.DEFERRAL_REASON_REMOTE_KV
+    assert waits.wait.ToSeconds() >= 12
+    assert not waits.HasField("time_to_first_token")
+    assert (found.duration.ToSeconds(), found.wait.ToMilliseconds()) == (8, 6500)
+    assert found.time_to_first_token.ToMilliseconds() == 6600
+    (deferred,) = _ask(harness, deferred=True).requests
+    assert deferred.wait.ToSeconds() >= 12
+
+
+def test_a_request_lost_with_its_engine_is_not_getting_slower(harness: AdminHarness) -> None:
+    """Its wait ended with its last entry."""
+    core = harness.source("0")
+    harness.append(core, deferral_start("r", time_ns=time.time_ns() - 600 * SECOND))
+    harness.append(core, batch=Batch(goodbye={"reason": "exit"}))
+    (item,) = _ask(harness, slow=True).requests
+    assert (item.finish_reason, item.HasField("duration"), item.HasField("wait")) == (
+        "engine_lost",
+        False,
+        False,
+    )

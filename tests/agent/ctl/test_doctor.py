@@ -17,9 +17,12 @@ import trustme
 from click.testing import CliRunner
 from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
+from penstock.agent.ctl.diagnosis.load_checks import Orders
 from penstock.agent.ctl.diagnosis.socket_probe import probe_address
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.agent import short_directory
@@ -68,6 +71,92 @@ def _engine(**fields: Any) -> admin.Engine:
         "sources": [source],
     }
     return admin.Engine(**{**values, **fields})
+
+
+_NANO = 1_000_000_000
+_CALM = {
+    "name": "calm", "generation": 3, "author": "alice@host", "fields": ["kvLoadFailure.action"],
+    "changed_time_unix_nano": (_NOW - 300) * _NANO,
+}  # fmt: skip
+_FAILED = {
+    "channel": common.CHANNEL_KV,
+    "failed_time_unix_nano": (_NOW - 10) * _NANO,
+    "decided_by": common.DECIDED_BY_POLICY,
+}
+_DRILL = admin.Drill(
+    id="drill-1",
+    spec={"author": "bob@host"},
+    started={"seconds": _NOW - 60},
+    engines=[{"key": {"engine": "0"}}],
+)
+_ORDER = admin.Quarantine(
+    key={"engine": "0"}, peer={"address": "p:1"}, state=events.QUARANTINE_STATE_OPEN, author="cid@host"
+)
+
+
+def _refusing(policy: dict[str, Any] | None = None, **loads: Any) -> admin.Engine:
+    return _engine(
+        policy={"hash": "h", "kv_action": "fail"},
+        policies=[{**_CALM, **(policy or {})}],
+        last_loads=[{**_FAILED, **loads}],
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "what", "advice"),
+    [
+        (
+            _refusing(),
+            (
+                "no KV load has succeeded since 5m ago: policy calm (generation 3, by alice@host) says "
+                "kvLoadFailure.action: fail, since 5m ago"
+            ),
+            "agentctl rollback calm undoes it; agentctl set-policy calm --kv-load-failure recompute changes only this; ",
+        ),
+        (_refusing({"generation": 1}), "since 5m ago", "agentctl delete policy calm undoes it; "),
+        (
+            _refusing({"author": "file:p.yaml", "changed_time_unix_nano": 0}),
+            "no KV load has succeeded since 10m ago: policy calm (generation 3, by file:p.yaml)",
+            "change kvLoadFailure.action in the file p.yaml; ",
+        ),
+        (
+            _refusing(rehearsal=True),
+            "no KV load has succeeded since 60s ago: fault drill drill-1, by bob@host, makes them fail, since 60s ago",
+            "agentctl drill stop drill-1",
+        ),
+        (
+            _refusing(decided_by=common.DECIDED_BY_QUARANTINE),
+            "no KV load has succeeded since 10m ago: cid@host put peer p:1 in quarantine",
+            "agentctl quarantine lift p:1 0",
+        ),
+    ],
+)
+def test_loads_that_somebody_lets_fail(engine: admin.Engine, what: str, advice: str) -> None:
+    """Who said so, since when, and the command that undoes it."""
+    found = check_agent(_status(), [engine], _NOW, Orders([_DRILL], [_ORDER]))
+    (wrong,) = [finding for finding in found if finding.level == WRONG]
+    assert what in wrong.what
+    assert wrong.advice.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        _refusing(succeeded_time_unix_nano=(_NOW - 20) * _NANO),
+        _refusing(recomputed_time_unix_nano=(_NOW - 20) * _NANO),
+        _refusing(failed_time_unix_nano=(_NOW - 700) * _NANO),
+        # It failed before the policy was there.
+        _refusing(failed_time_unix_nano=(_NOW - 301) * _NANO),
+        # Nothing says that loads are to fail.
+        _refusing({"fields": ["ecLoadFailure.action"]}),
+        _engine(policy={"kv_action": "auto"}, policies=[_CALM], last_loads=[_FAILED]),
+        _engine(paused=False, last_loads=[{"channel": common.CHANNEL_KV, "succeeded_time_unix_nano": 1}]),
+    ],
+)
+def test_loads_that_fail_for_reasons_of_their_own(engine: admin.Engine) -> None:
+    """A load that succeeded, a recomputation, or no word of a policy: no finding."""
+    found = check_agent(_status(), [engine], _NOW)
+    assert not [finding for finding in found if finding.level == WRONG]
 
 
 def test_an_installation_that_is_well() -> None:

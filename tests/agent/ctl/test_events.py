@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.agent.ctl.render.events import event_peer, event_words
+from penstock.agent.ctl.render.events import event_peer, event_words, logged_words
+from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -19,6 +20,49 @@ _NO_TRY = {"mode": common.FAILURE_MODE_UNSPECIFIED, "error_type": common.ERROR_T
 def _rehearsed(item: events.Event) -> events.Event:
     item.rehearsal = True
     return item
+
+
+_NAMED = (
+    common.PolicySource(name="limits", generation=1, fields=["kvLoadFailure.maxRecomputeTokens"]),
+    common.PolicySource(name="calm", generation=3, author="ann", fields=["kvLoadFailure.action"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("item", "policies", "previous", "words"),
+    [
+        (outcome(DECODE, reason=""), _NAMED, (), "kv recomputed by policy calm/3 after handshake, "),
+        (
+            outcome(DECODE, decided_by=common.DECIDED_BY_BUDGET),
+            _NAMED,
+            (),
+            "kv recomputed by budget under calm/3 after handshake, ",
+        ),
+        (outcome(DECODE, decided_by=common.DECIDED_BY_VLLM), _NAMED, (), "kv recomputed by vllm after "),
+        (
+            event("policy_applied", hash="b" * 64, previous_hash="a" * 64, accepted=True, cause="push"),
+            _NAMED[1:],
+            (),
+            "aaaaaaaaaaaa → calm/3 (push)",
+        ),
+        (
+            event("policy_applied", previous_hash="a" * 64, accepted=True, cause="expiry"),
+            (),
+            _NAMED,
+            "limits/1,calm/3 → vllm's own (expiry)",
+        ),
+        (
+            event("policy_applied", hash="b" * 64, error="no", cause="push"),
+            _NAMED[1:],
+            (),
+            "refused calm/3: no",
+        ),
+    ],
+)
+def test_policies_are_named(item: Any, policies: Any, previous: Any, words: str) -> None:
+    """By name and generation; by the start of the hash where they are not known."""
+    logged = admin.LoggedEvent(event=item, policies=policies, previous_policies=previous)
+    assert logged_words(logged).startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +114,7 @@ def _rehearsed(item: events.Event) -> events.Event:
                 "(observed: given up, deferral.maxStartWait: it took 3 s, 1 s are allowed)"
             ),
         ),
-        (_rehearsed(failed_load()), "kv handshake/refused: connection refused [rehearsal]"),
+        (_rehearsed(failed_load()), "kv handshake/refused: connection refused [drill]"),
         (
             _rehearsed(
                 event(
@@ -81,7 +125,7 @@ def _rehearsed(item: events.Event) -> events.Event:
                     reason="failures",
                 )
             ),
-            "ok → quarantined (failures) [rehearsal]",
+            "ok → quarantined (failures) [drill]",
         ),
         (
             event(

@@ -31,8 +31,16 @@ def _engine(harness: AdminHarness, engine: str = "0") -> None:
     harness.engine(engine)
 
 
-def _wanted(harness: AdminHarness, engine: str = "0") -> str:
-    return str(harness.feed.wanted(EngineKey("", engine)))[:12]
+def _hash(harness: AdminHarness) -> str:
+    return str(harness.feed.wanted(EngineKey("", "0")))
+
+
+def _wanted(harness: AdminHarness) -> str:
+    """Return who set what engine 0 is to have, as the store has it."""
+    return ", ".join(
+        f"{item.manifest.name} (generation {item.generation}, by {item.author})"
+        for item in harness.store.policies()
+    )
 
 
 def test_a_wait_for_a_paused_engine_fails_with_a_sentence(harness: AdminHarness, agentctl: Agentctl) -> None:
@@ -50,7 +58,8 @@ def test_a_wait_for_a_paused_engine_fails_with_a_sentence(harness: AdminHarness,
     )
     document = json.loads(agentctl(*_SET, "auto", "--wait", "-o", "json").stdout)
     (engine,) = document["rollout"]["engines"]
-    assert (engine["state"], engine["hash"], engine["wantedHash"][:12]) == ("paused", "", _wanted(harness))
+    assert (engine["state"], engine["hash"], engine["wantedHash"]) == ("paused", "", _hash(harness))
+    assert [(item["name"], item["generation"]) for item in engine["wantedPolicies"]] == [("p", 2)]
 
 
 @pytest.mark.parametrize("command", ["apply", "import", "rollback", "delete"])
@@ -98,15 +107,14 @@ def test_what_a_paused_engine_would_do_is_shown_as_such(harness: AdminHarness, a
     assert (engine["inSync"], engine["policy"]["hash"], engine["wantedKvAction"]) == (False, "", "recompute")
     header, row = agentctl("get", "engines").stdout.splitlines()
     assert row[header.index("KV-ACTION") :].startswith("paused (would be recompute) ")
-    assert row[header.index("POLICY") :].startswith(f"paused (would be {wanted}) ")
+    assert row[header.index("POLICY") :].startswith("paused (would be p/1) ")
     assert row[header.index("IN-SYNC") :].startswith("no ")
     assert " 0/1 (1 paused) " in agentctl("get", "policy").stdout
     lines = [line.strip() for line in agentctl("describe", "engine", "0").stdout.splitlines()]
-    full = str(harness.feed.wanted(EngineKey("", "0")))
-    assert f"In force: vllm's own, paused (would be {full})" in lines
+    assert f"In force: vllm's own, paused (would be {wanted}, hash {_hash(harness)})" in lines
     assert "In sync: no" in lines
     assert "On a failed KV load: fail, paused (would be recompute)" in lines
-    assert "paused (would be kvLoadFailure.action = recompute, by policy p)" in lines
+    assert f"paused (would be kvLoadFailure.action = recompute, by policy {wanted})" in lines
     effective = agentctl("get", "policy", "--effective", "0")
     assert "engine 0 is paused" in effective.stderr
     doctor = agentctl("doctor").stdout

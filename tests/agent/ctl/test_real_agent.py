@@ -7,18 +7,27 @@ import contextlib
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 from penstock.agent.ctl.commands.get import _NO_ENGINE
+from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
+from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent.agent import AgentProcess, running_agent
+from tests.support.agent.agent import AgentProcess, running_agent, wait_until
+from tests.support.agent.batches import PEER, deferral_end
+from tests.support.agent.ingest_client import FakeEngine
+from tests.support.agent.metric_logs import transfers
 from tests.support.policy.feed import Engine, eventually, hash_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.proto.v1.events_pb2 import Event
+
+_OTHER = "10.0.0.8:5600"
 _COMMAND = (sys.executable, "-c", "from penstock.agent.ctl.main import main; main()")
 
 
@@ -61,7 +70,7 @@ async def test_a_policy_reaches_an_engine_and_outlives_the_agent(agent: AgentPro
             agent, "set-policy", "p", "--kv-load-failure", "fail", "-l", "role=decode", "--wait"
         )
         assert (code, err) == (0, "")
-        assert f"in force: {hashes[-1][:12]}" in out
+        assert "in force: p (generation 1, by " in out
         agent.kill()
         await asyncio.wait_for(serving, 60)
     await asyncio.to_thread(agent.start)
@@ -112,3 +121,52 @@ async def test_the_views_of_an_empty_agent(agent: AgentProcess) -> None:
         code,
         err.startswith(f"agentctl: no agent answers at {agent.admin}: 'agentctl doctor' says why"),
     ) == (1, True)
+
+
+def _wait(request_id: str, seconds: float, ago: float) -> Event:
+    end = time.time_ns() - int(ago * 1e9)
+    return deferral_end(request_id, start_ns=end - int(seconds * 1e9), time_ns=end)
+
+
+async def _peers(agent: AgentProcess) -> list[dict[str, Any]]:
+    code, out, err = await _agentctl(agent, "get", "peers", "-o", "json")
+    assert (code, err) == (0, "")
+    peers: list[dict[str, Any]] = json.loads(out)["peers"]
+    return peers
+
+
+async def test_a_slow_peer_is_seen_and_a_hanging_one_stands_before_it(agent: AgentProcess) -> None:
+    """Of batches over the real ingest; and after kill -9 of the agent the hour before is still known."""
+    with FakeEngine(agent.listen) as engine:
+        hour = [_wait(f"h{number}", 0.05, 1800 + number) for number in range(60)]
+        engine.publish(*hour, *(_wait(f"s{number}", 6.6, 1) for number in range(4)))
+        rows = [(54_000_000, 1 << 20, peer, TRANSFER_RESULT_OK) for peer in (PEER, _OTHER)]
+        engine.publish_batch(transfers(rows, time_ns=time.time_ns()))
+        (slow, other) = await _peers(agent)
+        assert (slow["peer"]["address"], slow["condition"], other["condition"]) == (PEER, "slow", "ok")
+        assert slow["waits"]["last15Minutes"]["count"] == 4
+        assert slow["waits"]["last15Minutes"]["p50Seconds"] == pytest.approx(6.6, rel=0.26)
+        assert slow["waits"]["hourBefore"]["p50Seconds"] == pytest.approx(0.05, rel=0.26)
+        assert slow["conditionReason"].endswith(" in the hour before")
+        assert other["transfers"]["last15Minutes"]["p99Seconds"] == pytest.approx(0.054, rel=0.26)
+        agent.kill()
+    await asyncio.to_thread(agent.start)
+    with FakeEngine(agent.listen, epoch=engine.epoch) as back:
+        begun = time.time_ns() - 12 * 10**9
+        row = {"reason": 2, "count": 1, "oldest_start_time_unix_nano": begun, "peer": {"address": _OTHER}}
+        back.snapshot(Snapshot(time_unix_nano=time.time_ns(), deferred=[row]))
+        await asyncio.to_thread(
+            wait_until, lambda: agent.metric("penstock_deferred_requests"), "the agent has the snapshot"
+        )
+        peers = await _peers(agent)
+        assert [(peer["peer"]["address"], peer["condition"]) for peer in peers] == [
+            (_OTHER, "hanging"),
+            (PEER, "slow"),
+        ]
+        assert peers[1]["waits"]["hourBefore"]["count"] == 60
+        code, out, _ = await _agentctl(agent, "top", "--count", "1", "--interval", "200ms")
+        lines = [line.split() for line in out.splitlines() if line.startswith("10.0.0.")]
+        assert (code, [line[:3] for line in lines]) == (
+            0,
+            [[_OTHER, "0", "hanging"], [PEER, "0", "slow"]],
+        )

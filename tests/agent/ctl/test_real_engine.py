@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
+from penstock.agent.ctl.options import author
 from penstock.instrumentation.core import constants
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.resilience.policy import Action, Deferral, KvLoadFailure, PeerQuarantine
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _PEER = "prefill-0:5600"
 _FIELDS = ("kv_load_failure", "deferral", "peer_quarantine")
+_REQUEST = "cmpl-calm-0-aaaaaaaa"
 _SECOND = 1_000_000_000
 _RECOMPUTE = ("set-policy", "p", "-l", "role=decode", "--kv-load-failure", "recompute", "--wait")
 # Another EngineCore of the same name; ends with its standard input.
@@ -142,6 +145,66 @@ def test_every_field_that_a_flag_sets_is_in_force(agent: AgentProcess, engine: R
     assert policy.deferral == Deferral(30.0, 5.0, Action.RECOMPUTE)
     assert policy.peer_quarantine == PeerQuarantine(3, 30.0, 60.0, 50)
     assert _agentctl(agent, "delete", "policy", "p", "--wait").exit_code == 0
+
+
+def test_a_decision_is_told_with_the_policy_that_made_it(agent: AgentProcess, engine: Runtime) -> None:
+    """By name, generation and author: by every command and the agent's log, and after the policy is gone and the agent new."""
+    put = _agentctl(agent, "set-policy", "calm", "-l", "role=decode", "--kv-load-failure", "fail", "--wait")
+    assert put.exit_code == 0, put.output
+    named = f"calm (generation 1, by {author()})"
+    assert put.stdout.splitlines()[-1].endswith(f"in force: {named}")
+    assert engine.policy.current.name_of("kvLoadFailure.action") == "policy calm, generation 1"
+    fields = {
+        "channel": constants.CHANNEL_KV,
+        "outcome": constants.OUTCOME_FAILED,
+        "decided_by": constants.DECIDED_BY_POLICY,
+        "mode": constants.FAILURE_MODE_HANDSHAKE,
+        "error_type": constants.ERROR_TYPE_REFUSED,
+        "peer": {"address": _PEER},
+        "attempt": 1,
+        "tokens_recomputed": 400,
+        "policy_hash": engine.policy.current.hash,
+        "reason": "kvLoadFailure.action: fail",
+    }
+    scheduler = constants.COMPONENT_SCHEDULER
+    engine.emit_event("load_outcome", fields, component=scheduler, request_id=_REQUEST)
+    wait_until(lambda: "kv failed by policy calm/1 after" in _events(agent, "load_outcome"), "the outcome")
+    wait_until(lambda: "vllm's own → calm/1 (push)" in _events(agent, "policy_applied"), "the policy's event")
+    wait_until(lambda: " calm/1 " in _agentctl(agent, "get", "engines").stdout, "the list")
+    doctor = _agentctl(agent, "doctor")
+    assert f"policy {named} says kvLoadFailure.action: fail, since " in doctor.stdout
+    assert "delete policy calm undoes it" in doctor.stdout
+    assert f"by policy {named}" in _agentctl(agent, "describe", "engine", "0").stdout
+    wait_until(
+        lambda: any(
+            record["event"] == "policy acknowledged" and record["policy"] == named
+            for record in agent.records()
+        ),
+        "the log's line",
+    )
+    again = _agentctl(agent, "set-policy", "calm", "--reason", "INC-42", "--wait")
+    assert again.exit_code == 0, again.output
+    assert engine.policy.current.name_of("kvLoadFailure.action") == "policy calm, generation 2"
+    assert _agentctl(agent, "delete", "policy", "calm", "--wait").exit_code == 0
+    closing = {"prompt_tokens": 412, "finish_reason": "error"}
+    engine.emit_event("request_closed", closing, component=scheduler, request_id=_REQUEST)
+    wait_until(lambda: _REQUEST in _events(agent, "request_closed"), "the end of the request")
+    agent.stop()
+    agent.start()
+    told = _agentctl(agent, "explain", _REQUEST).stdout
+    assert f"400 tokens not recomputed, decided by policy {named}" in told
+    spans = json.loads(_agentctl(agent, "trace", _REQUEST, "-o", "json").stdout)["spans"]
+    attributes = next(span["attributes"] for span in spans if span["name"] == "penstock.request")
+    assert {key: value for key, value in attributes.items() if key.startswith("penstock.policy")} == {
+        "penstock.policy_hash": fields["policy_hash"],
+        "penstock.policy.name": "calm",
+        "penstock.policy.generation": "1",
+        "penstock.policy.author": author(),
+    }
+
+
+def _events(agent: AgentProcess, kind: str) -> str:
+    return _agentctl(agent, "get", "events", "--kind", kind).stdout
 
 
 def test_what_a_paused_engine_has_is_not_in_force(agent: AgentProcess, engine: Runtime) -> None:

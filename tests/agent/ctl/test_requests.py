@@ -10,7 +10,7 @@ import pytest
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent.batches import PEER, deferral_start, transfer_failure
+from tests.support.agent.batches import PEER, deferral_end, deferral_start, transfer_failure
 from tests.support.agent.stories import closed, outcome
 
 if TYPE_CHECKING:
@@ -47,12 +47,14 @@ def test_the_table_says_what_became_of_each(filled: AdminHarness, agentctl: Agen
     """The newest first; what it cost, how it finished, whether it waits."""
     header, *lines = agentctl("get", "requests", "--since", "5m").stdout.splitlines()
     assert header.split() == [
-        "AGE", "ENGINE", "REQUEST", "STATE", "MODE", "PEER", "RECOMPUTED", "FINISH",
+        "AGE", "ENGINE", "REQUEST", "STATE", "DURATION", "WAIT", "TTFT", "MODE", "PEER", "RECOMPUTED", "FINISH",
     ]  # fmt: skip
     by_name = {line.split()[2]: line.split() for line in lines}
-    assert by_name["again"] == ["60s", "0", "again", "recomputed", "handshake", PEER, "400", "stop"]
-    assert by_name["good"][3:] == ["ok", "-", "-", "-", "stop"]
-    assert by_name["bad"][3:] == ["failed", "handshake", PEER, "-", "-"]
+    again = ["60s", "0", "again", "recomputed", "60s", "-", "-", "handshake", PEER, "400", "stop"]
+    assert by_name["again"] == again
+    assert by_name["good"][3:] == ["ok", "-", "-", "-", "-", "-", "-", "stop"]
+    assert by_name["bad"][3] == "failed"
+    assert by_name["bad"][5:] == ["-", "-", "handshake", PEER, "-", "-"]
     assert by_name["new"][3:6] == ["waits", "for", "remote_kv"]
     assert "TRACE" in agentctl("get", "request", "-o", "wide").stdout
 
@@ -83,3 +85,36 @@ def test_what_is_missing_from_a_list_is_said(filled: AdminHarness, agentctl: Age
     assert (document["truncated"], document["unnamedDeferred"]) == (True, 3)
     assert document["requests"][0]["requestId"] == "old"
     assert document["requests"][0]["deferred"] == "remote_kv"
+
+
+def test_the_slowest_requests(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """Durations as columns and, in JSON, as seconds; the slowest first."""
+    header, first, *_ = agentctl("get", "requests", "--slow").stdout.splitlines()
+    assert header.split()[4:7] == ["DURATION", "WAIT", "TTFT"]
+    assert first.split()[2] == "old"
+    document = json.loads(agentctl("get", "requests", "--slow", "--sort", "duration", "-o", "json").stdout)
+    by_name = {item["requestId"]: item for item in document["requests"]}
+    assert by_name["again"]["duration"] == "60s"
+    assert "wait" not in by_name["again"]
+    assert float(by_name["old"]["wait"].rstrip("s")) >= 540
+    wrong = agentctl("get", "requests", "--slow", "--deferred")
+    assert (wrong.exit_code, "give --slow, --deferred or --outcome" in wrong.stderr) == (2, True)
+    more = agentctl("get", "requests", "--slow", "--limit", "1").stderr
+    assert more.startswith("more requests are not shown")
+
+
+def test_the_end_of_a_deferral_says_how_long_it_took(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Whether or not its engine did; without a start it is not known."""
+    now, core = time.time_ns(), harness.source("0")
+    harness.append(
+        core,
+        deferral_end("a", start_ns=now - 12 * 10**9, time_ns=now),
+        deferral_end("b", start_ns=now - 12 * 10**9, time_ns=now, duration_nano=5 * 10**9),
+        deferral_end("c", start_ns=0, time_ns=now),
+    )
+    lines = agentctl("get", "events", "--kind", "deferral_end").stdout.splitlines()[1:]
+    said = [line.split("waited", 1)[1].strip() for line in lines]
+    assert said == ["12s for remote_kv: ready", "5.0s for remote_kv: ready", "for remote_kv: ready"]
+    events = json.loads(agentctl("get", "events", "-o", "json").stdout)["events"]
+    durations = [item["event"]["deferralEnd"].get("duration") for item in events]
+    assert durations == ["12s", "5s", None]

@@ -9,7 +9,7 @@ from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import table
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.common_pb2 import ROLE_DECODE, EngineKey
+from penstock.proto.v1.common_pb2 import ROLE_DECODE, EngineKey, PolicySource
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,43 @@ def test_moments() -> None:
     assert words.ago(0, 700.0) == words.ago_of(Timestamp(), 700.0) == "-"
 
 
+@pytest.mark.parametrize(
+    ("sources", "hash_", "whole", "short"),
+    [
+        ((), "", "vllm's own", "vllm's own"),
+        ((), "0123456789abcdef", "0123456789ab", "0123456789ab"),
+        (
+            (PolicySource(name="decode", generation=3, author="alice@host"),),
+            "0123456789abcdef",
+            "decode (generation 3, by alice@host)",
+            "decode/3",
+        ),
+        # The author of a trimmed log is not known; one that is too long is cut.
+        (
+            (
+                PolicySource(name="a", generation=1),
+                PolicySource(name="b", generation=2, author="x" * 1024),
+            ),
+            "h",
+            f"a (generation 1), b (generation 2, by {'x' * 99}…)",
+            "a/1,b/2",
+        ),
+        (
+            tuple(PolicySource(name=name, generation=1, author="f") for name in "abcde"),
+            "h",
+            "a (generation 1, by f), b (generation 1, by f), c (generation 1, by f), 2 more",
+            "a/1,b/1,c/1,2 more",
+        ),
+    ],
+)
+def test_names_of_policies(sources: tuple[PolicySource, ...], hash_: str, whole: str, short: str) -> None:
+    """Name, generation and author; the hash where they are not known."""
+    assert words.policies(sources, hash_) == whole
+    assert words.short_policies(sources, hash_) == short
+
+
 def test_texts() -> None:
-    """Hashes, engines and long lines are cut to what is of use."""
-    assert words.short_hash("0123456789abcdef") == "0123456789ab"
-    assert words.short_hash("") == "vllm's own"
+    """Engines and long lines are cut to what is of use."""
     assert words.engine(EngineKey(server="decode", engine="1")) == "decode/1"
     assert words.engine(EngineKey(engine="1")) == "1"
     assert words.engine(EngineKey()) == "-"

@@ -148,6 +148,7 @@ def test_trouble_has_a_line_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("sort", "engines", "peers"),
     [
+        ("now", ["0", "2", "1"], ["b", "c", "a"]),
         ("failures", ["2", "1", "0"], ["c", "b", "a"]),
         ("rate", ["0", "1", "2"], ["a", "b", "c"]),
         ("waiting", ["1", "0", "2"], ["b", "a", "c"]),
@@ -165,9 +166,9 @@ def test_orders(sort: str, engines: list[str], peers: list[str]) -> None:
             _engine("1", ok=20, failures=10, deferred=deferred),
             _engine("2", ok=10, failures=20),
             peers=(
-                _peer("a", ok=30),
-                _peer("b", ok=20, refused=10, in_flight=3),
-                _peer("c", ok=10, refused=20),
+                _peer("a", ok=30, condition=admin.PEER_CONDITION_OK),
+                _peer("b", ok=20, refused=10, in_flight=3, condition=admin.PEER_CONDITION_HANGING),
+                _peer("c", ok=10, refused=20, condition=admin.PEER_CONDITION_SLOW),
             ),
         ),
     )
@@ -187,7 +188,7 @@ def test_an_engine_that_is_away_and_a_peer_in_quarantine_stand_first() -> None:
     )
     shown = _shown(history).splitlines()
     assert shown[4].split()[:3] == ["1", "unknown", "down"]
-    assert shown[8].split()[:3] == ["b", "0", "quarantined"]
+    assert shown[8].split()[:4] == ["b", "0", "-", "quarantined"]
 
 
 def test_what_does_not_fit_is_counted_and_can_be_scrolled_to() -> None:

@@ -67,14 +67,15 @@ def test_the_table_of_engines(filled: AdminHarness, agentctl: Agentctl) -> None:
     """One line an engine; more with -o wide."""
     header, line = agentctl("get", "engines").stdout.splitlines()
     assert header.split() == [
-        "ENGINE", "ROLE", "STATUS", "KV-ACTION", "POLICY", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
+        "ENGINE", "ROLE", "STATUS", "POLICY", "KV-ACTION", "EC-ACTION", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
     ]  # fmt: skip
-    assert line.replace("vllm's own", "own").split()[:8] == [
+    assert line.replace("vllm's own", "own").split()[:9] == [
         "0",
         "decode",
         "connected",
-        "fail",
         "own",
+        "fail",
+        "-",
         "yes",
         "3",
         "2",
@@ -110,8 +111,10 @@ def test_json_has_words_for_enums(filled: AdminHarness, agentctl: Agentctl) -> N
 def test_the_table_of_peers(filled: AdminHarness, agentctl: Agentctl) -> None:
     """Transfers, failures by mode and kind, in flight."""
     header, line = agentctl("get", "peers").stdout.splitlines()
-    assert header.split()[:6] == ["ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN"]
-    assert line.split()[:7] == ["0", PEER, "-", "1", "1", "10ms", "2"]
+    assert header.split()[:10] == [
+        "ENGINE", "PEER", "NOW", "STATUS", "OK", "FAILED", "WAIT-1M", "WAIT-15M", "WAIT-HOUR", "TRANSFER-1M",
+    ]  # fmt: skip
+    assert line.split()[:11] == ["0", PEER, "hanging", "-", "1", "1", "-", "-", "-", "-", "2"]
     assert "handshake/refused 1" in line
 
 
@@ -223,7 +226,7 @@ def test_every_kind_of_event_has_its_words(filled: AdminHarness, agentctl: Agent
     )
     lines = agentctl("get", "events", "--limit", str(len(kinds))).stdout.splitlines()[1:]
     assert [line.split()[2] for line in lines] == kinds
-    assert all("[rehearsal]" in line for line in lines)
+    assert all("[drill]" in line for line in lines)
 
 
 def test_a_selector_that_fits_no_engine(filled: AdminHarness, agentctl: Agentctl) -> None:

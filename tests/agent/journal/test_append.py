@@ -65,6 +65,17 @@ async def test_commits_are_announced_once_each_in_the_order_of_the_log(journal, 
     assert heard == [(seq, seq) for seq in range(1, 30)]
 
 
+async def test_the_order_of_the_calls_is_the_order_of_the_log(journal, log):
+    """Also of the first ones of a source, between which the writer has a turn."""
+    opened = threading.Event()
+    journal.observe_commits(lambda _: opened.set())
+    first = asyncio.ensure_future(log(1))
+    await asyncio.sleep(0)  # it is queued now
+    assert opened.wait(60)  # and its source committed, while the loop stands still
+    rest = [log(2), first, log(3)]
+    assert await asyncio.gather(*rest) == [2, 1, 3]
+
+
 async def test_a_commit_is_announced_though_its_sender_has_gone(journal, source):
     """A batch whose append is cancelled after the commit is announced."""
     await journal.open_source(source)

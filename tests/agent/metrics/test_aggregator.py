@@ -16,7 +16,8 @@ from penstock.agent.errors import StateError
 from penstock.agent.metrics import aggregator as aggregator_module
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics import ended_deferrals as ended_module
-from penstock.agent.metrics.aggregator import Aggregator, _EngineSeries
+from penstock.agent.metrics.aggregator import Aggregator
+from penstock.agent.metrics.engine_series import EngineSeries
 from penstock.agent.metrics.event_updates import transfer_updates
 from penstock.agent.metrics.series import IDLE_NANO, SeriesBudget
 from penstock.agent.model import AGENT_PROCESS, EngineKey
@@ -242,7 +243,7 @@ def test_a_duration_that_exceeds_its_end_is_not_known(others: int) -> None:
     one_by_one = Aggregator()
     for sample in transfer_rows(batch):
         for metric, labels, value in transfer_updates(sample):
-            one_by_one._engines.setdefault(source().key, _EngineSeries(1000, SeriesBudget())).add(
+            one_by_one._engines.setdefault(source().key, EngineSeries(1000, SeriesBudget())).add(
                 metric, labels, value, TIME
             )
     for aggregator in (columns, one_by_one):

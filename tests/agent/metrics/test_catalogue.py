@@ -63,3 +63,13 @@ def test_names_do_not_clash() -> None:
 def test_every_metric_is_listed() -> None:
     """What the module defines is what it lists."""
     assert set(catalogue.BY_NAME) == {metric.name for metric in METRICS}
+
+
+def test_one_word_for_drills() -> None:
+    """HELP texts say drill and nothing else; a metric with the label ``rehearsal`` says what it means."""
+    for metric in METRICS:
+        said = metric.help.replace("rehearsal is true if a drill", "")
+        assert not re.search(
+            r"rehears|inject|fault|\bdrill", said.replace("a drill or quarantine order", ""), re.IGNORECASE
+        ), metric.name
+        assert ("rehearsal is true if a drill" in metric.help) == ("rehearsal" in metric.labels)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import TransferSample, transfer_rows
-from penstock.agent.metrics.agent_collectors import AgentProcessCollector
 from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import METRICS
@@ -34,6 +33,7 @@ from tests.support.agent.metric_logs import SECOND, exposition, live, probes, so
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.agent.sources.registry import LiveSource
     from prometheus_client.metrics_core import Metric as CoreMetric
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -120,6 +120,15 @@ SNAPSHOT = Snapshot(
         {"reason": 2, "peer": {"address": PEER}, "count": 1, "oldest_start_time_unix_nano": TIME - SECOND}
     ],
     leases={"count": 3, "blocks": 12},
+    held=[
+        {
+            "holder": 2,
+            "peer": {"address": PEER},
+            "requests": 1,
+            "blocks": 26,
+            "oldest_start_time_unix_nano": TIME - SECOND,
+        }
+    ],
     peers=[
         {
             "peer": {"address": PEER, "engine_id": "e-1"},
@@ -136,6 +145,7 @@ SNAPSHOT = Snapshot(
         "kv_engine_id": "c0ffee",
         "tensor_parallel_size": 2,
         "data_parallel_size": 1,
+        "num_gpu_blocks": 1000,
         "start_time_unix_nano": TIME - MINUTE,
         "compatibility_hash": "9f2",
         "compatibility_factors": {"block_size": "16"},
@@ -182,7 +192,7 @@ def golden_exposition() -> Gatherer:
         policy_files=lambda: files,
         exporting=lambda: ExportStatus("http://collector:4317", "", 1, 2, 3, TIME - MINUTE, 70, 1, 5),
         build=dict.fromkeys(BUILD, "1.2.3"),
-        runtime=lambda registry: registry.register(AgentProcessCollector(FixedProcess())),
+        runtime=lambda registry: registry.register(FixedProcess()),
     )
     agent.count_refused("invalid")
     agent.commit.observe(0.0008)
@@ -228,6 +238,8 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
         "penstock_label_sets_folded_total",
         "penstock_label_sets_evicted_total",
         "penstock_agent_label_sets_hidden",
+        # nothing is paused
+        "penstock_engine_pause_expiry_timestamp_seconds",
         # there is no state directory here
         "penstock_agent_degraded",
         "penstock_agent_databases_restored_total",
@@ -257,6 +269,30 @@ def test_both_formats_parse_and_say_the_same() -> None:
     marked = {name for (name, _), sample in second.items() if sample.exemplar}
     assert {"penstock_transfer_failures_total", "penstock_transfer_duration_seconds_bucket"} <= marked
     assert "trace_id" not in plain
+
+
+def stopped_and_connected(*sources: LiveSource) -> dict[str, str]:
+    """Return the values of the gauges about who is here."""
+    text = exposition(Aggregator(), list(sources)).render("")[0].decode()
+    names = ("penstock_engine_connected", "penstock_engine_stopped", "penstock_engines_expected")
+    rows = (line.rpartition(" ") for line in text.splitlines() if line.startswith(names))
+    return {name.partition("{")[0]: value for name, _, value in rows}
+
+
+def test_an_engine_that_said_goodbye_is_stopped_and_not_expected() -> None:
+    """One that vanished is neither; one that came back under its name is connected."""
+    here, vanished = live(source()), live(source(), connected=False, seen=1)
+    stopped = replace(vanished, said_goodbye=True)
+    assert list(stopped_and_connected(here).values()) == ["1.0", "0.0", "1.0"]
+    assert list(stopped_and_connected(vanished).values()) == ["0.0", "0.0", "1.0"]
+    assert list(stopped_and_connected(stopped).values()) == ["0.0", "1.0", "0.0"]
+    again = live(source(epoch=99))
+    assert list(stopped_and_connected(stopped, again).values()) == ["1.0", "0.0", "1.0"]
+    configured = exposition(Aggregator(), [stopped], engines_expected=2).render("")[0].decode()
+    assert "penstock_engines_expected 1.0" in configured
+    # Of two that are away, the one seen last tells.
+    later = live(source(epoch=99), connected=False, seen=2)
+    assert list(stopped_and_connected(stopped, later).values()) == ["0.0", "0.0", "1.0"]
 
 
 def one_failure() -> Aggregator:
@@ -317,13 +353,14 @@ def test_a_part_that_fails_does_not_take_the_others_along() -> None:
 
 
 def test_the_process_and_the_interpreter() -> None:
-    """prometheus_client's collectors are there by their standard names, the process by the catalogue's as well."""
+    """prometheus_client's collectors are there by their standard names, and by no other."""
     for accept in ("", OPENMETRICS):
         body = exposition(Aggregator()).render(accept)[0].decode()
-        for name in ("process_resident_memory_bytes", "python_gc_collections_total{", "python_info{"):
+        for name in ("python_gc_collections_total{", "python_info{"):
             assert f"\n{name}" in body
-        for name in ("resident_memory_bytes", "open_fds", "cpu_seconds_total", "start_timestamp_seconds"):
-            assert f"\npenstock_agent_{name} " in body
+        for name in ("resident_memory_bytes", "open_fds", "cpu_seconds_total", "start_time_seconds"):
+            assert f"\nprocess_{name} " in body
+            assert f"penstock_agent_{name}" not in body
         assert body.count("# EOF") == (accept == OPENMETRICS)
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.batch.columns import BatchColumns
@@ -26,11 +23,10 @@ from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.metric_logs import live, source, transfers
 from tests.support.agent.stories import closed_decode, outcome
 from tests.support.otlp.backend import otlp_backend
+from tests.support.prometheus.http import serving
 from tests.support.prometheus.server import running_prometheus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.agent.batch.rows import TransferSample
     from penstock.proto.v1.events_pb2 import Event
 
@@ -73,36 +69,10 @@ class Busy:
         return body, content_type
 
 
-@contextmanager
-def serving(busy: Busy) -> Iterator[str]:
-    """Serve it over HTTP; yields host:port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body, content_type = busy.scrape(self.headers.get("Accept", ""))
-            self.send_response(200)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join(10)
-
-
 def test_prometheus_understands_the_exposition(tmp_path: Path) -> None:
     """Rates from our counters, quantiles from our buckets, exemplars with their trace, an alert that fires."""
     busy = Busy()
-    with serving(busy) as address, running_prometheus(tmp_path, [address], RULES) as prometheus:
+    with serving(busy.scrape) as address, running_prometheus(tmp_path, [address], RULES) as prometheus:
         labels, _ = prometheus.value("rate(penstock_transfers_total[30s])")
         assert labels == {
             "job": "penstock",
@@ -129,10 +99,7 @@ def test_prometheus_understands_the_exposition(tmp_path: Path) -> None:
             assert series["seriesLabels"]["__name__"] == query
             assert series["exemplars"][0]["labels"] == {"trace_id": TRACE, "span_id": SPAN}
 
-        (alert,) = prometheus.until(
-            "alerts", lambda data: [row for row in data["alerts"] if row["state"] == "firing"]
-        )
-        assert alert["labels"]["alertname"] == "PenstockLateReads"
+        alert = prometheus.alert("PenstockLateReads")
         assert alert["annotations"]["run"] == "agentctl get events --kind transfer_failure --mode late_read"
     assert busy.content_types == {OPENMETRICS}
 
@@ -162,10 +129,7 @@ def test_prometheus_scrapes_an_agent(tmp_path: Path) -> None:
                 assert rate["metric"]["engine"] == "0"
                 assert rate["metric"]["peer"] == PEER
 
-                (alert,) = prometheus.until(
-                    "alerts", lambda data: [row for row in data["alerts"] if row["state"] == "firing"]
-                )
-                assert alert["labels"]["alertname"] == "PenstockIncompatiblePeers"
+                alert = prometheus.alert("PenstockIncompatiblePeers")
                 assert alert["labels"]["peer"] == PEER
 
                 span: dict[str, Any] = {"start": str(TIME / 1e9 - 60), "end": str(TIME / 1e9 + 60)}
@@ -175,3 +139,25 @@ def test_prometheus_scrapes_an_agent(tmp_path: Path) -> None:
                 labels = series["exemplars"][-1]["labels"]
                 known = {(each.trace_id, each.span_id) for each in backend.spans}
                 assert (labels["trace_id"], labels["span_id"]) in known
+
+
+def test_an_engine_that_is_stopped_is_no_alarm_and_an_agent_that_is_gone_is(tmp_path: Path) -> None:
+    """Nothing is even pending while an engine is idle, and after its goodbye; then the scrape of the agent fails."""
+    with running_agent() as agent, running_prometheus(tmp_path, [agent.http], RULES) as prometheus:
+        with FakeEngine(agent.listen) as engine:
+            engine.snapshot(
+                Snapshot(time_unix_nano=TIME, policy={"hash": ""}, held=[{"holder": 2, "blocks": 0}])
+            )
+            prometheus.value("penstock_engine_connected")
+            prometheus.wait_for_rules()
+            assert prometheus.get("alerts")["alerts"] == []
+            engine.goodbye()
+        prometheus.value("penstock_engine_stopped")
+        prometheus.wait_for_rules()
+        assert prometheus.get("alerts")["alerts"] == []
+        agent.kill()
+        alert = prometheus.alert("PenstockAgentDown")
+        assert alert["labels"]["instance"] == agent.http
+        assert [row["labels"]["alertname"] for row in prometheus.get("alerts")["alerts"]] == [
+            "PenstockAgentDown"
+        ]

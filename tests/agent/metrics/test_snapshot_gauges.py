@@ -79,6 +79,30 @@ def test_leases_are_the_highest_of_the_ranks() -> None:
     assert shown["penstock_send_lease_blocks"] == {(): 40}
 
 
+def test_held_blocks() -> None:
+    """By holder and peer, the highest of the ranks; the oldest their minimum; leases are a holder, too."""
+    shown = gauges(
+        live(CORE, Snapshot(engine={"num_gpu_blocks": 500}, leases={"blocks": 40, "oldest_start_time_unix_nano": TIME})),
+        *(
+            live(worker, Snapshot(held=[
+                {"holder": 2, "peer": {"address": PEER}, "blocks": 20 + rank, "oldest_start_time_unix_nano": TIME - rank * SECOND},
+                {"holder": 1, "peer": {"address": PEER}, "blocks": 7},
+            ]))
+            for rank, worker in enumerate(WORKERS)
+        ),
+    )  # fmt: skip
+    assert shown["penstock_held_blocks"] == {
+        ("pinned", PEER): 21,
+        ("load", PEER): 7,
+        ("lease", "unknown"): 40,
+    }
+    assert shown["penstock_oldest_held_blocks_start_timestamp_seconds"] == {
+        ("pinned", PEER): SECONDS - 1,
+        ("lease", "unknown"): SECONDS,
+    }
+    assert shown["penstock_kv_cache_blocks"] == {(): 500}
+
+
 def test_peers() -> None:
     """Union over the ranks."""
     shown = gauges(
@@ -211,6 +235,25 @@ def test_engine_facts() -> None:
     }
     assert shown["penstock_engine_start_timestamp_seconds"] == {(): SECONDS}
     assert shown["penstock_engine_paused"] == {(): 1}
+
+
+@pytest.mark.parametrize(
+    ("processes", "value"),
+    [
+        ([Snapshot(paused=True), Snapshot(paused=True)], 1),
+        ([Snapshot(paused=True), Snapshot()], 0),
+        ([Snapshot(paused=True), None], 0),
+        ([Snapshot(), Snapshot()], 0),
+    ],
+    ids=["all", "one is active", "one has not said", "none"],
+)
+def test_an_engine_is_paused_once_each_of_its_processes_is(
+    processes: list[Snapshot | None], value: int
+) -> None:
+    """A worker that has not heard of the pause still reports; a process that is away says nothing."""
+    away = live(source(process="worker", rank=9, epoch=99), None, connected=False)
+    lives = [live(each, said) for each, said in zip(WORKERS, processes, strict=True)]
+    assert gauges(*lives, away)["penstock_engine_paused"] == {(): value}
 
 
 def test_hooks() -> None:

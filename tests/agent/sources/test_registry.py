@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from penstock.agent.model import EngineKey, Source
+from penstock.agent.sources.engine_roles import MAX_ENGINES, EngineRoles
 from penstock.agent.sources.registry import CLOCK_READINGS, MAX_SOURCES, Registry
+from penstock.proto.v1 import common_pb2
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
 from penstock.proto.v1.snapshot_pb2 import EngineFacts, PolicyStatus, Snapshot
 
@@ -194,3 +196,29 @@ def test_what_is_forgotten_is_not_connected(registry):
     assert [live.source.epoch for live in registry.sources()] == [1, 3]
     registry.forget(KEY)
     assert len(heard) == 1
+
+
+def test_the_role_of_an_engine_is_that_of_its_facts(registry):
+    """What the EngineCore tells counts for its workers, stays while it is away, and goes when it is forgotten."""
+    core, worker = source(1, role="unspecified"), source(2, process="worker")
+    registry.connect(core, 0)
+    registry.connect(worker, 0)
+    assert registry.roles.described(worker) is worker
+    registry.snapshot(1, Snapshot(engine=EngineFacts(role=common_pb2.ROLE_DECODE, role_guessed=True)))
+    registry.snapshot(2, Snapshot())
+    described = registry.roles.described(worker)
+    assert (described.role, described.role_guessed, described.epoch) == ("decode", True, 2)
+    registry.disconnect(1)
+    registry.disconnect(2)
+    assert registry.roles.described(core).role == "decode"
+    registry.forget(KEY)
+    assert registry.roles.described(core) is core
+
+
+def test_the_roles_are_bounded():
+    """A pod that names engine after engine costs no more than a bound."""
+    roles = EngineRoles()
+    for number in range(MAX_ENGINES + 5):
+        roles.note(source(1, key=EngineKey("", str(number))), EngineFacts(role=common_pb2.ROLE_DECODE))
+    first, last = (source(1, key=EngineKey("", str(number))) for number in (0, MAX_ENGINES + 4))
+    assert (roles.described(first).role, roles.described(last).role) == ("unspecified", "decode")

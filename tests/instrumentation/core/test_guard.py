@@ -70,7 +70,7 @@ def test_logs_once_a_minute(
     guards: GuardRegistry, clock: SecondsClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A hook that fails all the time writes one line a minute, which tells how many it stands for."""
-    with caplog.at_level(logging.WARNING, "penstock"):
+    with caplog.at_level(logging.WARNING, "vllm.penstock"):
         for _ in range(5):
             with guards("hook"):
                 raise ValueError
@@ -90,7 +90,7 @@ def test_broken_logging_is_contained(guards: GuardRegistry, monkeypatch: pytest.
     def broken(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(logging.getLogger("penstock"), "warning", broken)
+    monkeypatch.setattr(logging.getLogger("vllm.penstock"), "warning", broken)
     with guards("hook"):
         raise ValueError
     assert guards.counts

@@ -77,7 +77,7 @@ def test_wrong_value_is_one_line(
     environ = {"PENSTOCK_ENDPOINT": SOCKET, variable: value}
     with pytest.raises(SettingsError):
         parse(environ)
-    with caplog.at_level(logging.ERROR, "penstock"):
+    with caplog.at_level(logging.ERROR, "vllm.penstock"):
         assert load(environ) is None
     (record,) = caplog.records
     message = record.getMessage()

@@ -84,6 +84,7 @@ def test_subscribe_says_who(agent: FakeAgent, subscribed: Runtime) -> None:
     assert dict(subscribe.labels) == {"role": "decode"}
     assert list(subscribe.supported_fields) == ["kv_load_failure"]
     assert subscribe.faults_allowed
+    assert subscribe.takes_policy_names
     assert subscribe.hash_in_force == ""
 
 
@@ -108,6 +109,18 @@ def test_push_is_put_in_force_then_acknowledged(agent: FakeAgent, subscribed: Ru
     assert in_force is not None
     assert in_force.action is Action.FAIL
     agent.wait(lambda: applied(agent) == [("push", "h-fail", True, "")], "the event")
+
+
+def test_a_new_generation_of_the_same_content_is_put_in_force(agent: FakeAgent, subscribed: Runtime) -> None:
+    """The name that a client reads is that of the present generation."""
+    for generation in (3, 4):
+        named = Push()
+        named.CopyFrom(FAIL)
+        named.schedule[0].policies.add(name="decode", generation=generation, fields=["kvLoadFailure.action"])
+        agent.push(named)
+        agent.wait(lambda generation=generation: count(agent, "ack") == generation - 2, "the acknowledgement")
+    assert subscribed.policy.current.name_of("kvLoadFailure.action") == "policy decode, generation 4"
+    agent.wait(lambda: len(applied(agent)) == 2, "both events")
 
 
 def test_swap_waits_for_the_end_of_the_step(agent: FakeAgent, subscribed: Runtime) -> None:

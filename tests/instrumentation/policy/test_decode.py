@@ -20,6 +20,7 @@ from penstock.instrumentation.resilience.policy import (
     PeerQuarantine,
     Policy,
     PolicyBody,
+    PolicySource,
     Telemetry,
 )
 from penstock.proto.v1 import policy_pb2
@@ -66,6 +67,35 @@ def test_everything_a_policy_can_say() -> None:
     )
     observed = PolicyBody(telemetry=Telemetry(1.0))
     assert found == [ScheduleEntry(Policy(**FULL_BODY, hash="h", observed=observed))]
+
+
+def test_names_of_policies() -> None:
+    """Names, generations and fields arrive; one that a client should not read is left out, and refuses nothing."""
+    action = {"kvLoadFailure": {"action": "FAILURE_ACTION_FAIL"}}
+    named = [
+        {"name": "decode", "generation": 3, "fields": ["kvLoadFailure.action", "x" * 129]},
+        {"name": "a\nb", "generation": 1},
+        {"name": "", "generation": 1},
+        {"name": "x" * 64, "generation": 1},
+        {"name": "é", "generation": 1},
+    ]
+    (entry,) = decode_schedule(push({**body(**action), "policies": named}), ALL)
+    assert entry.policy.sources == (PolicySource("decode", 3, frozenset({"kvLoadFailure.action"})),)
+    assert entry.policy.name_of("kvLoadFailure.action") == "policy decode, generation 3"
+    assert entry.policy.name_of("kvLoadFailure.maxRecomputeTokens") == "policy h"
+    assert NO_POLICY.name_of("kvLoadFailure.action") == ""
+    many = [{"name": f"p{number}", "generation": 1} for number in range(300)]
+    (entry,) = decode_schedule(push({**body(**action), "policies": many}), ALL)
+    assert len(entry.policy.sources) == 16
+
+
+def test_more_about_a_policy_s_name_refuses_nothing() -> None:
+    """A newer agent may say more about who wrote a policy; what it says about the policy itself is still checked."""
+    newer = push({**body(**FULL), "policies": [{"name": "decode", "generation": 3}]})
+    source = newer.schedule[0].policies[0]
+    source.MergeFromString(source.SerializeToString() + b"\xfa\x07\x01x")
+    (entry,) = decode_schedule(newer, ALL)
+    assert [each.name for each in entry.policy.sources] == ["decode"]
 
 
 def test_absent_fields_leave_vllm_alone() -> None:

@@ -19,7 +19,7 @@ from penstock.instrumentation.resilience.policy import (
     Deferral,
     EcLoadFailure,
     KvLoadFailure,
-    PolicyBody,
+    Policy,
 )
 
 from tests.support.policy.full_budgets import full_budgets
@@ -153,7 +153,7 @@ def test_every_kv_combination(own):
         decision = decide_kv(
             KvLoss(MAX + 1 if size == "above" else MAX, exported == "yes", Trigger[trigger.upper()]),
             vllm=OUTCOMES[own],
-            policy=PolicyBody(kv_load_failure=rule, deferral=deferral(on_timeout)),
+            policy=Policy(kv_load_failure=rule, deferral=deferral(on_timeout)),
             observed=None,
             budgets=pair,
         )
@@ -174,7 +174,7 @@ def test_every_ec_combination(own):
         decision = decide_ec(
             EcLoss(9 if size == "above" else 8, media == "yes", exported == "yes", Trigger[trigger.upper()]),
             default=OUTCOMES[own],
-            policy=PolicyBody(ec_load_failure=rule, deferral=deferral(on_timeout)),
+            policy=Policy(ec_load_failure=rule, deferral=deferral(on_timeout)),
             observed=None,
         )
         expected = OUTCOMES[own if outcome == "own" else outcome], DecidedBy[decided_by.upper()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +25,7 @@ from penstock.instrumentation.resilience.policy import (
     KvLoadFailure,
     Policy,
     PolicyBody,
+    PolicySource,
 )
 from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
 from penstock.proto.v1 import common_pb2
@@ -30,7 +33,7 @@ from penstock.proto.v1 import common_pb2
 from tests.support.manual_clock import SECOND, ManualClock
 from tests.support.policy.full_budgets import full_budgets
 
-AUTO = PolicyBody(kv_load_failure=KvLoadFailure(Action.AUTO, 4096, 500, Action.FAIL))
+AUTO = Policy(kv_load_failure=KvLoadFailure(Action.AUTO, 4096, 500, Action.FAIL))
 
 
 @pytest.mark.parametrize(
@@ -53,13 +56,13 @@ AUTO = PolicyBody(kv_load_failure=KvLoadFailure(Action.AUTO, 4096, 500, Action.F
         ),
         (
             KvLoss(412, trigger=Trigger.DEADLINE),
-            PolicyBody(deferral=Deferral(on_timeout=Action.RECOMPUTE)),
+            Policy(deferral=Deferral(on_timeout=Action.RECOMPUTE)),
             0,
             "the wait was over its deadline; deferral.onTimeout: recompute",
         ),
         (
             KvLoss(412, exported=True),
-            PolicyBody(kv_load_failure=KvLoadFailure(Action.RECOMPUTE)),
+            Policy(kv_load_failure=KvLoadFailure(Action.RECOMPUTE)),
             0,
             "another connector may have passed tainted blocks on, and these cannot be called back",
         ),
@@ -71,6 +74,49 @@ def test_reasons(loss, policy, drained, reason):
     assert pair.enforced.acquire(drained)
     decision = decide_kv(loss, vllm=Outcome.FAILED, policy=policy, observed=None, budgets=pair)
     assert decision.reason == reason
+
+
+NAMED = (
+    PolicySource("decode", 3, frozenset({"kvLoadFailure.action", "ecLoadFailure.action"})),
+    PolicySource("limits", 1, frozenset({"kvLoadFailure.maxRecomputeTokens", "deferral.onTimeout"})),
+)
+
+
+@pytest.mark.parametrize(
+    ("loss", "policy", "name"),
+    [
+        (KvLoss(1), Policy(), ""),
+        (KvLoss(1), Policy(kv_load_failure=KvLoadFailure(Action.FAIL)), "policy decode, generation 3"),
+        (
+            KvLoss(9000),
+            Policy(kv_load_failure=KvLoadFailure(Action.AUTO, 4096)),
+            "policy limits, generation 1",
+        ),
+        (
+            KvLoss(1, trigger=Trigger.DEADLINE),
+            Policy(deferral=Deferral(on_timeout=Action.FAIL)),
+            "policy limits, generation 1",
+        ),
+        (
+            KvLoss(412),
+            Policy(kv_load_failure=KvLoadFailure(Action.AUTO, None, 1, Action.FAIL)),
+            "policy 0123456789ab",
+        ),
+    ],
+)
+def test_a_decision_names_the_policy_of_its_field(loss, policy, name):
+    """The policy that set the field that decided; the hash where the agent did not name it."""
+    pair = full_budgets(1, 1)
+    policy = replace(policy, hash="0123456789abcdef", sources=NAMED)
+    assert decide_kv(loss, vllm=Outcome.FAILED, policy=policy, observed=None, budgets=pair).policy == name
+
+
+def test_a_decision_about_encoder_outputs_names_its_policy():
+    """As one about KV does; without an action of a policy there is no name."""
+    policy = Policy(ec_load_failure=EcLoadFailure(Action.FAIL), hash="h", sources=NAMED)
+    decision = decide_ec(EcLoss(2), default=Outcome.RECOMPUTED, policy=policy, observed=None)
+    assert decision.policy == "policy decode, generation 3"
+    assert not decide_ec(EcLoss(2), default=Outcome.FAILED, policy=NO_POLICY, observed=None).policy
 
 
 def test_numbers_are_the_wires():
@@ -123,7 +169,7 @@ rules = st.builds(
     st.sampled_from([None, Action.RECOMPUTE, Action.FAIL]),
 )
 bodies = st.builds(
-    PolicyBody,
+    Policy,
     kv_load_failure=st.none() | rules,
     deferral=st.none()
     | st.builds(Deferral, on_timeout=st.sampled_from([None, Action.RECOMPUTE, Action.FAIL])),
@@ -134,7 +180,7 @@ losses = st.builds(KvLoss, st.integers(0, 400), st.booleans(), st.sampled_from(T
 @given(loss=losses, vllm=st.sampled_from(Outcome), observed=st.none() | bodies, rest=bodies)
 def test_without_an_action_vllm_holds(loss, vllm, observed, rest):
     """Where no action is set the outcome is vLLM's, whatever is observed and whatever else a policy sets."""
-    silent = PolicyBody(kv_load_failure=KvLoadFailure(None, *(_limits(rest))))
+    silent = Policy(kv_load_failure=KvLoadFailure(None, *(_limits(rest))))
     for policy in (NO_POLICY, silent):
         pair = full_budgets(0, 0)
         decision = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=pair)

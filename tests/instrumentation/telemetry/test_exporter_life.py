@@ -104,6 +104,30 @@ def test_pause_by_acknowledgement(agent: FakeAgent, runtime: Runtime) -> None:
     wait_until(lambda: runtime.active, "hooks are active")
 
 
+def test_a_change_of_the_pause_is_said_at_once(
+    agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator waits for it: neither the pause nor its end waits for the snapshot of the next second."""
+    runtime.start()
+    agent.wait(lambda: agent.received.snapshots, "a snapshot")
+    monkeypatch.setattr(exporter, "SNAPSHOT_INTERVAL", 3600.0)
+    agent.wait(lambda: len(agent.received.snapshots) >= 2, "the last one of a second")
+    emit_failure(runtime, "queued")
+    agent.pause(paused=True)
+    agent.wait(
+        lambda: (
+            agent.received.snapshots[-1].paused and not agent.received.snapshots[-1].emitter.pending_entries
+        ),
+        "a snapshot that says so, behind what was queued",
+    )
+    assert ids(agent) == ["queued"]
+    agent.pause(paused=False)
+    agent.wait(lambda: not agent.received.snapshots[-1].paused, "a snapshot that says so")
+    # The kill switch of the policy stream, whose thread is not the exporter's.
+    runtime.pause("policy", paused=True)
+    agent.wait(lambda: agent.received.snapshots[-1].paused, "a snapshot that says so")
+
+
 def test_identity_that_rises_is_announced(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> None:
     """A worker's process that turns out to be EngineCore says so in a new Hello of the same epoch."""
     runtime = make_runtime()

@@ -28,6 +28,7 @@ from penstock.agent.sources.registry import Registry
 from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.policy_pb2 import OrderRefusal
+from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.policy.feed import Engine
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1.admin_pb2 import AgentStatus
     from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.policy_pb2 import Push
-    from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _DEADLINE = 60.0
 
@@ -49,11 +49,13 @@ class AdminHarness:
     Attributes:
         address: of the admin service.
         stub: a blocking client of it.
+        heeding: connected sources report the kill switch at once; False: the test reports it by snapshots.
 
     """
 
     def __init__(self, directory: Path) -> None:
         self.address = f"unix://{directory}/admin.sock"
+        self.heeding = True
         self._feed_address = f"unix://{directory}/feed.sock"
         self._directory = directory
         self._loop = asyncio.new_event_loop()
@@ -172,6 +174,7 @@ class AdminHarness:
         self.store, self.pauses = PolicyStore(self._database), Pauses(self._database)
         self.orders = OrderStore(self._database)
         self.feed = PolicyFeed(self.store, self.pauses, self.orders)
+        self.pauses.subscribe(self._heed)
         self.retirement = Retirement(
             self.journal, self.registry, self.aggregator, self.feed, self._database, clock=lambda: self.now
         )
@@ -195,6 +198,14 @@ class AdminHarness:
         for server, address in zip(self._servers, (self.address, self._feed_address), strict=True):
             server.add_insecure_port(address)
             await server.start()
+
+    def _heed(self) -> None:
+        """Report the kill switch of every connected source."""
+        for live in self.registry.sources() if self.heeding else ():
+            if live.connected:
+                snapshot = live.snapshot or Snapshot()
+                snapshot.paused = self.pauses.is_paused(live.source.key)
+                self.registry.snapshot(live.source.epoch, snapshot)
 
     async def _stop(self) -> None:
         for task in self._answering:

@@ -56,8 +56,9 @@ class Told:
     def of_journal(cls, path: Path) -> Told:
         """Read a journal, of an agent that runs or does not."""
         with Reader(path) as reader:
-            sources = {source.epoch: source for source in reader.sources()}
-            return cls(reader.batches(0, 1 << 30), sources)
+            # In this order: a source is there before its first batch.
+            logged = reader.batches(0, 1 << 30)
+            return cls(logged, {source.epoch: source for source in reader.sources()})
 
     def check(self) -> Told:
         """Check that it adds up."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from demo.common.agent import Agent
 
-_CALL_SECONDS = 60
+_CALL_SECONDS = 120
 _MOST_EVENTS = 10_000
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 POLICY = "kv-tests"
 DECODE = "role=decode"
 TOKENS = 12
+# For engines to answer on a busy machine.
+_PATIENTLY = ("--timeout", "80s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +147,14 @@ class Bench(AgentBench):
         """Rehearse a fault in a share of decode's attempts by ``agentctl inject-fault``; yields the drill's id."""
         said = self.ctl(
             *("inject-fault", "--selector", DECODE, "--mode", mode, "--rate", str(rate), "--ttl", "5m"),
+            *_PATIENTLY,
             *options,
         )
         identity = said.split()[1]
         try:
             yield identity
         finally:
-            self.ctl("drill", "stop", identity)
+            self.ctl("drill", "stop", identity, *_PATIENTLY)
 
 
 def _name() -> str:

@@ -105,11 +105,17 @@ class Impostor:
     Attributes:
         port: where it listens.
         asked: how many handshakes it has answered.
+        reached: set once a question has come.
+        answers: not set while it keeps its answers to itself; vLLM waits five seconds for each.
 
     """
 
-    def __init__(self, server: Server, change: Callable[[bytes], bytes]) -> None:
+    def __init__(self, server: Server, change: Callable[[bytes], bytes], *, silent: bool = False) -> None:
         self.asked = 0
+        self.reached = threading.Event()
+        self.answers = threading.Event()
+        if not silent:
+            self.answers.set()
         self._behind = f"tcp://{server.peer}"
         self._change = change
         self._context = zmq.Context()
@@ -127,6 +133,7 @@ class Impostor:
     def close(self) -> None:
         """Stop listening."""
         self._ending.set()
+        self.answers.set()
         self._thread.join(2 * _ANSWER_MILLISECONDS / 1000)
         self._context.destroy(linger=0)
 
@@ -134,6 +141,8 @@ class Impostor:
         while not self._ending.is_set():
             if self._socket.poll(_LOOK_MILLISECONDS):
                 identity, _, question = self._socket.recv_multipart()
+                self.reached.set()
+                self.answers.wait()
                 payload, *rest = self._ask(question)
                 self.asked += 1
                 self._socket.send_multipart([identity, b"", self._change(payload), *rest])
@@ -148,9 +157,9 @@ class Impostor:
 
 
 @contextmanager
-def impostor(server: Server, change: Callable[[bytes], bytes]) -> Iterator[Impostor]:
-    """Run an :class:`Impostor` in front of *server*."""
-    running = Impostor(server, change)
+def impostor(server: Server, change: Callable[[bytes], bytes], *, silent: bool = False) -> Iterator[Impostor]:
+    """Run an :class:`Impostor` in front of *server*; a *silent* one does not answer until it is let."""
+    running = Impostor(server, change, silent=silent)
     try:
         yield running
     finally:

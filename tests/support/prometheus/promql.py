@@ -26,8 +26,9 @@ def selectors(expression: str) -> list[Selector]:
 
 
 def metrics(expression: str) -> set[str]:
-    """Return every name of ours: metrics and recording rules."""
-    return {name for name in _NAME.findall(_STRING.sub('""', expression)) if "penstock_" in name}
+    """Return every name of ours: metrics, recording rules, and those of the agent's process."""
+    names = _NAME.findall(_STRING.sub('""', expression))
+    return {name for name in names if "penstock_" in name or name.startswith("process_")}
 
 
 def groupings(expression: str, *words: str) -> set[str]:

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -146,6 +147,24 @@ class Prometheus:
 
         labels, value = self.until("query", positive, query=query)[0]
         return labels, value
+
+    def alert(self, name: str) -> Any:
+        """Return the one alert of that name once its condition holds; it may still have to last."""
+        (row,) = self.until(
+            "alerts", lambda data: [row for row in data["alerts"] if row["labels"]["alertname"] == name]
+        )
+        return row
+
+    def wait_for_rules(self) -> None:
+        """Wait until all rules have seen what Prometheus has scraped by now, twice, for alerts that build on recordings."""
+        for _ in range(2):
+            now = datetime.now(UTC)
+
+            def evaluated(data: Any, now: datetime = now) -> bool:
+                times = [datetime.fromisoformat(group["lastEvaluation"]) for group in data["groups"]]
+                return bool(times) and min(times) > now
+
+            self.until("rules", evaluated)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from penstock.agent.daemon.state_gauges import StateGauges
 from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, ContractViolations, IngestService, LossDetector, SourceAdmission
 from penstock.agent.metrics import AgentMetrics, Exemplars, Gatherer
-from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, SampleRatios
+from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, PolicySources, SampleRatios
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.agent.daemon.config import Config
     from penstock.agent.daemon.opened_state import CountedLog, OpenedState, StoredPolicies
     from penstock.agent.journal import Journal
+    from penstock.agent.model import EngineKey
     from penstock.agent.policy.files.file_source import FileSource
     from penstock.agent.policy.store import PolicyStore
     from penstock.proto.v1.admin_pb2 import AgentStatus
@@ -108,13 +109,21 @@ class Daemon:
         policies = await self._distribute(stored, owners)
         registry = _registry(log)
         exemplars, metrics = Exemplars(), self._measure(directory, log, policies)
-        self._exporter = self._start_export(log.journal, policies, exemplars, metrics.export.observe)
+        self._exporter = self._start_export(
+            log.journal, registry, policies, exemplars, metrics.export.observe
+        )
         self._gatherer = Gatherer(
-            log.aggregator, registry.sources, exemplars, metrics, wanted=policies.feed.wanted
+            log.aggregator,
+            registry.sources,
+            exemplars,
+            metrics,
+            wanted=policies.feed.wanted,
+            pause_ends=stored.pauses.ends_unix_nano,
         )
         ingest = self._make_ingest(log, registry, owners, policies, metrics)
         retirement = self._make_retirement(log, registry, policies)
         admin = await self._serve_admin(self._admin_context(directory, log, registry, policies, retirement))
+        self._end_pauses(registry, policies)
         engines = await self._serve_engines(
             ingest, policies.feed, PolicyFeedService(policies.feed, metrics.count_refused)
         )
@@ -248,7 +257,12 @@ class Daemon:
         )
 
     def _start_export(
-        self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]
+        self,
+        journal: Journal,
+        registry: Registry,
+        policies: _Policies,
+        exemplars: Exemplars,
+        observe: Callable[[float], None],
     ) -> TraceExporter:
         exporter = TraceExporter(
             journal,
@@ -256,6 +270,8 @@ class Daemon:
             on_exported=exemplars.note,
             observe=observe,
             sample_ratio=SampleRatios(policies.stored.store, policies.feed),
+            described=registry.roles.described,
+            policies=PolicySources(policies.stored.store, policies.feed),
         )
         exporter.start()
         self._parts.push_async_callback(
@@ -321,6 +337,16 @@ class Daemon:
         await self._serve(server)
         self._parts.push_async_callback(self._drain, ingest, feed, server)
         return server
+
+    def _end_pauses(self, registry: Registry, policies: _Policies) -> None:
+        """Start to end each pause at its time, before an engine can learn of one that is over."""
+
+        def engines() -> set[EngineKey]:
+            known = {view.key for view in registry.engines()}
+            return known | {subscriber.target.key for subscriber in policies.feed.subscribers()}
+
+        ending = asyncio.ensure_future(policies.stored.pauses.keep_ending(engines))
+        self._parts.callback(ending.cancel)
 
     def _start_upkeep(self, directory: StateDirectory, policies: _Policies, retirement: Retirement) -> None:
         """Start what runs beside the servers: retirement and housekeeping."""

@@ -173,8 +173,8 @@ class Journal:
     ) -> int:
         """Append a batch; returns the source's watermark once it is committed.
 
-        A batch at or below the watermark changes nothing. *body* is the batch as it came, *contents* what was
-        read of it already.
+        Batches are appended in the order of the calls; the first one opens its source. A batch at or below the
+        watermark changes nothing. *body* is the batch as it came, *contents* what was read of it already.
 
         Raises:
             GapError: its number is not the next one.
@@ -182,8 +182,6 @@ class Journal:
             StateError: the journal is closed.
 
         """
-        if source.epoch not in self._writer.watermarks:
-            await self.open_source(source)
         command = Append(
             source,
             contents or BatchColumns(batch),

@@ -61,20 +61,18 @@ class Transaction:
             " last_seen_unix_nano = excluded.last_seen_unix_nano, closed_unix_nano = NULL",
             (signed(source.epoch), encode_source(source), *source.key, source.process, now, now),
         )
+        if not self._knows(source.epoch):
+            (self.staged[source.epoch],) = self._database.execute(
+                "SELECT watermark FROM sources WHERE epoch = ?", (signed(source.epoch),)
+            ).fetchone()
         return self._watermark(source.epoch)
 
+    def _knows(self, epoch: int) -> bool:
+        """Return whether the source was opened in this life of the agent."""
+        return epoch in self.staged or epoch in self._committed
+
     def _watermark(self, epoch: int) -> int:
-        if epoch in self.staged:
-            return self.staged[epoch]
-        if epoch not in self._committed:
-            row = self._database.execute(
-                "SELECT watermark FROM sources WHERE epoch = ?", (signed(epoch),)
-            ).fetchone()
-            if row is None:
-                raise GapError(f"epoch {epoch} is not known; begin the stream with a Hello")
-            self.staged[epoch] = row[0]
-            return int(row[0])
-        return self._committed[epoch]
+        return self.staged[epoch] if epoch in self.staged else self._committed[epoch]
 
     def append(
         self, source: Source, batch: Batch, body: bytes, now: int, contents: BatchColumns | None = None
@@ -82,10 +80,12 @@ class Transaction:
         """Append *batch* and all that the tables derive from it; *contents* are its columns, if they were read already.
 
         Raises:
-            GapError: its number is not the next one, or the source was never opened; nothing is written.
+            GapError: its number is not the next one; nothing is written, but that the source is opened.
 
         """
-        watermark = self._watermark(source.epoch)
+        watermark = (
+            self._watermark(source.epoch) if self._knows(source.epoch) else self.open_source(source, now)
+        )
         if batch.seq > watermark + 1:
             raise GapError(f"batch {batch.seq} came after {watermark}; resend from {watermark + 1}")
         self._seen[source.epoch] = now

@@ -6,20 +6,25 @@ from penstock.agent.metrics import catalogue
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator, EngineRows
 from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
+from penstock.agent.metrics.duration_windows import DurationWindow, DurationWindows
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.metrics.model import Family, Metric, Sample
+from penstock.agent.metrics.peer_latencies import PeerWindows
 from penstock.agent.metrics.series import Row
 
 __all__ = [
     "AgentMetrics",
     "Aggregator",
     "AggregatorCheckpoint",
+    "DurationWindow",
+    "DurationWindows",
     "EngineRows",
     "Exemplars",
     "Family",
     "Gatherer",
     "Metric",
+    "PeerWindows",
     "Row",
     "Sample",
     "catalogue",

@@ -15,17 +15,19 @@ from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.bulk_updates import ended_bulks, probe_bulks, transfer_bulks
 from penstock.agent.metrics.ended_deferrals import EndedByLoss
+from penstock.agent.metrics.engine_series import EngineSeries, sorted_series
 from penstock.agent.metrics.event_updates import COUNTED, UNKNOWN, event_updates
+from penstock.agent.metrics.peer_latencies import PeerLatencies
 from penstock.agent.metrics.series import CAP, TOTAL, Row, Series, SeriesBudget
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.sources import Account, Accounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from penstock.agent.batch import BatchColumns, EventGroup
-    from penstock.agent.metrics.bulk_updates import BulkUpdate
     from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.peer_latencies import PeerWindows
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -48,58 +50,6 @@ class EngineRows(NamedTuple):
     rows: dict[Metric, list[Row]]
 
 
-class _EngineSeries:
-    """The state of one engine."""
-
-    def __init__(self, cap: int, room: SeriesBudget) -> None:
-        self.time = 0
-        self._room = room
-        self.series: dict[Metric, Series] = {}
-        self._cap = cap
-
-    def of(self, metric: Metric) -> Series:
-        series = self.series.get(metric)
-        if series is None:
-            series = self.series[metric] = Series(metric, self._cap, self._room)
-        return series
-
-    def add(self, metric: Metric, labels: tuple[str, ...], value: int, time: int) -> None:
-        self.of(metric).add(labels, value, time)
-
-    def add_known(self, bulks: Collection[BulkUpdate]) -> bool:
-        """Add *bulks* if all their label sets have a series already; False if nothing was added."""
-        if not all(self._has(bulk.metric, bulk.labels) for bulk in bulks):
-            return False
-        self.add_bulks(bulks)
-        return True
-
-    def _has(self, metric: Metric, labels: tuple[str, ...]) -> bool:
-        series = self.series.get(metric)
-        return series is not None and series.has(labels)
-
-    def add_bulks(self, bulks: Iterable[BulkUpdate]) -> None:
-        for metric, labels, amount, values, time in bulks:
-            if values:
-                self.of(metric).observe(labels, values, time)
-            else:
-                self.of(metric).add(labels, amount, time)
-
-    def knows_peer(self, peer: str) -> bool:
-        return any(series.knows_peer(peer) for series in self.series.values())
-
-    def rows_of(self, metrics: Collection[Metric]) -> dict[Metric, list[Row]]:
-        return {metric: series.rows() for metric, series in self.series.items() if metric in metrics}
-
-    def rows(self) -> dict[Metric, list[Row]]:
-        rows = {metric: series.rows() for metric, series in self.series.items()}
-        for about, counts in (
-            (c.LABEL_SETS_FOLDED, {metric: each.folded for metric, each in _sorted_series(self.series)}),
-            (c.LABEL_SETS_EVICTED, {metric: each.evicted for metric, each in _sorted_series(self.series)}),
-        ):
-            rows[about] = [Row((metric.name,), count, ()) for metric, count in counts.items() if count]
-        return rows
-
-
 class Aggregator:
     """The counters and histograms of all engines. Thread-safe.
 
@@ -116,9 +66,10 @@ class Aggregator:
         self._total = total
         self._room = SeriesBudget(total)
         self._lock = threading.Lock()
-        self._engines: dict[EngineKey, _EngineSeries] = {}
+        self._engines: dict[EngineKey, EngineSeries] = {}
         self._accounts = Accounts()
         self._ended = EndedByLoss()
+        self._latencies = PeerLatencies()
 
     def apply(self, source: Source, contents: BatchColumns) -> None:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest.
@@ -141,16 +92,28 @@ class Aggregator:
                     # The agent's own words about an engine that was forgotten do not bring it back, but entries that a
                     # damaged state has lost are counted, whatever else it has lost.
                     return
-                engine = self._engines[source.key] = _EngineSeries(self._cap, self._room)
+                engine = self._engines[source.key] = EngineSeries(self._cap, self._room)
             _apply_events(engine, contents, ended, troubles)
             _apply_samples(engine, contents, troubles)
             _apply_losses(engine, batch)
+            if source.process != AGENT_PROCESS:
+                self._apply_latencies(source.key, contents, troubles)
         if troubles:
             kinds = sorted({kind for kind, _ in troubles})
             raise UncountableError(f"{len(troubles)} of its entries: {', '.join(kinds)}") from troubles[0][1]
 
+    def _apply_latencies(
+        self, key: EngineKey, contents: BatchColumns, troubles: list[tuple[str, Exception]]
+    ) -> None:
+        try:
+            self._latencies.apply(key, contents)
+        except Exception as error:  # noqa: BLE001  (the windows miss this batch; the counters have it)
+            troubles.append(("peer windows", error))
+
     def _forget(self, key: EngineKey, contents: BatchColumns) -> None:
         for _, event in contents.in_order((_FORGOTTEN,)):
+            peer = event.forgotten.peer.address if event.forgotten.HasField("peer") else None
+            self._latencies.forget(key, peer)
             engine = self._engines.get(key)
             if engine is None:
                 return
@@ -185,12 +148,21 @@ class Aggregator:
         with self._lock:
             return [key for key, engine in sorted(self._engines.items()) if engine.knows_peer(peer)]
 
+    def peer_windows(self, key: EngineKey, peer: str, now: int) -> PeerWindows | None:
+        """Return how long *peer* took an engine lately, before *now* (nanoseconds); None if that is not known."""
+        with self._lock:
+            return self._latencies.windows(key, peer, now)
+
     def dump(self) -> bytes:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""
         with self._lock:
             engines = [_engine_text(key, engine) for key, engine in sorted(self._engines.items())]
             accounts, ended = _json(self._accounts.dump()), _json(self._ended.dump())
-        text = f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts},"ended":{ended}}}'
+            peers = [_json(row) for row in self._latencies.dump()]
+        text = (
+            f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts},"ended":{ended},'
+            f'"peers":[{",".join(peers)}]}}'
+        )
         return zlib.compress(text.encode(), 1)
 
     def load(self, blob: bytes) -> None:
@@ -211,14 +183,17 @@ class Aggregator:
             engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
             accounts = Accounts.load(state["accounts"])
             ended = EndedByLoss(state["ended"])
-        except (zlib.error, ValueError, KeyError, TypeError) as error:
+            latencies = PeerLatencies()
+            # An older agent saved none: the windows begin empty.
+            latencies.load(state.get("peers", ()))
+        except (zlib.error, ValueError, KeyError, TypeError, IndexError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:
             self._engines, self._accounts, self._room = engines, accounts, room
-            self._ended = ended
+            self._ended, self._latencies = ended, latencies
 
-    def _load_engine(self, row: dict[str, Any], room: SeriesBudget) -> _EngineSeries:
-        engine = _EngineSeries(self._cap, room)
+    def _load_engine(self, row: dict[str, Any], room: SeriesBudget) -> EngineSeries:
+        engine = EngineSeries(self._cap, room)
         engine.time = row["time"]
         for name, series in row["series"].items():
             metric = c.BY_NAME.get(name)
@@ -227,10 +202,10 @@ class Aggregator:
         return engine
 
 
-def _engine_text(key: EngineKey, engine: _EngineSeries) -> str:
+def _engine_text(key: EngineKey, engine: EngineSeries) -> str:
     """Return an engine as JSON, encoded in small pieces: the encoder lets no other thread run while it works."""
     series = [
-        f"{_json(metric.name)}:{_json(series.dump())}" for metric, series in _sorted_series(engine.series)
+        f"{_json(metric.name)}:{_json(series.dump())}" for metric, series in sorted_series(engine.series)
     ]
     return f'{{"key":{_json(key)},"time":{engine.time},"series":{{{",".join(series)}}}}}'
 
@@ -239,13 +214,8 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _sorted_series(series: dict[Metric, Series]) -> list[tuple[Metric, Series]]:
-    """Return the items by name, so that equal states have equal dumps."""
-    return sorted(series.items(), key=lambda item: item[0].name)
-
-
 def _apply_events(
-    engine: _EngineSeries,
+    engine: EngineSeries,
     contents: BatchColumns,
     seconds: Collection[int],
     troubles: list[tuple[str, Exception]],
@@ -271,7 +241,7 @@ def _apply_events(
         engine.add(c.EVENTS, (kind or UNKNOWN,), len(group), engine.time)
 
 
-def _add_ended(engine: _EngineSeries, group: EventGroup) -> bool:
+def _add_ended(engine: EngineSeries, group: EventGroup) -> bool:
     """Count ended waits all at once; False if they have to be counted one by one, in their order."""
     try:
         return engine.add_known(tuple(ended_bulks(group)))
@@ -280,7 +250,7 @@ def _add_ended(engine: _EngineSeries, group: EventGroup) -> bool:
 
 
 def _apply_samples(
-    engine: _EngineSeries, contents: BatchColumns, troubles: list[tuple[str, Exception]]
+    engine: EngineSeries, contents: BatchColumns, troubles: list[tuple[str, Exception]]
 ) -> None:
     for kind, columns, bulks in (
         ("transfer_sample", contents.transfers, transfer_bulks),
@@ -296,7 +266,7 @@ def _apply_samples(
                 troubles.append((kind, error))
 
 
-def _apply_losses(engine: _EngineSeries, batch: Batch) -> None:
+def _apply_losses(engine: EngineSeries, batch: Batch) -> None:
     for drops, fallback in ((batch.drops, UNKNOWN), (batch.tombstone.lost, "tombstone")):
         for drop in drops:
             engine.add(c.EVENTS_DROPPED, (drop.reason or fallback,), drop.count, engine.time)

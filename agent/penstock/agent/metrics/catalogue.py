@@ -96,7 +96,7 @@ COLLATERAL_DELAY: Final = Metric(
 TRANSFER_FAILURES: Final = Metric(
     "penstock_transfer_failures_total",
     MetricKind.COUNTER,
-    "Attempts that went wrong, as seen by each rank; rehearsal is true if a FaultDrill caused it.",
+    "Attempts that went wrong, as seen by each rank; rehearsal is true if a drill caused it.",
     ("channel", "connector", "mode", "error_type", "peer", "rehearsal"),
     free=_CONNECTOR_PEER,
     exemplars=True,
@@ -112,7 +112,7 @@ LATE_READS: Final = Metric(
 LOAD_OUTCOMES: Final = Metric(
     "penstock_load_outcomes_total",
     MetricKind.COUNTER,
-    "What was finally done about a failed load, one per request and cause.",
+    "What was finally done about a failed load, one per request and cause; rehearsal is true if a drill caused it.",
     ("channel", "outcome", "decided_by", "mode", "peer", "rehearsal"),
     free=_PEER,
     exemplars=True,
@@ -120,7 +120,7 @@ LOAD_OUTCOMES: Final = Metric(
 RECOMPUTED_TOKENS: Final = Metric(
     "penstock_recomputed_tokens_total",
     MetricKind.COUNTER,
-    "Prompt tokens computed again because their load failed (outcome recomputed).",
+    "Prompt tokens computed again because their load failed (outcome recomputed); rehearsal is true if a drill caused it.",
     ("channel", "mode", "peer", "rehearsal"),
     free=_PEER,
     exemplars=True,
@@ -199,7 +199,7 @@ POLICY_UPDATES: Final = Metric(
 QUARANTINES: Final = Metric(
     "penstock_quarantines_total",
     MetricKind.COUNTER,
-    "Times a peer was put into quarantine; rehearsal is true if a FaultDrill brought it there.",
+    "Times a peer was put into quarantine; rehearsal is true if a drill brought it there.",
     ("peer", "reason", "rehearsal"),
     free=frozenset({"peer", "reason"}),
 )
@@ -282,6 +282,26 @@ SEND_LEASE_BLOCKS: Final = Metric(
     MetricKind.GAUGE,
     "Blocks that wait for their reader; the highest of the ranks.",
 )
+HELD_BLOCKS: Final = Metric(
+    "penstock_held_blocks",
+    MetricKind.GAUGE,
+    "KV blocks of requests that do not run: of a load under way (load), of a load that was given up and to whose blocks the "
+    "peer may still write (pinned), or leased to a reader (lease, peer unknown); the highest of the ranks.",
+    ("holder", "peer"),
+    free=_PEER,
+)
+OLDEST_HELD: Final = Metric(
+    "penstock_oldest_held_blocks_start_timestamp_seconds",
+    MetricKind.GAUGE,
+    "Since when the oldest of these blocks are held; absent where that is not known.",
+    ("holder", "peer"),
+    free=_PEER,
+)
+KV_BLOCKS: Final = Metric(
+    "penstock_kv_cache_blocks",
+    MetricKind.GAUGE,
+    "KV blocks that the engine has in all.",
+)
 POLICY_INFO: Final = Metric(
     "penstock_policy_info",
     MetricKind.INFO,
@@ -339,7 +359,8 @@ PEER_CLOCK_OFFSET: Final = Metric(
 ENGINE_INFO: Final = Metric(
     "penstock_engine_info",
     MetricKind.INFO,
-    "What the engine is; role_guessed is true if PENSTOCK_LABELS does not give the role.",
+    "What the engine is. role: what the server is for (prefill, decode, encoder, both), guessed if PENSTOCK_LABELS does not "
+    "give it. kv_role and ec_role: vLLM's settings.",
     (
         "model",
         "role",
@@ -372,7 +393,12 @@ ENGINE_START: Final = Metric(
 ENGINE_PAUSED: Final = Metric(
     "penstock_engine_paused",
     MetricKind.GAUGE,
-    "1 while agentctl pause holds: every hook is passive.",
+    "1 while every connected process of the engine reports that agentctl pause holds: its hooks are passive.",
+)
+PAUSE_EXPIRY: Final = Metric(
+    "penstock_engine_pause_expiry_timestamp_seconds",
+    MetricKind.GAUGE,
+    "When the pause that is ordered for the engine ends by itself; absent without a pause, or without an end.",
 )
 HOOK_INSTALLED: Final = Metric(
     "penstock_hook_installed",
@@ -385,6 +411,11 @@ ENGINE_CONNECTED: Final = Metric(
     "penstock_engine_connected",
     MetricKind.GAUGE,
     "1 if the engine is connected to the agent, 0 while it is away; it goes after --retire-after.",
+)
+ENGINE_STOPPED: Final = Metric(
+    "penstock_engine_stopped",
+    MetricKind.GAUGE,
+    "1 if the engine is away and said goodbye: it was stopped on purpose; 0 while it is connected or if it vanished.",
 )
 
 PENDING_ENTRIES: Final = Metric(
@@ -409,7 +440,7 @@ UNACCOUNTED_ENTRIES: Final = Metric(
 ENGINES_EXPECTED: Final = Metric(
     "penstock_engines_expected",
     MetricKind.GAUGE,
-    "Engines that should be connected: as configured, else all that have been seen.",
+    "Engines that should be connected: as configured, else all that have been seen; less those that were stopped.",
     per_engine=False,
 )
 ENGINES_CONNECTED: Final = Metric(
@@ -521,30 +552,6 @@ OLDEST_UNEXPORTED: Final = Metric(
     "penstock_agent_oldest_unexported_timestamp_seconds",
     MetricKind.GAUGE,
     "When the oldest batch with spans that are not delivered was received; absent if there is none.",
-    per_engine=False,
-)
-AGENT_START: Final = Metric(
-    "penstock_agent_start_timestamp_seconds",
-    MetricKind.GAUGE,
-    "When the agent started.",
-    per_engine=False,
-)
-AGENT_CPU: Final = Metric(
-    "penstock_agent_cpu_seconds_total",
-    MetricKind.COUNTER,
-    "Processor time of the agent.",
-    per_engine=False,
-)
-AGENT_MEMORY: Final = Metric(
-    "penstock_agent_resident_memory_bytes",
-    MetricKind.GAUGE,
-    "Memory that the agent holds.",
-    per_engine=False,
-)
-AGENT_FDS: Final = Metric(
-    "penstock_agent_open_fds",
-    MetricKind.GAUGE,
-    "File descriptors that the agent holds.",
     per_engine=False,
 )
 BUILD: Final = Metric(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.event_updates import boolean
 from penstock.agent.metrics.gauge_set import MAX, MIN
+from penstock.agent.sources import engine_role
 from penstock.proto.names import NANOS, label, words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import policy_pb2 as policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.agent.metrics.gauge_set import GaugeSet
     from penstock.agent.model import EngineKey, Source
@@ -23,14 +24,14 @@ _ACTIONS = tuple(words(policy.FailureAction))
 
 def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapshot, engines: int) -> None:
     """Put what the engine is, one of so many *engines* of its server at least; only EngineCore tells."""
-    if key.engine:
-        sheet.merge(MAX, c.ENGINE_PAUSED, key, snapshot.paused)
     if not snapshot.HasField("engine"):
         return
     facts = snapshot.engine
     start = facts.start_time_unix_nano or source.start_time_unix_nano
     if start:
         sheet.set(c.ENGINE_START, key, start / NANOS)
+    if facts.num_gpu_blocks:
+        sheet.set(c.KV_BLOCKS, key, facts.num_gpu_blocks)
     sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts, engines))
     if facts.compatibility_hash:
         rows = {"": "", **facts.compatibility_factors}
@@ -38,13 +39,20 @@ def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapsho
             sheet.set(c.ENGINE_COMPATIBILITY, key, 1, facts.compatibility_hash, factor, value)
 
 
+def add_pause(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot | None]) -> None:
+    """Put whether an engine is paused: each of its connected processes says so; None for one without a snapshot yet."""
+    if key.engine and any(snapshot is not None for snapshot in snapshots):
+        paused = all(snapshot is not None and snapshot.paused for snapshot in snapshots)
+        sheet.set(c.ENGINE_PAUSED, key, paused)
+
+
 def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
     """Return the values of the labels of `c.ENGINE_INFO`."""
-    told = facts.role != common.ROLE_UNSPECIFIED
+    role, guessed = engine_role(source, facts)
     values = {
         "model": facts.model or source.model,
-        "role": label(common.Role, facts.role) if told else source.role,
-        "role_guessed": boolean(facts.role_guessed if told else source.role_guessed),
+        "role": role,
+        "role_guessed": boolean(guessed),
         "vllm_version": facts.vllm_version or source.vllm_version,
         "kv_connector": facts.kv_connector,
         "kv_role": facts.kv_role,

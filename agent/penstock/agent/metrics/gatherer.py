@@ -36,6 +36,7 @@ class Gatherer:
     Args:
         sources: returns the registry's sources, disconnected ones included.
         wanted: hash of the policy that an engine should have; None where that is not known yet.
+        pause_ends: when the pause of an engine ends by itself, unix nanoseconds; 0 without a pause or without an end.
 
     """
 
@@ -47,12 +48,14 @@ class Gatherer:
         agent: AgentMetrics,
         *,
         wanted: Wanted | None = None,
+        pause_ends: Callable[[EngineKey], int] = lambda _: 0,
     ) -> None:
         self._aggregator = aggregator
         self._sources = sources
         self._exemplars = exemplars
         self._agent = agent
         self._wanted = wanted
+        self._pause_ends = pause_ends
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header. A part that fails is left out."""
@@ -120,12 +123,15 @@ class Gatherer:
         sources = self._sources()
         sheet = GaugeSet()
         add_snapshots(sheet, sources, self._wanted)
-        connected = self._connected(sources)
+        connected, stopped = self._connected(sources)
         for key, value in connected.items():
             sheet.set(c.ENGINE_CONNECTED, key, value)
+            if ends := self._pause_ends(key):
+                sheet.set(c.PAUSE_EXPIRY, key, ends / NANOS)
+            sheet.set(c.ENGINE_STOPPED, key, key in stopped)
         families = sheet.families()
         hidden = [Sample((metric.name,), count) for metric, count in sheet.hidden.items()]
-        expected = self._agent.engines_expected or len(connected)
+        expected = max(0, (self._agent.engines_expected or len(connected)) - len(stopped))
         return [
             *families,
             Family(c.LABEL_SETS_HIDDEN, sorted(hidden)),
@@ -133,14 +139,21 @@ class Gatherer:
             Family(c.ENGINES_CONNECTED, [Sample((), sum(connected.values()))]),
         ]
 
-    def _connected(self, sources: Sequence[LiveSource]) -> Mapping[EngineKey, bool]:
-        """Return all engines that are not forgotten, and whether their EngineCore is connected (as in `EngineView`)."""
+    def _connected(self, sources: Sequence[LiveSource]) -> tuple[Mapping[EngineKey, bool], set[EngineKey]]:
+        """Return all engines that are not forgotten with whether they are connected, and those that said goodbye.
+
+        Both as `EngineView` has it: the EngineCore tells, of several the connected one, then the one seen last.
+        """
         connected = {key: False for key in self._aggregator.known() if key.engine}
+        stopped = set()
         for key, lives in by_engine(sources).items():
             if key.engine:
                 cores = [live for live in lives if live.source.process == ENGINE_CORE]
-                connected[key] = any(live.connected for live in cores or lives)
-        return connected
+                core = max(cores or lives, key=lambda live: (live.connected, live.last_seen_unix_nano))
+                connected[key] = core.connected
+                if core.said_goodbye and not core.connected:
+                    stopped.add(key)
+        return connected, stopped
 
 
 def _mark(exemplar: Exemplar, metric: Metric) -> ExemplarPoint:

@@ -4,8 +4,9 @@
 |---|---|
 | in flight, deferred | sum |
 | oldest start | minimum |
-| leases | maximum over the ranks: they hold the same requests |
+| leases, held blocks | maximum over the ranks: they hold the same requests |
 | pending, unacknowledged, unaccounted | sum |
+| paused | all of them |
 | peers | union; of a peer that several report, the last rank's word |
 """
 
@@ -15,13 +16,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.engine_gauges import add_facts, add_hooks, add_policy
-from penstock.agent.metrics.event_updates import peer_of
+from penstock.agent.metrics.engine_gauges import add_facts, add_hooks, add_pause, add_policy
+from penstock.agent.metrics.event_updates import UNKNOWN, peer_of
 from penstock.agent.metrics.gauge_set import MAX, MIN, add
 from penstock.agent.model import engines_by_server
 from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
+from penstock.proto.v1.snapshot_pb2 import BlockHolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -63,6 +65,7 @@ def add_snapshots(sheet: GaugeSet, sources: Iterable[LiveSource], wanted: Wanted
             add_facts(sheet, key, source, snapshot, servers.get(key.server, 0))
             add_hooks(sheet, key, snapshot)
             add_policy(sheet, key, snapshot, wanted)
+        add_pause(sheet, key, [live.snapshot for live in lives if live.connected])
         _add_peers(sheet, key, [snapshot for _, snapshot in snapshots])
         for live in lives:
             _add_emitter(sheet, key, live)
@@ -82,6 +85,21 @@ def _add_flows(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
     if snapshot.HasField("leases"):
         sheet.merge(MAX, c.SEND_LEASES, key, snapshot.leases.count)
         sheet.merge(MAX, c.SEND_LEASE_BLOCKS, key, snapshot.leases.blocks)
+    _add_held(sheet, key, snapshot)
+
+
+def _add_held(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
+    rows = [
+        (label(BlockHolder, row.holder), peer_of(row.peer), row.blocks, row.oldest_start_time_unix_nano)
+        for row in snapshot.held
+    ]
+    if snapshot.HasField("leases"):
+        leases = snapshot.leases
+        rows.append(("lease", UNKNOWN, leases.blocks, leases.oldest_start_time_unix_nano))
+    for holder, peer, blocks, oldest in rows:
+        sheet.merge(MAX, c.HELD_BLOCKS, key, blocks, holder, peer)
+        if blocks and oldest:
+            sheet.merge(MIN, c.OLDEST_HELD, key, oldest / NANOS, holder, peer)
 
 
 def _add_emitter(sheet: GaugeSet, key: EngineKey, live: LiveSource) -> None:

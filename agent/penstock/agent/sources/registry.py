@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.sources.accounting import Account
+from penstock.agent.sources.engine_roles import EngineRoles
 from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
@@ -96,7 +97,12 @@ class EngineView:
 
 
 class Registry:
-    """Live sources by epoch. A new epoch of the same process takes the place of the one that is away."""
+    """Live sources by epoch. A new epoch of the same process takes the place of the one that is away.
+
+    Attributes:
+        roles: of the engines; may be read from any thread.
+
+    """
 
     def __init__(
         self, clock: Callable[[], int], account: Callable[[int], Account | None] = lambda _: None
@@ -112,6 +118,7 @@ class Registry:
         self._account = account
         self._sources: dict[int, LiveSource] = {}
         self._changed: list[Callable[[], None]] = []
+        self.roles = EngineRoles()
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call *callback* whenever a source comes or goes; returns the unsubscription."""
@@ -182,6 +189,8 @@ class Registry:
         ]
         for epoch in gone:
             del self._sources[epoch]
+        if not any(live.source.key == key for live in self._sources.values()):
+            self.roles.forget(key)
         if gone:
             self._notify()
 
@@ -193,6 +202,8 @@ class Registry:
             if snapshot.time_unix_nano:
                 live.clock_readings.append(snapshot.time_unix_nano - live.last_seen_unix_nano)
             live.unaccounted = _unaccounted(live.account, snapshot)
+            if snapshot.HasField("engine"):
+                self.roles.note(live.source, snapshot.engine)
 
     def committed(self, epoch: int, batch: Batch) -> None:
         """Apply what a committed batch reports about its source."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.instrumentation.core import constants, settings
 from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER, ROLES
 from penstock.instrumentation.core.drop_counter import OTHER, DropCounter, count_entries
+from penstock.instrumentation.core.engine_log import logger
 from penstock.instrumentation.core.fork import wait_for_grpc_to_end
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.core.guarded import guarded
@@ -26,6 +27,7 @@ __all__ = [
     "count_entries",
     "guard",
     "guarded",
+    "logger",
     "settings",
     "wait_for_grpc_to_end",
 ]

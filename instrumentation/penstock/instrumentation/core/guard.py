@@ -11,19 +11,17 @@ what production contains.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core.drop_counter import DropCounter
+from penstock.instrumentation.core.engine_log import logger
 from penstock.instrumentation.core.settings import guard_raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-logger = logging.getLogger("penstock")
 
 LOG_INTERVAL: Final = 60.0
 """Seconds between two log lines of the same hook."""

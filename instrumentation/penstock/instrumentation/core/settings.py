@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core.constants import ROLES
+from penstock.instrumentation.core.engine_log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-logger = logging.getLogger("penstock")
 
 DOWNWARD_API: Final = ("POD_NAME", "POD_NAMESPACE", "POD_UID", "NODE_NAME")
 MAX_LABELS: Final = 64
@@ -66,7 +64,7 @@ def load(environ: Mapping[str, str]) -> Settings | None:
     try:
         return parse(environ)
     except SettingsError as error:
-        logger.error("penstock stays off: %s", error)  # noqa: TRY400  (a sentence for an operator, no traceback)
+        logger.error("penstock stays off: %s", error)
         return None
 
 

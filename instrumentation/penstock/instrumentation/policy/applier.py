@@ -7,12 +7,11 @@ the end of a step, and only then the push is answered. Importing this module is 
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.core import COMPONENT_SCHEDULER, guard
+from penstock.instrumentation.core import COMPONENT_SCHEDULER, guard, logger
 from penstock.instrumentation.policy.active_policy import PolicySchedule
 from penstock.instrumentation.resilience import NO_ORDERS, NO_POLICY
 
@@ -32,8 +31,6 @@ STEP_DEADLINE: Final = 30.0
 
 _NEVER: Final = float("inf")
 _NAME: Final = "penstock-policy"
-
-logger = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,7 @@ class PolicyClient(BackgroundThread):
             faults_allowed=self._settings.allow_faults,
             paused=self._applier.paused,
             secret=self._session.secret,
+            takes_policy_names=True,
         )
         self._send(Report(subscribe=subscribe))
 

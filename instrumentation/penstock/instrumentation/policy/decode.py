@@ -19,6 +19,7 @@ from penstock.instrumentation.resilience import (
     PeerQuarantine,
     Policy,
     PolicyBody,
+    PolicySource,
     Telemetry,
 )
 from penstock.proto.v1.policy_pb2 import FailureAction, Push
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 ENTRIES_MAX: Final = 64
 HASH_MAX: Final = 128
+POLICIES_MAX: Final = 16
+NAME_MAX: Final = 63
+NAMED_FIELDS_MAX: Final = 64
+FIELD_MAX: Final = 128
 DAY: Final = 86_400.0
 
 TOKENS_MAX: Final = 1_000_000_000
@@ -99,7 +104,8 @@ def unknown_fields(message: Any, path: str = "") -> Iterator[str]:
     """Yield the path of every field, at any depth of *message*, that our version of the contract lacks."""
     yield from _own_unknown(message, path)
     for descriptor, value in message.ListFields():
-        if descriptor.message_type is None:
+        # Nothing depends on the names of policies: a newer agent may say more about them.
+        if descriptor.message_type is None or descriptor.name == "policies":
             continue
         # The body's fields are the spec's; the wrapping around it has no place in the manifest.
         wrapping = descriptor.name in ("body", "observed")
@@ -138,9 +144,20 @@ def _entry(entry: ScheduledPolicy, fields: Collection[str], *, is_last: bool) ->
     if not entry.hash and (body or observed is not None):
         raise RefusedError("", "a policy that sets something has no hash")
     policy = Policy(
-        **(body or {}), hash=entry.hash, observed=None if observed is None else PolicyBody(**observed)
+        **(body or {}),
+        hash=entry.hash,
+        observed=None if observed is None else PolicyBody(**observed),
+        sources=tuple(_sources(entry)),
     )
     return ScheduleEntry(policy, valid_for)
+
+
+def _sources(entry: ScheduledPolicy) -> Iterator[PolicySource]:
+    """Yield the policies that the entry names, as far as a client may read them; a bad name refuses no policy."""
+    for source in entry.policies[:POLICIES_MAX]:
+        if 0 < len(source.name) <= NAME_MAX and source.name.isascii() and source.name.isprintable():
+            fields = frozenset(path for path in source.fields[:NAMED_FIELDS_MAX] if len(path) <= FIELD_MAX)
+            yield PolicySource(source.name, source.generation, fields)
 
 
 def _body(message: policy_pb2.PolicyBody, fields: Collection[str]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from penstock.instrumentation.resilience.policy import (
     PeerQuarantine,
     Policy,
     PolicyBody,
+    PolicySource,
     Telemetry,
 )
 from penstock.instrumentation.resilience.quarantine import Change, Quarantine, QuarantineOrder
@@ -69,6 +70,7 @@ __all__ = [
     "PeerQuarantine",
     "Policy",
     "PolicyBody",
+    "PolicySource",
     "Quarantine",
     "QuarantineOrder",
     "RecomputeBudget",

@@ -48,18 +48,30 @@ class Trigger(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome, who chose it, and a sentence why."""
+    """An outcome, who chose it, and a sentence why.
+
+    Attributes:
+        field: path of the policy's field that chose it (``kvLoadFailure.action``); empty if none did.
+
+    """
 
     outcome: Outcome
     decided_by: DecidedBy
     reason: str
+    field: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision(Verdict):
-    """The verdict to act by, and in *observed* the verdict of the policies in mode observe; None if there are none."""
+    """The verdict to act by, and in *observed* the verdict of the policies in mode observe; None if there are none.
+
+    Attributes:
+        policy: the policy that set *field*, for a person; empty if none did.
+
+    """
 
     observed: Verdict | None = None
+    policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +139,7 @@ def decide_kv(
     loss: KvLoss,
     *,
     vllm: Outcome,
-    policy: PolicyBody,
+    policy: Policy,
     observed: PolicyBody | None,
     budgets: Budgets,
 ) -> Decision:
@@ -139,10 +151,10 @@ def decide_kv(
     """
     verdict = _kv_verdict(loss, vllm, policy, budgets.enforced)
     shadow = None if observed is None else _kv_verdict(loss, vllm, observed, budgets.observed)
-    return Decision(verdict.outcome, verdict.decided_by, verdict.reason, shadow)
+    return _decision(verdict, shadow, policy)
 
 
-def decide_ec(loss: EcLoss, *, default: Outcome, policy: PolicyBody, observed: PolicyBody | None) -> Decision:
+def decide_ec(loss: EcLoss, *, default: Outcome, policy: Policy, observed: PolicyBody | None) -> Decision:
     """Decide about a failed load of encoder outputs by ``ecLoadFailure``, and after a deadline by ``deferral.onTimeout``.
 
     vLLM has no such setting: *default* is the connector's outcome where the policy sets no action. Without the media,
@@ -150,7 +162,12 @@ def decide_ec(loss: EcLoss, *, default: Outcome, policy: PolicyBody, observed: P
     """
     verdict = _ec_verdict(loss, default, policy)
     shadow = None if observed is None else _ec_verdict(loss, default, observed)
-    return Decision(verdict.outcome, verdict.decided_by, verdict.reason, shadow)
+    return _decision(verdict, shadow, policy)
+
+
+def _decision(verdict: Verdict, shadow: Verdict | None, policy: Policy) -> Decision:
+    name = policy.name_of(verdict.field) if verdict.field else ""
+    return Decision(verdict.outcome, verdict.decided_by, verdict.reason, verdict.field, shadow, name)
 
 
 def _kv_verdict(loss: KvLoss, vllm: Outcome, policy: PolicyBody, budget: RecomputeBudget) -> Verdict:
@@ -162,21 +179,27 @@ def _kv_verdict(loss: KvLoss, vllm: Outcome, policy: PolicyBody, budget: Recompu
         decider = DecidedBy.VLLM if loss.trigger is Trigger.FAILURE else decider
         return Verdict(vllm, decider, f"{why}vLLM's own kv_load_failure_policy: {_name(vllm)}")
     if loss.exported:
-        return Verdict(Outcome.FAILED, decider, f"{why}{_EXPORTED}")
+        return Verdict(Outcome.FAILED, decider, f"{why}{_EXPORTED}", field)
     if action is not Action.AUTO:
-        return Verdict(_OUTCOMES[action], decider, f"{why}{field}: {action.value}")
+        return Verdict(_OUTCOMES[action], decider, f"{why}{field}: {action.value}", field)
     largest = rule.max_recompute_tokens
     if largest is not None and loss.tokens > largest:
         return Verdict(
-            Outcome.FAILED, decider, f"{why}{loss.tokens} tokens lost, at most {largest} are recomputed"
+            Outcome.FAILED,
+            decider,
+            f"{why}{loss.tokens} tokens lost, at most {largest} are recomputed",
+            "kvLoadFailure.maxRecomputeTokens",
         )
     if budget.acquire(loss.tokens):
         bound = "any number is recomputed" if largest is None else f"at most {largest} are recomputed"
-        return Verdict(Outcome.RECOMPUTED, decider, f"{why}{loss.tokens} tokens lost, {bound}")
+        return Verdict(Outcome.RECOMPUTED, decider, f"{why}{loss.tokens} tokens lost, {bound}", field)
     outcome = Outcome.RECOMPUTED if rule.over_budget is Action.RECOMPUTE else Outcome.FAILED
     room = f"the budget of {budget.rate} tokens/s has room for {budget.available()}"
     return Verdict(
-        outcome, DecidedBy.BUDGET, f"{why}{loss.tokens} tokens lost, {room}; overBudget: {_name(outcome)}"
+        outcome,
+        DecidedBy.BUDGET,
+        f"{why}{loss.tokens} tokens lost, {room}; overBudget: {_name(outcome)}",
+        "kvLoadFailure.recomputeBudget.tokensPerSecond",
     )
 
 
@@ -194,16 +217,19 @@ def _ec_verdict(loss: EcLoss, default: Outcome, policy: PolicyBody) -> Verdict:
             f"{why}the media is not on this engine, it cannot encode {loss.items} items",
         )
     if loss.exported:
-        return Verdict(Outcome.FAILED, decider, f"{why}{_EXPORTED}")
+        return Verdict(Outcome.FAILED, decider, f"{why}{_EXPORTED}", field)
     if action is None:
         return Verdict(default, decider, f"{why}the connector's own default: {_name(default)}")
     if action is not Action.AUTO:
-        return Verdict(_OUTCOMES[action], decider, f"{why}{field}: {action.value}")
+        return Verdict(_OUTCOMES[action], decider, f"{why}{field}: {action.value}", field)
     largest = rule.max_recompute_items
     if largest is None:
-        return Verdict(Outcome.RECOMPUTED, decider, f"{why}{loss.items} items lost, any number is recomputed")
+        return Verdict(
+            Outcome.RECOMPUTED, decider, f"{why}{loss.items} items lost, any number is recomputed", field
+        )
     outcome = Outcome.RECOMPUTED if loss.items <= largest else Outcome.FAILED
-    return Verdict(outcome, decider, f"{why}{loss.items} items lost, at most {largest} are recomputed")
+    limit = "ecLoadFailure.maxRecomputeItems"
+    return Verdict(outcome, decider, f"{why}{loss.items} items lost, at most {largest} are recomputed", limit)
 
 
 def _action(

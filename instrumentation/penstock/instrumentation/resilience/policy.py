@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+_HASH_SHOWN: Final = 12
 
 
 class Action(StrEnum):
@@ -71,17 +74,38 @@ class PolicyBody:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicySource:
+    """A policy that the agent merged, and the paths of the fields that it set: ``kvLoadFailure.action``."""
+
+    name: str
+    generation: int
+    fields: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Policy(PolicyBody):
     """The policy in force: the body to act by, its hash, and the body of the policies in mode observe.
 
     Attributes:
         hash: as the agent computed it; empty for vLLM's own configuration.
         observed: decisions by it are reported and not acted upon; None if no policy is in mode observe.
+        sources: what the body was merged from, as far as the agent told; no decision depends on it.
 
     """
 
     hash: str = ""
     observed: PolicyBody | None = None
+    sources: tuple[PolicySource, ...] = ()
+
+    def name_of(self, field: str) -> str:
+        """Return who set *field*, for a person: ``policy decode-fail, generation 3``.
+
+        An agent that does not name its policies leaves the start of the hash; empty if there is no policy.
+        """
+        for source in self.sources:
+            if field in source.fields:
+                return f"policy {source.name}, generation {source.generation}"
+        return f"policy {self.hash[:_HASH_SHOWN]}" if self.hash else ""
 
 
 NO_POLICY = Policy()

@@ -8,12 +8,11 @@ is tried.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core import count_entries, guard
+from penstock.instrumentation.core import count_entries, guard, logger
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Batcher, count_overflowed
 from penstock.instrumentation.telemetry.outbox import Outbox, Sealed, Watermark
@@ -43,8 +42,6 @@ PROVEN: Final = 10.0
 
 WARN_AFTER: Final = 10.0
 """Seconds without an agent until one warning is logged; a sidecar often starts after its engine."""
-
-logger = logging.getLogger("penstock")
 
 
 class Exporter(BackgroundThread):
@@ -80,6 +77,8 @@ class Exporter(BackgroundThread):
         self._connect_at = 0.0
         self._snapshot_at = 0.0
         self._snapshots_from = 0.0
+        # What the last snapshot said: paused, and whether entries were unsent.
+        self._said = (False, False)
         self._stopping = False
         self._stop_by = NEVER
         self._sent = 0
@@ -139,6 +138,7 @@ class Exporter(BackgroundThread):
         if self._stream is not None and self._identity != self._session.identity:
             self._close()
             self._connect_at = now
+        self._hurry_snapshot(now)
         if not self._stopping:
             self._collect(now)
         elif now >= self._stop_by or not self._session.identity.process:
@@ -288,6 +288,7 @@ class Exporter(BackgroundThread):
         self._fill_emitter(snapshot.emitter)
         registry.fill(snapshot)
         self._snapshots.collect(snapshot)
+        self._said = (snapshot.paused, snapshot.emitter.pending_entries > 0)
         lost = enforce_limits(snapshot)
         if lost:
             self._emitter.drops.add("oversize", "snapshot_row", lost)
@@ -297,6 +298,18 @@ class Exporter(BackgroundThread):
             return
         self._stream.send(content)
 
+    def _hurry_snapshot(self, now: float) -> None:
+        """Make a snapshot due if the kill switch has changed since the last, or what preceded a pause is now sent.
+
+        The operator who pauses waits for both.
+        """
+        if not self._greeted:
+            return
+        paused, pending = self._said
+        sent = paused and pending and not self._pending(self._emitter.drops.snapshot())
+        if paused != self._session.paused or sent:
+            self._snapshot_at = min(self._snapshot_at, max(now, self._snapshots_from))
+
     def _fill_emitter(self, emitter: EmitterMessage) -> None:
         emitter.queued_entries = self._emitter.queued()
         emitter.unacknowledged_batches = len(self._outbox)
@@ -305,8 +318,12 @@ class Exporter(BackgroundThread):
         emitter.reconnects = max(0, self._connections - 1)
         # One copy for both numbers: entries are dropped meanwhile.
         unreported = self._emitter.drops.snapshot()
-        emitter.pending_entries = emitter.queued_entries + self._waiting(unreported)
+        emitter.pending_entries = self._pending(unreported)
         emitter.produced_entries = emitter.pending_entries + self._settled(unreported) - self._forgotten
+
+    def _pending(self, unreported: Counts) -> int:
+        """Return how many entries are in no batch that was sent."""
+        return self._emitter.queued() + self._waiting(unreported)
 
     def _settled(self, unreported: Counts) -> int:
         """Return how many entries the agent has, or has a report of, including those in flight on this stream."""

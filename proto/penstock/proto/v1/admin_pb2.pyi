@@ -5,11 +5,27 @@ from penstock.proto.v1 import events_pb2 as _events_pb2
 from penstock.proto.v1 import ingest_pb2 as _ingest_pb2
 from penstock.proto.v1 import snapshot_pb2 as _snapshot_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class PeerCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PEER_CONDITION_UNSPECIFIED: _ClassVar[PeerCondition]
+    PEER_CONDITION_OK: _ClassVar[PeerCondition]
+    PEER_CONDITION_QUARANTINED: _ClassVar[PeerCondition]
+    PEER_CONDITION_SLOW: _ClassVar[PeerCondition]
+    PEER_CONDITION_FAILING: _ClassVar[PeerCondition]
+    PEER_CONDITION_HANGING: _ClassVar[PeerCondition]
+PEER_CONDITION_UNSPECIFIED: PeerCondition
+PEER_CONDITION_OK: PeerCondition
+PEER_CONDITION_QUARANTINED: PeerCondition
+PEER_CONDITION_SLOW: PeerCondition
+PEER_CONDITION_FAILING: PeerCondition
+PEER_CONDITION_HANGING: PeerCondition
 
 class GetStatusRequest(_message.Message):
     __slots__ = ("try_backend",)
@@ -212,29 +228,33 @@ class GetEffectivePolicyRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ...) -> None: ...
 
 class EffectivePolicy(_message.Message):
-    __slots__ = ("key", "hash", "spec_json", "observed_spec_json", "fields", "schedule")
+    __slots__ = ("key", "hash", "spec_json", "observed_spec_json", "fields", "schedule", "policies")
     class Step(_message.Message):
-        __slots__ = ("hash", "spec_json", "begins")
+        __slots__ = ("hash", "spec_json", "begins", "policies")
         HASH_FIELD_NUMBER: _ClassVar[int]
         SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
         BEGINS_FIELD_NUMBER: _ClassVar[int]
+        POLICIES_FIELD_NUMBER: _ClassVar[int]
         hash: str
         spec_json: str
         begins: _timestamp_pb2.Timestamp
-        def __init__(self, hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., begins: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+        policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+        def __init__(self, hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., begins: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
     KEY_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     OBSERVED_SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     FIELDS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     hash: str
     spec_json: str
     observed_spec_json: str
     fields: _containers.RepeatedCompositeFieldContainer[FieldChange]
     schedule: _containers.RepeatedCompositeFieldContainer[EffectivePolicy.Step]
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., observed_spec_json: _Optional[str] = ..., fields: _Optional[_Iterable[_Union[FieldChange, _Mapping]]] = ..., schedule: _Optional[_Iterable[_Union[EffectivePolicy.Step, _Mapping]]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., observed_spec_json: _Optional[str] = ..., fields: _Optional[_Iterable[_Union[FieldChange, _Mapping]]] = ..., schedule: _Optional[_Iterable[_Union[EffectivePolicy.Step, _Mapping]]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class ListAuditRequest(_message.Message):
     __slots__ = ("name", "limit")
@@ -299,7 +319,7 @@ class Rollout(_message.Message):
     def __init__(self, store_generation: _Optional[int] = ..., engines: _Optional[_Iterable[_Union[EngineRollout, _Mapping]]] = ..., done: bool = ...) -> None: ...
 
 class EngineRollout(_message.Message):
-    __slots__ = ("key", "state", "hash", "error", "field", "took", "wanted_hash")
+    __slots__ = ("key", "state", "hash", "error", "field", "took", "wanted_hash", "pause", "policies", "wanted_policies")
     KEY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
@@ -307,6 +327,9 @@ class EngineRollout(_message.Message):
     FIELD_FIELD_NUMBER: _ClassVar[int]
     TOOK_FIELD_NUMBER: _ClassVar[int]
     WANTED_HASH_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    WANTED_POLICIES_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     state: str
     hash: str
@@ -314,7 +337,10 @@ class EngineRollout(_message.Message):
     field: str
     took: _duration_pb2.Duration
     wanted_hash: str
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., state: _Optional[str] = ..., hash: _Optional[str] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., took: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wanted_hash: _Optional[str] = ...) -> None: ...
+    pause: Pause
+    policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    wanted_policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., state: _Optional[str] = ..., hash: _Optional[str] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., took: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class ExportPoliciesRequest(_message.Message):
     __slots__ = ()
@@ -355,7 +381,7 @@ class ListEnginesResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ...) -> None: ...
 
 class Engine(_message.Message):
-    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires")
+    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires", "pause", "policies", "wanted_policies", "last_loads")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -384,6 +410,10 @@ class Engine(_message.Message):
     WANTED_EC_ACTION_FIELD_NUMBER: _ClassVar[int]
     SAID_GOODBYE_FIELD_NUMBER: _ClassVar[int]
     RETIRES_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    WANTED_POLICIES_FIELD_NUMBER: _ClassVar[int]
+    LAST_LOADS_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     connected: bool
     last_seen: _timestamp_pb2.Timestamp
@@ -405,7 +435,27 @@ class Engine(_message.Message):
     wanted_ec_action: str
     said_goodbye: bool
     retires: _timestamp_pb2.Timestamp
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    pause: Pause
+    policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    wanted_policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    last_loads: _containers.RepeatedCompositeFieldContainer[LastLoads]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., last_loads: _Optional[_Iterable[_Union[LastLoads, _Mapping]]] = ...) -> None: ...
+
+class LastLoads(_message.Message):
+    __slots__ = ("channel", "succeeded_time_unix_nano", "recomputed_time_unix_nano", "failed_time_unix_nano", "decided_by", "rehearsal")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    REHEARSAL_FIELD_NUMBER: _ClassVar[int]
+    channel: _common_pb2.Channel
+    succeeded_time_unix_nano: int
+    recomputed_time_unix_nano: int
+    failed_time_unix_nano: int
+    decided_by: _common_pb2.DecidedBy
+    rehearsal: bool
+    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., succeeded_time_unix_nano: _Optional[int] = ..., recomputed_time_unix_nano: _Optional[int] = ..., failed_time_unix_nano: _Optional[int] = ..., decided_by: _Optional[_Union[_common_pb2.DecidedBy, str]] = ..., rehearsal: bool = ...) -> None: ...
 
 class EngineCounters(_message.Message):
     __slots__ = ("transfers_ok", "transfers_failed", "bytes", "failures", "recomputed_tokens", "requests_failed")
@@ -470,7 +520,7 @@ class ListPeersResponse(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
 
 class PeerSummary(_message.Message):
-    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired")
+    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired", "transfers", "waits", "failures_last_minute", "condition", "condition_reason")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -484,6 +534,11 @@ class PeerSummary(_message.Message):
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
     OLDEST_DEFERRED_FIELD_NUMBER: _ClassVar[int]
     RETIRED_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_LAST_MINUTE_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_REASON_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     peer: _common_pb2.Peer
     status: _snapshot_pb2.PeerStatus
@@ -497,7 +552,32 @@ class PeerSummary(_message.Message):
     deferred: int
     oldest_deferred: _timestamp_pb2.Timestamp
     retired: bool
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ...) -> None: ...
+    transfers: PeerWindows
+    waits: PeerWindows
+    failures_last_minute: int
+    condition: PeerCondition
+    condition_reason: str
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ..., transfers: _Optional[_Union[PeerWindows, _Mapping]] = ..., waits: _Optional[_Union[PeerWindows, _Mapping]] = ..., failures_last_minute: _Optional[int] = ..., condition: _Optional[_Union[PeerCondition, str]] = ..., condition_reason: _Optional[str] = ...) -> None: ...
+
+class PeerWindows(_message.Message):
+    __slots__ = ("last_minute", "last_15_minutes", "hour_before")
+    LAST_MINUTE_FIELD_NUMBER: _ClassVar[int]
+    LAST_15_MINUTES_FIELD_NUMBER: _ClassVar[int]
+    HOUR_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    last_minute: DurationWindow
+    last_15_minutes: DurationWindow
+    hour_before: DurationWindow
+    def __init__(self, last_minute: _Optional[_Union[DurationWindow, _Mapping]] = ..., last_15_minutes: _Optional[_Union[DurationWindow, _Mapping]] = ..., hour_before: _Optional[_Union[DurationWindow, _Mapping]] = ...) -> None: ...
+
+class DurationWindow(_message.Message):
+    __slots__ = ("count", "p50_seconds", "p99_seconds")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    P50_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    p50_seconds: float
+    p99_seconds: float
+    def __init__(self, count: _Optional[int] = ..., p50_seconds: _Optional[float] = ..., p99_seconds: _Optional[float] = ...) -> None: ...
 
 class FailureCount(_message.Message):
     __slots__ = ("mode", "error_type", "count")
@@ -510,7 +590,7 @@ class FailureCount(_message.Message):
     def __init__(self, mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("selector", "deferred", "outcome", "peer", "since", "sort", "limit")
+    __slots__ = ("selector", "deferred", "outcome", "peer", "since", "sort", "limit", "slow")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -518,6 +598,7 @@ class ListRequestsRequest(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     SORT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     deferred: bool
     outcome: _common_pb2.Outcome
@@ -525,7 +606,8 @@ class ListRequestsRequest(_message.Message):
     since: _duration_pb2.Duration
     sort: str
     limit: int
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    slow: bool
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ..., slow: bool = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
     __slots__ = ("requests", "truncated", "unnamed_deferred", "unreadable_batches")
@@ -540,7 +622,7 @@ class ListRequestsResponse(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ..., truncated: bool = ..., unnamed_deferred: _Optional[int] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class RequestSummary(_message.Message):
-    __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason")
+    __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason", "duration", "wait", "time_to_first_token")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -552,6 +634,9 @@ class RequestSummary(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     request_id: str
     trace_id: str
@@ -563,7 +648,10 @@ class RequestSummary(_message.Message):
     since: _timestamp_pb2.Timestamp
     closed: _timestamp_pb2.Timestamp
     finish_reason: str
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ...) -> None: ...
+    duration: _duration_pb2.Duration
+    wait: _duration_pb2.Duration
+    time_to_first_token: _duration_pb2.Duration
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ListEventsRequest(_message.Message):
     __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit", "after_batch")
@@ -598,18 +686,22 @@ class ListEventsResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[LoggedEvent, _Mapping]]] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class LoggedEvent(_message.Message):
-    __slots__ = ("batch", "index", "key", "process", "event")
+    __slots__ = ("batch", "index", "key", "process", "event", "policies", "previous_policies")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_POLICIES_FIELD_NUMBER: _ClassVar[int]
     batch: int
     index: int
     key: _common_pb2.EngineKey
     process: str
     event: _events_pb2.Event
-    def __init__(self, batch: _Optional[int] = ..., index: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., process: _Optional[str] = ..., event: _Optional[_Union[_events_pb2.Event, _Mapping]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    previous_policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    def __init__(self, batch: _Optional[int] = ..., index: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., process: _Optional[str] = ..., event: _Optional[_Union[_events_pb2.Event, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., previous_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class GetTraceRequest(_message.Message):
     __slots__ = ("request_id",)
@@ -681,30 +773,58 @@ class Span(_message.Message):
     def __init__(self, span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., start_time_unix_nano: _Optional[int] = ..., end_time_unix_nano: _Optional[int] = ..., status: _Optional[str] = ..., status_message: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., links: _Optional[_Iterable[_Union[Span.Link, _Mapping]]] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., service: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Explanation(_message.Message):
-    __slots__ = ("request_id", "trace_id", "sentences", "unreadable_batches")
+    __slots__ = ("request_id", "trace_id", "sentences", "unreadable_batches", "wait_parts")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     SENTENCES_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_PARTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     trace_id: str
     sentences: _containers.RepeatedScalarFieldContainer[str]
     unreadable_batches: int
-    def __init__(self, request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
+    wait_parts: _containers.RepeatedCompositeFieldContainer[WaitPart]
+    def __init__(self, request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., unreadable_batches: _Optional[int] = ..., wait_parts: _Optional[_Iterable[_Union[WaitPart, _Mapping]]] = ...) -> None: ...
+
+class WaitPart(_message.Message):
+    __slots__ = ("request_id", "part", "duration", "share")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    part: str
+    duration: _duration_pb2.Duration
+    share: float
+    def __init__(self, request_id: _Optional[str] = ..., part: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., share: _Optional[float] = ...) -> None: ...
 
 class SetPausedRequest(_message.Message):
-    __slots__ = ("selector", "paused", "author", "reason", "timeout")
+    __slots__ = ("selector", "paused", "author", "reason", "timeout", "ttl")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     paused: bool
     author: str
     reason: str
     timeout: _duration_pb2.Duration
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., paused: bool = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    ttl: _duration_pb2.Duration
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., paused: bool = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class Pause(_message.Message):
+    __slots__ = ("author", "reason", "since", "until")
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    author: str
+    reason: str
+    since: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    def __init__(self, author: _Optional[str] = ..., reason: _Optional[str] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SetQuarantineRequest(_message.Message):
     __slots__ = ("selector", "peer", "state", "ttl", "author", "reason")

@@ -24,39 +24,41 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/common.proto\x12\x0bpenstock.v1\"F\n\x04Peer\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x07\n\x05_rank\"+\n\tEngineKey\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t*T\n\x07\x43hannel\x12\x17\n\x13\x43HANNEL_UNSPECIFIED\x10\x00\x12\x0e\n\nCHANNEL_KV\x10\x01\x12\x0e\n\nCHANNEL_EC\x10\x02\x12\x10\n\x0c\x43HANNEL_EPLB\x10\x03*Q\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44IRECTION_RECEIVE\x10\x01\x12\x12\n\x0e\x44IRECTION_SEND\x10\x02*m\n\tComponent\x12\x19\n\x15\x43OMPONENT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43OMPONENT_SCHEDULER\x10\x01\x12\x14\n\x10\x43OMPONENT_WORKER\x10\x02\x12\x16\n\x12\x43OMPONENT_FRONTEND\x10\x03*d\n\x0eTransferResult\x12\x1f\n\x1bTRANSFER_RESULT_UNSPECIFIED\x10\x00\x12\x16\n\x12TRANSFER_RESULT_OK\x10\x01\x12\x19\n\x15TRANSFER_RESULT_ERROR\x10\x02*\xeb\x02\n\x0b\x46\x61ilureMode\x12\x1c\n\x18\x46\x41ILURE_MODE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x46\x41ILURE_MODE_HANDSHAKE\x10\x01\x12\x16\n\x12\x46\x41ILURE_MODE_SETUP\x10\x02\x12\x19\n\x15\x46\x41ILURE_MODE_TRANSFER\x10\x03\x12\x1a\n\x16\x46\x41ILURE_MODE_EXCEPTION\x10\x04\x12\x1d\n\x19\x46\x41ILURE_MODE_NOTIFICATION\x10\x05\x12\x18\n\x14\x46\x41ILURE_MODE_RELEASE\x10\x06\x12\x18\n\x14\x46\x41ILURE_MODE_TIMEOUT\x10\x07\x12\x15\n\x11\x46\x41ILURE_MODE_LOAD\x10\x08\x12\x16\n\x12\x46\x41ILURE_MODE_PROBE\x10\t\x12\x18\n\x14\x46\x41ILURE_MODE_EXPIRED\x10\n\x12\x1a\n\x16\x46\x41ILURE_MODE_LATE_READ\x10\x0b\x12\x1b\n\x17\x46\x41ILURE_MODE_COLLATERAL\x10\x0c*\xee\x01\n\tErrorType\x12\x1a\n\x16\x45RROR_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45RROR_TYPE_OTHER\x10\x01\x12\x16\n\x12\x45RROR_TYPE_REFUSED\x10\x02\x12\x16\n\x12\x45RROR_TYPE_TIMEOUT\x10\x03\x12\x1b\n\x17\x45RROR_TYPE_INCOMPATIBLE\x10\x04\x12\x15\n\x11\x45RROR_TYPE_DECODE\x10\x05\x12\x1b\n\x17\x45RROR_TYPE_REMOTE_RESET\x10\x06\x12\x16\n\x12\x45RROR_TYPE_CORRUPT\x10\x07\x12\x16\n\x12\x45RROR_TYPE_EVICTED\x10\x08*x\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n\x12OUTCOME_RECOMPUTED\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x13\n\x0fOUTCOME_ABORTED\x10\x03\x12\x13\n\x0fOUTCOME_RETRIED\x10\x04*\x9e\x01\n\tDecidedBy\x12\x1a\n\x16\x44\x45\x43IDED_BY_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45\x43IDED_BY_VLLM\x10\x01\x12\x15\n\x11\x44\x45\x43IDED_BY_POLICY\x10\x02\x12\x19\n\x15\x44\x45\x43IDED_BY_QUARANTINE\x10\x03\x12\x15\n\x11\x44\x45\x43IDED_BY_BUDGET\x10\x04\x12\x17\n\x13\x44\x45\x43IDED_BY_DEADLINE\x10\x05*\xef\x01\n\x0e\x44\x65\x66\x65rralReason\x12\x1f\n\x1b\x44\x45\x46\x45RRAL_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x45\x46\x45RRAL_REASON_OTHER\x10\x01\x12\x1d\n\x19\x44\x45\x46\x45RRAL_REASON_REMOTE_KV\x10\x02\x12\x1d\n\x19\x44\x45\x46\x45RRAL_REASON_KV_LOOKUP\x10\x03\x12!\n\x1d\x44\x45\x46\x45RRAL_REASON_ENCODER_CACHE\x10\x04\x12\x1b\n\x17\x44\x45\x46\x45RRAL_REASON_GRAMMAR\x10\x05\x12#\n\x1f\x44\x45\x46\x45RRAL_REASON_STREAMING_INPUT\x10\x06*\xa7\x01\n\x0e\x44\x65\x66\x65rralEnding\x12\x1f\n\x1b\x44\x45\x46\x45RRAL_ENDING_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x45\x46\x45RRAL_ENDING_READY\x10\x01\x12\x1b\n\x17\x44\x45\x46\x45RRAL_ENDING_TIMEOUT\x10\x02\x12\x1b\n\x17\x44\x45\x46\x45RRAL_ENDING_ABORTED\x10\x03\x12\x1f\n\x1b\x44\x45\x46\x45RRAL_ENDING_ENGINE_LOST\x10\x04*p\n\x0bProbeResult\x12\x1c\n\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x14\n\x10PROBE_RESULT_HIT\x10\x01\x12\x15\n\x11PROBE_RESULT_MISS\x10\x02\x12\x16\n\x12PROBE_RESULT_ERROR\x10\x03*`\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02\x12\x10\n\x0cROLE_ENCODER\x10\x03\x12\r\n\tROLE_BOTH\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/common.proto\x12\x0bpenstock.v1\"F\n\x04Peer\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x11\n\x04rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x07\n\x05_rank\"+\n\tEngineKey\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\"p\n\x0cPolicySource\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0e\n\x06\x61uthor\x18\x03 \x01(\t\x12\x1e\n\x16\x63hanged_time_unix_nano\x18\x04 \x01(\x06\x12\x0e\n\x06\x66ields\x18\x05 \x03(\t*T\n\x07\x43hannel\x12\x17\n\x13\x43HANNEL_UNSPECIFIED\x10\x00\x12\x0e\n\nCHANNEL_KV\x10\x01\x12\x0e\n\nCHANNEL_EC\x10\x02\x12\x10\n\x0c\x43HANNEL_EPLB\x10\x03*Q\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44IRECTION_RECEIVE\x10\x01\x12\x12\n\x0e\x44IRECTION_SEND\x10\x02*m\n\tComponent\x12\x19\n\x15\x43OMPONENT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43OMPONENT_SCHEDULER\x10\x01\x12\x14\n\x10\x43OMPONENT_WORKER\x10\x02\x12\x16\n\x12\x43OMPONENT_FRONTEND\x10\x03*d\n\x0eTransferResult\x12\x1f\n\x1bTRANSFER_RESULT_UNSPECIFIED\x10\x00\x12\x16\n\x12TRANSFER_RESULT_OK\x10\x01\x12\x19\n\x15TRANSFER_RESULT_ERROR\x10\x02*\xeb\x02\n\x0b\x46\x61ilureMode\x12\x1c\n\x18\x46\x41ILURE_MODE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x46\x41ILURE_MODE_HANDSHAKE\x10\x01\x12\x16\n\x12\x46\x41ILURE_MODE_SETUP\x10\x02\x12\x19\n\x15\x46\x41ILURE_MODE_TRANSFER\x10\x03\x12\x1a\n\x16\x46\x41ILURE_MODE_EXCEPTION\x10\x04\x12\x1d\n\x19\x46\x41ILURE_MODE_NOTIFICATION\x10\x05\x12\x18\n\x14\x46\x41ILURE_MODE_RELEASE\x10\x06\x12\x18\n\x14\x46\x41ILURE_MODE_TIMEOUT\x10\x07\x12\x15\n\x11\x46\x41ILURE_MODE_LOAD\x10\x08\x12\x16\n\x12\x46\x41ILURE_MODE_PROBE\x10\t\x12\x18\n\x14\x46\x41ILURE_MODE_EXPIRED\x10\n\x12\x1a\n\x16\x46\x41ILURE_MODE_LATE_READ\x10\x0b\x12\x1b\n\x17\x46\x41ILURE_MODE_COLLATERAL\x10\x0c*\xee\x01\n\tErrorType\x12\x1a\n\x16\x45RROR_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45RROR_TYPE_OTHER\x10\x01\x12\x16\n\x12\x45RROR_TYPE_REFUSED\x10\x02\x12\x16\n\x12\x45RROR_TYPE_TIMEOUT\x10\x03\x12\x1b\n\x17\x45RROR_TYPE_INCOMPATIBLE\x10\x04\x12\x15\n\x11\x45RROR_TYPE_DECODE\x10\x05\x12\x1b\n\x17\x45RROR_TYPE_REMOTE_RESET\x10\x06\x12\x16\n\x12\x45RROR_TYPE_CORRUPT\x10\x07\x12\x16\n\x12\x45RROR_TYPE_EVICTED\x10\x08*x\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n\x12OUTCOME_RECOMPUTED\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x13\n\x0fOUTCOME_ABORTED\x10\x03\x12\x13\n\x0fOUTCOME_RETRIED\x10\x04*\x9e\x01\n\tDecidedBy\x12\x1a\n\x16\x44\x45\x43IDED_BY_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45\x43IDED_BY_VLLM\x10\x01\x12\x15\n\x11\x44\x45\x43IDED_BY_POLICY\x10\x02\x12\x19\n\x15\x44\x45\x43IDED_BY_QUARANTINE\x10\x03\x12\x15\n\x11\x44\x45\x43IDED_BY_BUDGET\x10\x04\x12\x17\n\x13\x44\x45\x43IDED_BY_DEADLINE\x10\x05*\xef\x01\n\x0e\x44\x65\x66\x65rralReason\x12\x1f\n\x1b\x44\x45\x46\x45RRAL_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x45\x46\x45RRAL_REASON_OTHER\x10\x01\x12\x1d\n\x19\x44\x45\x46\x45RRAL_REASON_REMOTE_KV\x10\x02\x12\x1d\n\x19\x44\x45\x46\x45RRAL_REASON_KV_LOOKUP\x10\x03\x12!\n\x1d\x44\x45\x46\x45RRAL_REASON_ENCODER_CACHE\x10\x04\x12\x1b\n\x17\x44\x45\x46\x45RRAL_REASON_GRAMMAR\x10\x05\x12#\n\x1f\x44\x45\x46\x45RRAL_REASON_STREAMING_INPUT\x10\x06*\xa7\x01\n\x0e\x44\x65\x66\x65rralEnding\x12\x1f\n\x1b\x44\x45\x46\x45RRAL_ENDING_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x45\x46\x45RRAL_ENDING_READY\x10\x01\x12\x1b\n\x17\x44\x45\x46\x45RRAL_ENDING_TIMEOUT\x10\x02\x12\x1b\n\x17\x44\x45\x46\x45RRAL_ENDING_ABORTED\x10\x03\x12\x1f\n\x1b\x44\x45\x46\x45RRAL_ENDING_ENGINE_LOST\x10\x04*p\n\x0bProbeResult\x12\x1c\n\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x14\n\x10PROBE_RESULT_HIT\x10\x01\x12\x15\n\x11PROBE_RESULT_MISS\x10\x02\x12\x16\n\x12PROBE_RESULT_ERROR\x10\x03*`\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02\x12\x10\n\x0cROLE_ENCODER\x10\x03\x12\r\n\tROLE_BOTH\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHANNEL']._serialized_start=164
-  _globals['_CHANNEL']._serialized_end=248
-  _globals['_DIRECTION']._serialized_start=250
-  _globals['_DIRECTION']._serialized_end=331
-  _globals['_COMPONENT']._serialized_start=333
-  _globals['_COMPONENT']._serialized_end=442
-  _globals['_TRANSFERRESULT']._serialized_start=444
-  _globals['_TRANSFERRESULT']._serialized_end=544
-  _globals['_FAILUREMODE']._serialized_start=547
-  _globals['_FAILUREMODE']._serialized_end=910
-  _globals['_ERRORTYPE']._serialized_start=913
-  _globals['_ERRORTYPE']._serialized_end=1151
-  _globals['_OUTCOME']._serialized_start=1153
-  _globals['_OUTCOME']._serialized_end=1273
-  _globals['_DECIDEDBY']._serialized_start=1276
-  _globals['_DECIDEDBY']._serialized_end=1434
-  _globals['_DEFERRALREASON']._serialized_start=1437
-  _globals['_DEFERRALREASON']._serialized_end=1676
-  _globals['_DEFERRALENDING']._serialized_start=1679
-  _globals['_DEFERRALENDING']._serialized_end=1846
-  _globals['_PROBERESULT']._serialized_start=1848
-  _globals['_PROBERESULT']._serialized_end=1960
-  _globals['_ROLE']._serialized_start=1962
-  _globals['_ROLE']._serialized_end=2058
+  _globals['_CHANNEL']._serialized_start=278
+  _globals['_CHANNEL']._serialized_end=362
+  _globals['_DIRECTION']._serialized_start=364
+  _globals['_DIRECTION']._serialized_end=445
+  _globals['_COMPONENT']._serialized_start=447
+  _globals['_COMPONENT']._serialized_end=556
+  _globals['_TRANSFERRESULT']._serialized_start=558
+  _globals['_TRANSFERRESULT']._serialized_end=658
+  _globals['_FAILUREMODE']._serialized_start=661
+  _globals['_FAILUREMODE']._serialized_end=1024
+  _globals['_ERRORTYPE']._serialized_start=1027
+  _globals['_ERRORTYPE']._serialized_end=1265
+  _globals['_OUTCOME']._serialized_start=1267
+  _globals['_OUTCOME']._serialized_end=1387
+  _globals['_DECIDEDBY']._serialized_start=1390
+  _globals['_DECIDEDBY']._serialized_end=1548
+  _globals['_DEFERRALREASON']._serialized_start=1551
+  _globals['_DEFERRALREASON']._serialized_end=1790
+  _globals['_DEFERRALENDING']._serialized_start=1793
+  _globals['_DEFERRALENDING']._serialized_end=1960
+  _globals['_PROBERESULT']._serialized_start=1962
+  _globals['_PROBERESULT']._serialized_end=2074
+  _globals['_ROLE']._serialized_start=2076
+  _globals['_ROLE']._serialized_end=2172
   _globals['_PEER']._serialized_start=47
   _globals['_PEER']._serialized_end=117
   _globals['_ENGINEKEY']._serialized_start=119
   _globals['_ENGINEKEY']._serialized_end=162
+  _globals['_POLICYSOURCE']._serialized_start=164
+  _globals['_POLICYSOURCE']._serialized_end=276
 # @@protoc_insertion_point(module_scope)

@@ -1,7 +1,8 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -194,3 +195,17 @@ class EngineKey(_message.Message):
     server: str
     engine: str
     def __init__(self, server: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
+
+class PolicySource(_message.Message):
+    __slots__ = ("name", "generation", "author", "changed_time_unix_nano", "fields")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    generation: int
+    author: str
+    changed_time_unix_nano: int
+    fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., author: _Optional[str] = ..., changed_time_unix_nano: _Optional[int] = ..., fields: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -181,7 +181,7 @@ class DeferralStart(_message.Message):
     def __init__(self, reason: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., remote_request_id: _Optional[str] = ...) -> None: ...
 
 class DeferralEnd(_message.Message):
-    __slots__ = ("reason", "channel", "peer", "ending", "start_time_unix_nano", "transfer_start_time_unix_nano", "observed_reason")
+    __slots__ = ("reason", "channel", "peer", "ending", "start_time_unix_nano", "transfer_start_time_unix_nano", "observed_reason", "duration_nano")
     REASON_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +189,7 @@ class DeferralEnd(_message.Message):
     START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     OBSERVED_REASON_FIELD_NUMBER: _ClassVar[int]
+    DURATION_NANO_FIELD_NUMBER: _ClassVar[int]
     reason: _common_pb2.DeferralReason
     channel: _common_pb2.Channel
     peer: _common_pb2.Peer
@@ -196,7 +197,8 @@ class DeferralEnd(_message.Message):
     start_time_unix_nano: int
     transfer_start_time_unix_nano: int
     observed_reason: str
-    def __init__(self, reason: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., ending: _Optional[_Union[_common_pb2.DeferralEnding, str]] = ..., start_time_unix_nano: _Optional[int] = ..., transfer_start_time_unix_nano: _Optional[int] = ..., observed_reason: _Optional[str] = ...) -> None: ...
+    duration_nano: int
+    def __init__(self, reason: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., ending: _Optional[_Union[_common_pb2.DeferralEnding, str]] = ..., start_time_unix_nano: _Optional[int] = ..., transfer_start_time_unix_nano: _Optional[int] = ..., observed_reason: _Optional[str] = ..., duration_nano: _Optional[int] = ...) -> None: ...
 
 class RequestClosed(_message.Message):
     __slots__ = ("traceparent", "tracestate", "external_request_id", "kv_role", "remote_request_id", "peer", "arrival_time_unix_nano", "scheduled_time_unix_nano", "first_token_time_unix_nano", "prompt_tokens", "output_tokens", "local_cached_tokens", "external_cached_tokens", "preemptions", "finish_reason", "leased_blocks")

@@ -33,7 +33,7 @@ class Report(_message.Message):
     def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., ack: _Optional[_Union[PolicyAck, _Mapping]] = ..., nack: _Optional[_Union[PolicyNack, _Mapping]] = ..., moved: _Optional[_Union[PolicyMoved, _Mapping]] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("schema_version", "epoch", "key", "model", "labels", "hash_in_force", "supported_fields", "faults_allowed", "paused", "secret")
+    __slots__ = ("schema_version", "epoch", "key", "model", "labels", "hash_in_force", "supported_fields", "faults_allowed", "paused", "secret", "takes_policy_names")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class Subscribe(_message.Message):
     FAULTS_ALLOWED_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    TAKES_POLICY_NAMES_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     epoch: int
     key: _common_pb2.EngineKey
@@ -61,7 +62,8 @@ class Subscribe(_message.Message):
     faults_allowed: bool
     paused: bool
     secret: bytes
-    def __init__(self, schema_version: _Optional[int] = ..., epoch: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., model: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., hash_in_force: _Optional[str] = ..., supported_fields: _Optional[_Iterable[str]] = ..., faults_allowed: bool = ..., paused: bool = ..., secret: _Optional[bytes] = ...) -> None: ...
+    takes_policy_names: bool
+    def __init__(self, schema_version: _Optional[int] = ..., epoch: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., model: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., hash_in_force: _Optional[str] = ..., supported_fields: _Optional[_Iterable[str]] = ..., faults_allowed: bool = ..., paused: bool = ..., secret: _Optional[bytes] = ..., takes_policy_names: bool = ...) -> None: ...
 
 class PolicyAck(_message.Message):
     __slots__ = ("nonce", "hash", "paused", "refused_orders")
@@ -118,16 +120,18 @@ class Push(_message.Message):
     def __init__(self, nonce: _Optional[int] = ..., schedule: _Optional[_Iterable[_Union[ScheduledPolicy, _Mapping]]] = ..., paused: bool = ..., drills: _Optional[_Iterable[_Union[FaultDrill, _Mapping]]] = ..., quarantines: _Optional[_Iterable[_Union[QuarantineOrder, _Mapping]]] = ...) -> None: ...
 
 class ScheduledPolicy(_message.Message):
-    __slots__ = ("hash", "body", "observed", "valid_for")
+    __slots__ = ("hash", "body", "observed", "valid_for", "policies")
     HASH_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     OBSERVED_FIELD_NUMBER: _ClassVar[int]
     VALID_FOR_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
     hash: str
     body: PolicyBody
     observed: PolicyBody
     valid_for: _duration_pb2.Duration
-    def __init__(self, hash: _Optional[str] = ..., body: _Optional[_Union[PolicyBody, _Mapping]] = ..., observed: _Optional[_Union[PolicyBody, _Mapping]] = ..., valid_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
+    def __init__(self, hash: _Optional[str] = ..., body: _Optional[_Union[PolicyBody, _Mapping]] = ..., observed: _Optional[_Union[PolicyBody, _Mapping]] = ..., valid_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class PolicyBody(_message.Message):
     __slots__ = ("kv_load_failure", "ec_load_failure", "deferral", "peer_quarantine", "telemetry")

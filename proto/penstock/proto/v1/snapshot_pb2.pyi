@@ -1,14 +1,24 @@
 from penstock.proto.v1 import common_pb2 as _common_pb2
 from penstock.proto.v1 import events_pb2 as _events_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class BlockHolder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BLOCK_HOLDER_UNSPECIFIED: _ClassVar[BlockHolder]
+    BLOCK_HOLDER_LOAD: _ClassVar[BlockHolder]
+    BLOCK_HOLDER_PINNED: _ClassVar[BlockHolder]
+BLOCK_HOLDER_UNSPECIFIED: BlockHolder
+BLOCK_HOLDER_LOAD: BlockHolder
+BLOCK_HOLDER_PINNED: BlockHolder
+
 class Snapshot(_message.Message):
-    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb")
+    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +30,7 @@ class Snapshot(_message.Message):
     EMITTER_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     EPLB_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     in_flight: _containers.RepeatedCompositeFieldContainer[InFlight]
     deferred: _containers.RepeatedCompositeFieldContainer[Deferred]
@@ -31,7 +42,8 @@ class Snapshot(_message.Message):
     emitter: Emitter
     paused: bool
     eplb: EplbFacts
-    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ...) -> None: ...
+    held: _containers.RepeatedCompositeFieldContainer[HeldBlocks]
+    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ...) -> None: ...
 
 class InFlight(_message.Message):
     __slots__ = ("channel", "connector", "peer", "count", "oldest_start_time_unix_nano", "component", "rank")
@@ -72,6 +84,20 @@ class Leases(_message.Message):
     blocks: int
     oldest_start_time_unix_nano: int
     def __init__(self, count: _Optional[int] = ..., blocks: _Optional[int] = ..., oldest_start_time_unix_nano: _Optional[int] = ...) -> None: ...
+
+class HeldBlocks(_message.Message):
+    __slots__ = ("holder", "peer", "requests", "blocks", "oldest_start_time_unix_nano")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    holder: BlockHolder
+    peer: _common_pb2.Peer
+    requests: int
+    blocks: int
+    oldest_start_time_unix_nano: int
+    def __init__(self, holder: _Optional[_Union[BlockHolder, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., requests: _Optional[int] = ..., blocks: _Optional[int] = ..., oldest_start_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
     __slots__ = ("peer", "connected", "clock_offset_nano", "upstream_invalid", "quarantine", "quarantine_until_unix_nano", "last_active_unix_nano")

@@ -26,7 +26,7 @@ def _acknowledged(engine: str, policy: str) -> Subscriber:
 
 async def test_engines_that_come_to_the_same_share_a_line() -> None:
     """Each is named once, however often it answers; of many, some are named and the others counted."""
-    log = AnswerLog()
+    log = AnswerLog(lambda engine, hash_: f"{hash_}/1" if hash_ else "")
     with capture_logs() as lines:
         for engine in ("0", "1", "0"):
             log.add(_acknowledged(engine, "a"))
@@ -45,7 +45,10 @@ async def test_engines_that_come_to_the_same_share_a_line() -> None:
 
 async def test_a_pause_is_no_policy_in_force() -> None:
     """The line says what the engine has acknowledged."""
-    log, subscriber = AnswerLog(), Subscriber(Target(EngineKey("", "0"), "tiny", {}), 1, frozenset(), "")
+    log, subscriber = (
+        AnswerLog(lambda *_: "a/1"),
+        Subscriber(Target(EngineKey("", "0"), "tiny", {}), 1, frozenset(), ""),
+    )
     subscriber.set_desired(DesiredState(("a",), paused=True), 1.0)
     assert subscriber.on_ack(PolicyAck(nonce=subscriber.record_push(1.0), hash="a", paused=True), 2.0)
     with capture_logs() as lines:

@@ -69,6 +69,40 @@ async def test_the_first_push_comes_at_once(served: FeedServer) -> None:
         assert (await _answered(served, engine)).in_force
 
 
+async def test_names_of_policies_go_to_engines_that_take_them(served: FeedServer) -> None:
+    """Name, generation and fields, no author; an older engine would refuse the push, so it gets none, and no new generation."""
+    older, newer = Engine(served.address, "0"), Engine(served.address, "1")
+    await older.connect()
+    await newer.connect(takes_policy_names=True)
+    for engine in (older, newer):
+        await engine.ack(await engine.push())
+    await served.store.apply(manifest("calm", kvLoadFailure=_FAIL), author="ann@host")
+    plain, named = await older.push(), await newer.push()
+    assert not plain.schedule[0].policies
+    (source,) = named.schedule[0].policies
+    assert (source.name, source.generation, source.author) == ("calm", 1, "")
+    assert list(source.fields) == ["kvLoadFailure.action"]
+    with capture_logs() as lines:
+        await older.ack(plain)
+        await newer.ack(named)
+        await eventually(
+            lambda: (
+                {engine for line in lines if line.get("hash") for engine in line["engines"]} == {"0", "1"}
+            ),
+            "the acknowledgements are logged",
+        )
+    named_as = {line["policy"] for line in lines if line.get("hash")}
+    assert named_as == {"calm (generation 1, by ann@host)"}
+    await served.store.apply(manifest("calm", reason="INC-42", kvLoadFailure=_FAIL), author="bob@host")
+    again = await newer.push()
+    assert [source.generation for source in again.schedule[0].policies] == [2]
+    await newer.ack(again)
+    await eventually(lambda: _subscriber(served, newer).settled, "it has the new generation")
+    assert _subscriber(served, older).settled
+    await older.disconnect()
+    await newer.disconnect()
+
+
 async def test_a_change_is_pushed_and_acknowledged(served: FeedServer) -> None:
     """Full state, the next nonce, and in force only after the ACK."""
     async with Engine(served.address) as engine:

@@ -12,6 +12,7 @@ from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.query import trace
 from penstock.agent.traces.spans import semconv
+from penstock.agent.traces.spans.sdk_spans import service_name
 from penstock.instrumentation.telemetry.batcher import ROUTINE_DELAY
 from penstock.proto.v1 import common_pb2
 
@@ -48,7 +49,7 @@ def exported(log):
     assembler = Assembler(SOURCES.get)
     finished = [item for logged in log.batches for item in assembler.apply(logged)]
     finished += assembler.advance(log.now + 10 * GRACE)
-    return [trace._span(span) for item in finished for span in item.spans]
+    return [trace._span(span, service_name(span.source)) for item in finished for span in item.spans]
 
 
 def shown(log, *request_ids):

@@ -8,15 +8,17 @@ import pytest
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.errors import NotFoundError
 from penstock.agent.journal.reader import Reader
+from penstock.agent.model import PolicySource
 from penstock.agent.traces.query import search
 from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.query.trace import get_trace
 from penstock.agent.traces.spans import ids, semconv
+from penstock.agent.traces.spans.policy_names import no_policies
 from penstock.proto.v1 import common_pb2
 from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.agent.batches import PEER, TIME, deferral_start, event, transfer_failure
+from tests.support.agent.batches import PEER, TIME, deferral_end, deferral_start, event, transfer_failure
 from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
@@ -36,6 +38,7 @@ from tests.support.agent.stories import (
     lost,
     outcome,
     prefill_story,
+    sample,
     source,
 )
 
@@ -49,10 +52,77 @@ def trace_of(book, text):
         return get_trace(reader, text)
 
 
-def sentences_of(book, text):
+def sentences_of(book, text, policies=no_policies):
     """Ask for an explanation."""
     with book.journal.reader() as reader:
-        return list(explain_request(reader, text).sentences)
+        return list(explain_request(reader, text, policies).sentences)
+
+
+CALM = PolicySource("calm", 3, "ann@host", 0, ("kvLoadFailure.action",))
+LIMITS = PolicySource("limits", 1, "bob@host", 0, ("kvLoadFailure.recomputeBudget.tokensPerSecond",))
+WAITS = PolicySource("waits", 7, "", 0, ("deferral.onTimeout",))
+
+
+@pytest.mark.parametrize(
+    ("decided_by", "words"),
+    [
+        (common_pb2.DECIDED_BY_POLICY, "decided by policy calm (generation 3, by ann@host)"),
+        (
+            common_pb2.DECIDED_BY_QUARANTINE,
+            "decided by the peer's quarantine under policy calm (generation 3, by ann@host)",
+        ),
+        (
+            common_pb2.DECIDED_BY_BUDGET,
+            "decided by the recompute budget under policy limits (generation 1, by bob@host)",
+        ),
+        (common_pb2.DECIDED_BY_DEADLINE, "decided by the deadline under policy waits (generation 7)"),
+        (
+            common_pb2.DECIDED_BY_VLLM,
+            (
+                "decided by vLLM's own configuration under policy calm (generation 3, by ann@host), "
+                "limits (generation 1, by bob@host), waits (generation 7)"
+            ),
+        ),
+    ],
+)
+async def test_explain_names_the_policy_of_the_field_that_decided(book, decided_by, words):
+    """Of several that were merged; asked for at the time of the decision, in the engine that decided."""
+    decided = outcome(DECODE, decided_by=decided_by)
+    asked = []
+
+    def known(of, hash_, unix_nano):
+        asked.append((of.key, hash_, unix_nano))
+        return (CALM, LIMITS, WAITS)
+
+    await book.append(
+        [(DECODE_WORKER, failed_load()), (DECODE_CORE, decided)], [(DECODE_CORE, closed_decode())]
+    )
+    (sentence,) = sentences_of(book, DECODE, known)
+    assert words in sentence
+    assert asked == [(DECODE_CORE.key, decided.load_outcome.policy_hash, decided.time_unix_nano)]
+
+
+async def test_spans_name_the_policy_of_the_field_that_decided(book):
+    """Every span that has its hash, as of the decision; without a name the hash stays alone."""
+    decided = outcome(DECODE)
+    await book.append(
+        [(DECODE_WORKER, failed_load()), (DECODE_CORE, decided)], [(DECODE_CORE, closed_decode())]
+    )
+
+    def known(_source, _hash, unix_nano):
+        return (CALM, LIMITS) if unix_nano == decided.time_unix_nano else ()
+
+    with book.journal.reader() as reader:
+        named, plain = get_trace(reader, DECODE, known).spans, get_trace(reader, DECODE).spans
+    having = [span for span in named if semconv.POLICY_HASH in span.attributes]
+    assert {span.name for span in having} == {semconv.REQUEST, semconv.KV_LOAD, semconv.RECOMPUTE}
+    for span in having:
+        found = [
+            span.attributes[key]
+            for key in (semconv.POLICY_NAME, semconv.POLICY_GENERATION, semconv.POLICY_AUTHOR)
+        ]
+        assert found == ["calm", "3", "ann@host"]
+    assert not any(semconv.POLICY_NAME in span.attributes for span in plain)
 
 
 @pytest.mark.parametrize(
@@ -207,13 +277,74 @@ async def test_a_request_goes_on_when_another_process_says_goodbye(book):
     assert request.attributes[semconv.UNFINISHED] == "true"
 
 
+def slow_handshake_story():
+    """Tell a load that took 54 ms after a handshake of 12 s."""
+    at = {"start_time_unix_nano": TIME + 300 * MS, "end_time_unix_nano": TIME + 12_300 * MS}
+    queued = {"queued_time_unix_nano": TIME + 10 * MS}
+    ended = TIME + 12_360 * MS
+    return [
+        (DECODE_WORKER, handshake(DECODE, failed=False, **queued, **at)),
+        (DECODE_WORKER, sample(DECODE, end_time_unix_nano=TIME + 12_355 * MS, duration_nano=54 * MS)),
+        (DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 10 * MS, remote_request_id=PREFILL)),
+        (DECODE_CORE, deferral_end(DECODE, start_ns=TIME + 10 * MS, time_ns=ended)),
+        (DECODE_CORE, closed_decode(time_ns=TIME + 13 * SECOND)),
+    ]
+
+
+async def test_explain_splits_a_wait_and_finds_the_long_lease(book):
+    """Handshake 12 s, transfer 54 ms; and the other side's blocks were held for longer than usual."""
+    story = [
+        (PREFILL_CORE, closed(PREFILL, kv_role=common_pb2.ROLE_PREFILL)),
+        (PREFILL_CORE, lease(time_ns=TIME + 13_400 * MS)),
+    ]
+    usual = [(PREFILL_CORE, lease(f"usual-{number}")) for number in range(9)]
+    await book.append(story, slow_handshake_story(), usual)
+    decode, prefill = sentences_of(book, DECODE)
+    assert decode == (
+        f"Request {DECODE} on decode engine decode/0 was deferred for 12.3 s (remote_kv, {PEER}): handshake queue"
+        " 290 ms, handshake 12.0 s (97%), transfer 54 ms, other 6 ms; it loaded KV state (400 tokens, 1 MiB) from"
+        f" {PEER} in 54 ms; it ended (stop) after 13.0 s, 12.3 s of them deferred."
+    )
+    assert prefill == (
+        f"Request {PREFILL} on prefill engine prefill/0 kept 26 blocks for its reader, read after 12.9 s: unusually"
+        " long, the median of this engine's newest 9 leases is 300 ms."
+    )
+    with book.journal.reader() as reader:
+        parts = explain_request(reader, DECODE).wait_parts
+    assert [(part.part, part.duration.ToMilliseconds()) for part in parts] == [
+        ("handshake_queue", 290),
+        ("handshake", 12_000),
+        ("transfer", 54),
+        ("other", 6),
+    ]
+    assert {part.request_id for part in parts} == {DECODE}
+    assert sum(part.share for part in parts) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        (0, "after 12.9 s: unusually long; its engine has too few other leases to compare with"),
+        (4, "after 12.9 s: unusually long; its engine has too few other leases to compare with"),
+        (5, "without trouble"),
+    ],
+)
+async def test_a_long_lease_is_compared_with_the_engine_s_others(book, others, said):
+    """With fewer than five any lease over a second is unusual; where all are long, none is."""
+    usual = [(PREFILL_CORE, lease(f"r{n}", time_ns=TIME + 12_500 * MS)) for n in range(others)]
+    mine = [(PREFILL_CORE, closed(PREFILL)), (PREFILL_CORE, lease(time_ns=TIME + 13_400 * MS))]
+    await book.append(mine, usual, [(DECODE_CORE, lease("another engine's"))])
+    assert said in sentences_of(book, PREFILL)[0]
+
+
 async def test_explain_a_good_request(book):
     """One sentence a side: what was moved, from where, how long it took."""
     await book.append(prefill_story(), decode_story())
     assert sentences_of(book, DECODE) == [
         (
             f"Request {DECODE} on decode engine decode/0 loaded KV state (400 tokens, 2 MiB) from {PEER} in 12 ms,"
-            " without trouble; it ended (stop) after 500 ms, 60 ms of them deferred."
+            " without trouble; it ended (stop) after 500 ms, 60 ms of them deferred"
+            " (handshake queue 1 ms, handshake 40 ms (67%), transfer 12 ms, other 7 ms)."
         ),
         (
             f"Request {PREFILL} on prefill engine prefill/0 kept 26 blocks for its reader, read after 300 ms,"
@@ -358,7 +489,7 @@ def pinned(*, released=False, **fields):
     [
         ([failed_load(**INCOMPATIBLE)], "(handshake, incompatible, they differ in nixl_version, block_size)"),
         ([failed_load()], "no action was reported"),
-        ([REHEARSED], f"from {PEER} in a rehearsal (handshake"),
+        ([REHEARSED], f"from {PEER} in a drill (handshake"),
         ([failed_load(attempt=2)], f"from {PEER} (attempt 2) (handshake"),
         ([NOTIFICATION], f"had a failure with {PEER} (notification, refused: gone); it ended (stop)"),
         ([outcome(DECODE)], f"did without its KV load from {PEER} (handshake, refused): 400 tokens were"),
@@ -373,7 +504,7 @@ def pinned(*, released=False, **fields):
             [outcome(DECODE, decided_by=common_pb2.DECIDED_BY_QUARANTINE)],
             f"its KV load from {PEER} (the peer is in quarantine since handshake, refused): 400 tokens were",
         ),
-        ([REHEARSED_OUTCOME], f"load from {PEER} in a rehearsal (handshake, refused): 400 tokens were"),
+        ([REHEARSED_OUTCOME], f"load from {PEER} in a drill (handshake, refused): 400 tokens were"),
         (
             [pinned()],
             f"left 26 blocks pinned because {PEER} may still write to them; they are not released yet",

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.semconv.schemas import Schemas
 from opentelemetry.trace import SpanKind, StatusCode
 from penstock.agent.model import EngineKey, Source
+from penstock.agent.sources.engine_roles import EngineRoles
+from penstock.agent.traces.spans import semconv
 from penstock.agent.traces.spans.model import Span, SpanLink
 from penstock.agent.traces.spans.sdk_spans import SpanConverter, resource_attributes, service_name
+from penstock.proto.v1 import common_pb2
+from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 from tests.support.agent.batches import TIME
 from tests.support.agent.stories import DECODE_CORE, DECODE_WORKER
@@ -70,7 +76,13 @@ def test_a_root_has_no_parent():
 
 @pytest.mark.parametrize(
     ("role", "name"),
-    [("decode", "vllm-decode"), ("encoder", "vllm-encoder"), ("unspecified", "vllm"), ("", "vllm")],
+    [
+        ("decode", "vllm-decode"),
+        ("encoder", "vllm-encoder"),
+        ("both", "vllm-prefill-decode"),
+        ("unspecified", "vllm"),
+        ("", "vllm"),
+    ],
 )
 def test_service_name(role, name):
     """The service is named after the role, if there is one."""
@@ -79,11 +91,14 @@ def test_service_name(role, name):
 
 def test_resource_of_an_engine():
     """The engine's pod, node and labels are there; its processes share them."""
-    attributes = resource_attributes(DECODE_CORE)
+    attributes = resource_attributes(DECODE_CORE, "host-1")
     assert attributes == {
         "service.name": "vllm-decode",
+        "service.namespace": "serving",
         "service.instance.id": "llama-0/decode/0",
         "service.version": "0.32.0",
+        "penstock.role": "decode",
+        "penstock.role_guessed": False,
         "penstock.model": "tiny",
         "penstock.server": "decode",
         "penstock.engine": "0",
@@ -93,15 +108,46 @@ def test_resource_of_an_engine():
         "k8s.node.name": "node-1",
         "penstock.label.tier": "gold",
     }
-    assert attributes == resource_attributes(DECODE_WORKER)
+    assert attributes == resource_attributes(DECODE_WORKER, "host-1")
 
 
 def test_resource_of_an_engine_that_told_nothing():
     """A source without a name gets a default service name and instance."""
-    assert resource_attributes(Source(1, EngineKey("", ""), "api")) == {
-        "service.name": "vllm",
+    told = {"service.name": "vllm", "penstock.role": "unspecified", "penstock.role_guessed": False}
+    assert resource_attributes(Source(1, EngineKey("", ""), "api"), "") == {
+        **told,
         "service.instance.id": "unknown",
     }
+    assert resource_attributes(Source(1, EngineKey("", "0"), "worker"), "host-1") == {
+        **told,
+        "service.instance.id": "host-1/0",
+        "penstock.engine": "0",
+    }
+
+
+def test_the_schema_is_named_and_known():
+    """Resource and scope name the version of OpenTelemetry's vocabulary that the names are from."""
+    readable = SpanConverter().readable(SPAN, replayed=False)
+    assert readable.instrumentation_scope is not None
+    assert readable.resource.schema_url == readable.instrumentation_scope.schema_url == semconv.SCHEMA_URL
+    assert semconv.SCHEMA_URL in {schema.value for schema in Schemas}
+    (sent,) = encode_spans([readable]).resource_spans
+    assert (sent.schema_url, sent.scope_spans[0].schema_url) == (semconv.SCHEMA_URL, semconv.SCHEMA_URL)
+
+
+def test_the_role_is_that_of_the_engine():
+    """A role that the engine learns later is that of spans of both processes from then on."""
+    roles = EngineRoles()
+    core, worker = (replace(each, role="unspecified") for each in (DECODE_CORE, DECODE_WORKER))
+    converter = SpanConverter(roles.described)
+    assert converter.resource(worker).attributes["service.name"] == "vllm"
+    roles.note(core, EngineFacts(role=common_pb2.ROLE_PREFILL, role_guessed=True))
+    for each in (core, worker):
+        attributes = converter.resource(each).attributes
+        assert attributes["service.name"] == "vllm-prefill"
+        assert (attributes["penstock.role"], attributes["penstock.role_guessed"]) == ("prefill", True)
+    roles.forget(core.key)
+    assert converter.resource(core).attributes["penstock.role"] == "unspecified"
 
 
 def test_the_environment_wins(monkeypatch):

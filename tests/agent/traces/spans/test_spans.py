@@ -12,7 +12,7 @@ from penstock.agent.traces.spans.standalone_spans import standalone_spans
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2, events_pb2
 
-from tests.support.agent.batches import PEER, TIME, deferral_start, event, transfer_failure
+from tests.support.agent.batches import PEER, TIME, deferral_end, deferral_start, event, transfer_failure
 from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
@@ -111,14 +111,18 @@ def test_the_request_of_a_failed_load_says_it_all():
     request = only(spans_of(failed_story()), semconv.REQUEST)
     assert request.error is None
     assert request.attributes == {
+        semconv.OPERATION_NAME: "text_completion",
+        semconv.PROVIDER_NAME: "vllm",
+        semconv.REQUEST_MODEL: "tiny",
         semconv.GEN_AI_REQUEST_ID: "cmpl-chat-0",
         semconv.REQUEST_ID: DECODE,
         semconv.REMOTE_REQUEST_ID: PREFILL,
         semconv.CLIENT_REQUEST_ID: "chat",
-        semconv.KV_ROLE: "decode",
+        semconv.REQUEST_ROLE: "decode",
         semconv.FINISH_REASON: "stop",
-        semconv.PROMPT_TOKENS: 412,
-        semconv.COMPLETION_TOKENS: 16,
+        semconv.FINISH_REASONS: ("stop",),
+        semconv.INPUT_TOKENS: 412,
+        semconv.OUTPUT_TOKENS: 16,
         semconv.LOCAL_CACHED_TOKENS: 0,
         semconv.EXTERNAL_CACHED_TOKENS: 400,
         semconv.TIME_IN_QUEUE: 0.005,
@@ -126,7 +130,7 @@ def test_the_request_of_a_failed_load_says_it_all():
         semconv.DEFERRED_SECONDS: 0.057,
         semconv.PEER: PEER,
         semconv.MODE: "handshake",
-        semconv.ERROR_TYPE: "refused",
+        semconv.CAUSE_ERROR_TYPE: "refused",
         semconv.OUTCOME: "recomputed",
         semconv.DECIDED_BY: "policy",
         semconv.POLICY_HASH: "0123456789abcdef0123",
@@ -137,8 +141,10 @@ def test_the_request_of_a_failed_load_says_it_all():
 
 
 def test_only_the_operation_that_failed_is_an_error():
-    """A recomputed request is none; its load and its handshake are."""
+    """A recomputed request is none; its load and its handshake are, and they alone have OpenTelemetry's ``error.type``."""
     found = spans_of(failed_story())
+    for span in (each for spans in found.values() for each in spans):
+        assert (semconv.ERROR_TYPE in span.attributes) == (span.error is not None), span.name
     errors = {span.name: span.error for spans in found.values() for span in spans if span.error}
     assert errors == {
         semconv.KV_LOAD: "handshake refused: connection refused",
@@ -151,7 +157,9 @@ def test_only_the_operation_that_failed_is_an_error():
 def test_a_failed_request_is_an_error():
     """Only the outcome failed makes the request an error, with the cause as its message."""
     found = spans_of(failed_story(common_pb2.OUTCOME_FAILED, finish_reason="error"))
-    assert only(found, semconv.REQUEST).error == "handshake refused: connection refused"
+    request = only(found, semconv.REQUEST)
+    assert request.error == "handshake refused: connection refused"
+    assert request.attributes[semconv.ERROR_TYPE] == request.attributes[semconv.CAUSE_ERROR_TYPE] == "refused"
     assert semconv.RECOMPUTE not in found
 
 
@@ -164,7 +172,13 @@ def test_a_load_and_its_handshake_fail_as_two_linked_spans():
     assert handshaking.span_id in {link.span_id for link in load.links}
     assert load.attributes[semconv.ERROR_TYPE] == "refused"
     assert handshaking.client
-    assert handshaking.attributes[semconv.SERVER_PORT] == 5600
+    assert (
+        handshaking.attributes[semconv.SERVER_PORT]
+        == handshaking.attributes[semconv.NETWORK_PEER_PORT]
+        == 5600
+    )
+    assert handshaking.attributes[semconv.NETWORK_PEER_ADDRESS] == "10.0.0.7"
+    assert handshaking.attributes[semconv.NETWORK_TRANSPORT] == "tcp"
     assert handshaking.attributes[semconv.WAITING_REQUEST_IDS] == (DECODE,)
 
 
@@ -278,6 +292,19 @@ def test_a_deferral_that_ended_is_one_span():
     story = decode_story()
     story[0] = (DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS + 321))
     assert only(spans_of(story), semconv.DEFERRAL).attributes[semconv.ENDING] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("began", "waited"), [(0, None), (TIME + 25 * MS, 0.02), (TIME + 4 * MS, 0.0), (TIME + 80 * MS, None)]
+)
+def test_how_long_a_deferral_waited_for_its_transfer(began, waited):
+    """One that was under way before has no wait for its start; one that never began, or began afterwards, does not tell it."""
+    end = deferral_end(
+        DECODE, start_ns=TIME + 5 * MS, time_ns=TIME + 60 * MS, transfer_start_time_unix_nano=began
+    )
+    story = [(DECODE_CORE, end), (DECODE_CORE, closed_decode())]
+    told = only(spans_of(story), semconv.DEFERRAL).attributes
+    assert told.get(semconv.START_WAIT_SECONDS) == waited
 
 
 def test_a_push_is_a_load_as_its_sender_sees_it():

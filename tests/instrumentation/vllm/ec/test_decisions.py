@@ -60,7 +60,7 @@ def test_fail(kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder) -
     engine.run(first, sharer, other)
     assert engine.errors.keys() == {"first", "sharer"}
     assert engine.errors["first"] == (
-        "penstock.load_failure: EC load failure (mode load, peer unknown): ecLoadFailure.action: fail. "
+        "penstock.load_failure: EC load failure (mode load, peer unknown): ecLoadFailure.action: fail (policy hash-). "
         "The request can be retried."
     )
     assert engine.outputs["first"] == engine.outputs["sharer"] == []

@@ -78,7 +78,7 @@ def test_each_request_of_a_step_by_itself(
     told = stop_reasons(fail_loads(scheduler, small, large))
     assert told == {
         "large": "penstock.load_failure: KV load failure (mode handshake, peer unknown): "
-        "160 tokens lost, at most 96 are recomputed. The request can be retried."
+        "160 tokens lost, at most 96 are recomputed (policy hash-auto). The request can be retried."
     }
     serve(scheduler, small, large)
     assert outcome_of(recorder, small).outcome == RECOMPUTED

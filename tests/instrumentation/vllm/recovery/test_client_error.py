@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.instrumentation.resilience import DecidedBy, Decision, Outcome
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.instrumentation.vllm.recovery.client_error import (
     PREFIX,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from tests.support.engine.recorder import Recorder
 
-TEXT = "KV load failure (mode handshake, peer p:1): 412 tokens lost, at most 96 are recomputed. The request can be retried."
+TEXT = "KV load failure (mode handshake, peer p:1): 412 tokens lost, at most 96 are recomputed (policy limits, generation 3). The request can be retried."
 CHILDREN = 2
 
 
@@ -75,11 +76,16 @@ def raised(finish_reason: str | None) -> GenerationError:
 def test_describe() -> None:
     """The sentence names mode and peer and says that a retry is safe; one without a mode leaves it out."""
     cause = Cause(1, 3)
-    reason = "412 tokens lost, at most 96 are recomputed"
-    assert describe(cause, Peer("p:1"), reason) == TEXT
-    assert (
-        describe(Cause(0, 0), None, "x") == "KV load failure (peer unknown): x. The request can be retried."
+    decision = Decision(
+        Outcome.FAILED,
+        DecidedBy.POLICY,
+        "412 tokens lost, at most 96 are recomputed",
+        policy="policy limits, generation 3",
     )
+    assert describe(cause, Peer("p:1"), decision) == TEXT
+    unnamed = Decision(Outcome.FAILED, DecidedBy.VLLM, "x")
+    text = "KV load failure (peer unknown): x. The request can be retried."
+    assert describe(Cause(0, 0), None, unnamed) == text
 
 
 def test_errors_are_attached() -> None:

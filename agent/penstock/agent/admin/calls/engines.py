@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import read_in_turn
@@ -10,8 +11,11 @@ from penstock.agent.admin.support import (
     ENGINE_METRICS,
     PEER_METRICS,
     MergedPolicies,
+    clock_offsets,
+    describe_present,
     engine_counters,
     last_failures,
+    last_loads,
     messages,
     peer_summaries,
     policy_states,
@@ -62,12 +66,13 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
             engine.facts.data_parallel_size = max(reported, servers.get(view.key.server, 0))
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
+            engine.last_loads.extend(last_loads(rows[view.key]))
         response.engines.append(engine)
     return response
 
 
 async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:
-    """Return the peers of the selected engines."""
+    """Return the peers of the selected engines, with what is wrong now first."""
     if request.state not in _PEER_STATES:
         raise ContractError(f"state is {request.state!r}; give active, retired or all; the default is active")
     selection = selection_of(request.selector)
@@ -85,6 +90,11 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     shown = peers
     if request.state != "all":
         shown = [peer for peer in peers if peer.retired == (request.state == "retired")]
+    now, ahead = int(agent.clock() * 1e9), clock_offsets(views)
+    # Sums of many windows take longer than the loop may stand still.
+    shown = await asyncio.to_thread(
+        describe_present, shown, agent.aggregator.peer_windows, lambda key: now + ahead.get(key, 0)
+    )
     return admin.ListPeersResponse(peers=shown, left_out=len(peers) - len(shown))
 
 
@@ -112,11 +122,17 @@ def _engine(
         wanted_ec_action=_action(merged, "ecLoadFailure"),
         said_goodbye=view.said_goodbye,
     )
+    order = agent.pauses.of(view.key)
+    if order is not None:
+        engine.pause.CopyFrom(messages.pause_message(order))
     if not view.connected:
         retires = agent.clock() + agent.retirement.seconds_left(view.key)
         engine.retires.FromNanoseconds(int(retires * 1e9))
     if view.policy is not None and subscriber is not None and subscriber.connected:
         _set_present(engine, "" if engine.paused else subscriber.hash_in_force)
+    names = agent.policies.now
+    engine.policies.extend(messages.source_messages(names(view.key, engine.policy.hash)))
+    engine.wanted_policies.extend(messages.source_messages(names(view.key, engine.wanted_hash)))
     refusal = _refusal(subscriber)
     if refusal:
         engine.policy.last_error = refusal

@@ -11,6 +11,7 @@ from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import event_request_ids, journal_errors
 from penstock.agent.traces.query import explain_request, get_trace
+from penstock.agent.traces.spans import no_policies
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EPLB, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import Event
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Journal, Reader
     from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.parsing import Selection
+    from penstock.agent.traces.spans import PolicyLookup
 
 T = TypeVar("T")
 
@@ -106,7 +108,9 @@ async def list_events(agent: AgentContext, request: admin.ListEventsRequest) -> 
     """Return the newest matching events, oldest first."""
     wanted = Filter.of(request)
     limit = min(request.limit or _DEFAULT_EVENTS, MAX_EVENTS)
-    return await read_in_turn(agent, lambda reader: _list(reader, wanted, limit, agent.clock()))
+    return await read_in_turn(
+        agent, lambda reader: _list(reader, wanted, limit, agent.clock(), agent.policies)
+    )
 
 
 async def watch_events(
@@ -120,13 +124,15 @@ async def watch_events(
             position = request.after_batch if request.after_batch <= position else 0
         elif request.HasField("since"):
             limit = min(request.limit or _DEFAULT_EVENTS, MAX_EVENTS)
-            for logged in (await _in_thread(_list, reader, wanted, limit, agent.clock())).events:
+            for logged in (
+                await _in_thread(_list, reader, wanted, limit, agent.clock(), agent.policies)
+            ).events:
                 position = max(position, logged.batch)
                 yield logged
         while not tail.closed:
             seen = tail.notice.version
             batches = await _in_thread(reader.batches, position, _READ_AT_ONCE, _BYTES_AT_ONCE)
-            for event in await _in_thread(_events_of, reader, batches, wanted):
+            for event in await _in_thread(_events_of, reader, batches, wanted, agent.policies):
                 yield event
             if batches:
                 position = batches[-1].id
@@ -136,12 +142,19 @@ async def watch_events(
 
 async def get_trace_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Trace:
     """Return the spans of one request."""
-    return await read_in_turn(agent, lambda reader: get_trace(reader, request.request_id))
+    return await read_in_turn(
+        agent,
+        lambda reader: get_trace(
+            reader, request.request_id, agent.policies, described=agent.registry.roles.described
+        ),
+    )
 
 
 async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Explanation:
     """Return one sentence for each cause of one request."""
-    return await read_in_turn(agent, lambda reader: explain_request(reader, request.request_id))
+    return await read_in_turn(
+        agent, lambda reader: explain_request(reader, request.request_id, agent.policies)
+    )
 
 
 async def read_in_turn(agent: AgentContext, read: Callable[[Reader], T]) -> T:
@@ -188,14 +201,16 @@ def since_unix_nano(request: admin.ListEventsRequest | admin.ListRequestsRequest
     return min(max(since, 0), _MAX_NANO)
 
 
-def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListEventsResponse:
+def _list(
+    reader: Reader, wanted: Filter, limit: int, now: float, policies: PolicyLookup = no_policies
+) -> admin.ListEventsResponse:
     request = wanted.request
     since = since_unix_nano(request, now)
     kinds = tuple(request.kinds)
     scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=since, request_id=request.request_id)
     found: list[admin.LoggedEvent] = []
     left, truncated = _ANSWER_BYTES, False
-    for event in _wanted(scan, wanted):
+    for event in _wanted(scan, wanted, policies):
         if len(found) == limit or left <= 0:
             truncated = True
             break
@@ -208,24 +223,53 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
     )
 
 
-def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> list[admin.LoggedEvent]:
+def _events_of(
+    reader: Reader, batches: list[LoggedBatch], wanted: Filter, policies: PolicyLookup = no_policies
+) -> list[admin.LoggedEvent]:
     rows = [(logged, index) for logged in batches for index in range(len(reader.parse(logged).events))]
     request_id = wanted.request.request_id
     return [
         event
         # The batches are bounded already, and none may be missed.
-        for event in _wanted(EventScan(reader, rows, events=len(rows)), wanted)
+        for event in _wanted(EventScan(reader, rows, events=len(rows)), wanted, policies)
         if not request_id or request_id in event_request_ids(event.event)
     ]
 
 
-def _wanted(scan: EventScan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
+def _wanted(scan: EventScan, wanted: Filter, policies: PolicyLookup) -> Iterator[admin.LoggedEvent]:
     for found in scan:
         if wanted.matches(found.event, found.source):
-            yield admin.LoggedEvent(
+            present, previous = (
+                messages.source_messages(policies(found.source, hash_, found.event.time_unix_nano))
+                for hash_ in _hashes(found.event)
+            )
+            logged = admin.LoggedEvent(
                 batch=found.logged.id,
                 index=found.position,
                 key=messages.key_message(found.source.key),
                 process=found.source.process,
                 event=found.event,
+                policies=present,
+                previous_policies=previous,
             )
+            _add_duration(logged.event)
+            yield logged
+
+
+def _hashes(event: Event) -> tuple[str, str]:
+    """Return the policy's hash of an event and the previous one; empty for none."""
+    match event.WhichOneof("body"):
+        case "load_outcome":
+            return event.load_outcome.policy_hash, ""
+        case "policy_applied":
+            return event.policy_applied.hash, event.policy_applied.previous_hash
+    return "", ""
+
+
+def _add_duration(event: Event) -> None:
+    """Set the duration of a deferral that has ended, unless its engine did or its start is not known."""
+    if not event.HasField("deferral_end"):
+        return
+    body = event.deferral_end
+    if body.start_time_unix_nano and not body.HasField("duration_nano"):
+        body.duration_nano = max(0, event.time_unix_nano - body.start_time_unix_nano)

@@ -94,7 +94,7 @@ async def get_effective_policy(
 ) -> admin.EffectivePolicy:
     """Return the merge of all policies that select one engine."""
     target = find_target(agent, engine_key_of(request.key))
-    return messages.effective_message(target, agent.schedule(target))
+    return messages.effective_message(target, agent.schedule(target), agent.store.policies())
 
 
 async def list_audit(agent: AgentContext, request: admin.ListAuditRequest) -> admin.ListAuditResponse:

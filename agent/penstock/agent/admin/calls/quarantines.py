@@ -121,7 +121,7 @@ def _reasons(reader: Reader) -> dict[PeerKey, str]:
         event = reader.parse(logged).events[index]
         change, key = event.quarantine_changed, keys.get(logged.epoch)
         if key is not None:
-            reason = f"{change.reason} [rehearsal]" if event.rehearsal else change.reason
+            reason = f"{change.reason} [drill]" if event.rehearsal else change.reason
             found.setdefault((key, change.peer.address), reason)
     return found
 

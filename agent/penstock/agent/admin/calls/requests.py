@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.admin.calls.events import peers_of, read_in_turn, since_unix_nano
 from penstock.agent.admin.support import (
+    DEFAULT_SLOW,
     MAX_UINT32,
+    ORDERS,
     EventScan,
+    add_durations,
     clamp_unsigned,
     deferred_requests,
     key_message,
     selection_of,
+    slowest_requests,
     source_target,
     timestamp_message,
 )
@@ -28,6 +32,8 @@ from penstock.proto.v1.common_pb2 import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.agent.admin.support import AgentContext, FoundEvent
     from penstock.agent.journal import Reader
     from penstock.agent.parsing import Selection
@@ -36,7 +42,6 @@ if TYPE_CHECKING:
 
 # Kinds of events that name a request.
 _KINDS = ("request_closed", "load_outcome", "transfer_failure", "deferral_start")
-_SORTS = ("", "age", "time")
 # Each costs a read.
 MAX_REQUESTS = 10_000
 MAX_BYTES = 64 << 20
@@ -51,34 +56,44 @@ _DEFAULT_REQUESTS = 100
 async def list_requests(
     agent: AgentContext, request: admin.ListRequestsRequest
 ) -> admin.ListRequestsResponse:
-    """Return the newest matching requests, or the deferred ones.
+    """Return the newest matching requests, the slowest of them, or the deferred ones.
 
     Raises:
-        ContractError: an unknown sort order, an invalid selector, or an outcome together with ``deferred``.
+        ContractError: an unknown sort order, an invalid selector, or two of ``deferred``, ``slow`` and an outcome.
 
     """
-    if request.sort not in _SORTS:
+    if request.sort and request.sort not in ORDERS:
         raise ContractError(
-            f"sort {request.sort!r} is not a sort order; use age (oldest first) or time (newest first)"
+            f"sort {request.sort!r} is not a sort order; use age (oldest first), time (newest first),"
+            " or duration, wait or ttft (slowest first)"
         )
     if request.deferred and request.outcome:
         raise ContractError("a deferred request has no outcome yet; give deferred or outcome")
+    if request.slow and (request.deferred or request.outcome):
+        raise ContractError("slow lists requests of any outcome; give slow, deferred or outcome")
     selection = selection_of(request.selector)
     limit = min(request.limit or _DEFAULT_REQUESTS, MAX_REQUESTS)
-    since = since_unix_nano(request, agent.clock())
+    since, now = since_unix_nano(request, agent.clock()), int(agent.clock() * 1e9)
+    order = request.sort or ("age" if request.deferred else DEFAULT_SLOW if request.slow else "time")
     present = [live for live in agent.registry.sources() if selection.matches(source_target(live.source))]
 
     def read(reader: Reader) -> admin.ListRequestsResponse:
         response = (
-            deferred_requests(reader, present, request.peer, since, limit)
+            deferred_requests(reader, present, request.peer, since, limit, now)
             if request.deferred
-            else _logged_requests(reader, request, selection, since, limit)
+            else _logged_requests(reader, request, selection, _Times(since, now), limit)
         )
-        by_age = request.sort == "age" or (request.deferred and not request.sort)
-        response.requests.sort(key=lambda item: item.since.ToNanoseconds(), reverse=not by_age)
+        response.requests.sort(key=ORDERS[order])
         return response
 
     return await read_in_turn(agent, read)
+
+
+class _Times(NamedTuple):
+    """From when events count, and the present; nanoseconds."""
+
+    since: int
+    now: int
 
 
 class _RequestLog:
@@ -128,31 +143,57 @@ class _RequestLog:
 
 
 def _logged_requests(
-    reader: Reader, request: admin.ListRequestsRequest, selection: Selection, since: int, limit: int
+    reader: Reader, request: admin.ListRequestsRequest, selection: Selection, times: _Times, limit: int
 ) -> admin.ListRequestsResponse:
-    """Find the newest requests by the events that name them, then read the entries of each."""
-    kinds = ("load_outcome",) if request.outcome else _KINDS
-    scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=since)
-    newest: dict[RequestKey, FoundEvent] = {}
-    for found in scan:
-        if _matches(request, found) and selection.matches(source_target(found.source)):
-            newest.setdefault(RequestKey(found.source.key.server, found.event.request_id), found)
-        if len(newest) > limit:
-            break
-    response = admin.ListRequestsResponse(truncated=len(newest) > limit or scan.cut)
+    """Find the newest or the slowest requests by the events that name them, then read the entries of each."""
+
+    def wanted(found: FoundEvent) -> bool:
+        return _matches(request, found) and selection.matches(source_target(found.source))
+
+    if request.slow:
+        by = request.sort if request.sort in {"duration", "wait"} else DEFAULT_SLOW
+        newest, cut = slowest_requests(
+            reader, wanted, by=by, since_unix_nano=times.since, now=times.now, limit=limit
+        )
+    else:
+        newest, cut = _newest_requests(reader, request, wanted, times.since, limit)
+    response = admin.ListRequestsResponse(truncated=cut)
     allowance = ReadBudget(MAX_BYTES, STEP_SECONDS)
     log = _RequestLog(reader, allowance)
-    for key, found in list(newest.items())[:limit]:
+    for key, found in newest.items():
         if allowance.ends:
             break
         asked = found.event.load_outcome if request.outcome else None
         # The read budget may end before its first entry.
         entries = log.entries(key) or [EventEntry(found.source, found.event)]
         facts = RequestFacts.of(key.request_id, entries)
-        response.requests.append(_summary(facts, asked, engine_lost=log.lost(facts.source.epoch)))
+        lost = log.lost(facts.source.epoch)
+        summary = _summary(facts, asked, engine_lost=lost)
+        add_durations(summary, facts, times.now, lost=lost)
+        response.requests.append(summary)
     response.truncated = response.truncated or allowance.cut
     response.unreadable_batches = clamp_unsigned(reader.unreadable, MAX_UINT32)
     return response
+
+
+def _newest_requests(
+    reader: Reader,
+    request: admin.ListRequestsRequest,
+    wanted: Callable[[FoundEvent], bool],
+    since: int,
+    limit: int,
+) -> tuple[dict[RequestKey, FoundEvent], bool]:
+    """Return the newest event of each of the newest requests, and whether there are more."""
+    kinds = ("load_outcome",) if request.outcome else _KINDS
+    scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=since)
+    newest: dict[RequestKey, FoundEvent] = {}
+    for found in scan:
+        if wanted(found):
+            newest.setdefault(RequestKey(found.source.key.server, found.event.request_id), found)
+        if len(newest) > limit:
+            newest.popitem()
+            return newest, True
+    return newest, scan.cut
 
 
 def _matches(request: admin.ListRequestsRequest, found: FoundEvent) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support import (
+    checked_ttl,
     known_engines,
+    pause_message,
     rollout_message,
     selected_targets,
     selection_of,
@@ -14,7 +17,7 @@ from penstock.agent.admin.support import (
 from penstock.agent.errors import ContractError
 from penstock.agent.parsing import Selection
 from penstock.agent.policy.distribution import follow_rollout
-from penstock.agent.policy.orders import with_front_ends
+from penstock.agent.policy.orders import MAX_PAUSE, with_front_ends
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,11 +44,12 @@ async def watch_rollout(
 
 
 async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> AsyncIterator[admin.Rollout]:
-    """Pause or resume engines, and stream the progress until each has acknowledged."""
+    """Pause or resume engines, and stream the progress until every process of each follows."""
     selection = selection_of(request.selector)
+    ttl = _ttl(request)
     if selection.everything:
         await agent.pauses.set(
-            None, request.paused, author=request.author, which="all engines", reason=request.reason
+            None, request.paused, author=request.author, which="all engines", reason=request.reason, ttl=ttl
         )
     else:
         selected = [target.key for target in selected_targets(agent, selection)]
@@ -53,14 +57,14 @@ async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> As
         keys = with_front_ends(selected, targets_by_key(agent), request.paused, agent.pauses.is_paused)
         which = "engine " + ", ".join(str(key) for key in sorted(selected))
         await agent.pauses.set(
-            keys, request.paused, author=request.author, which=which, reason=request.reason
+            keys, request.paused, author=request.author, which=which, reason=request.reason, ttl=ttl
         )
     async for message in _follow(agent, selection, request.timeout, pausing=request.paused):
         yield message
 
 
 async def _follow(
-    agent: AgentContext, selection: Selection, within: Duration, *, pausing: bool = False
+    agent: AgentContext, selection: Selection, within: Duration, *, pausing: bool | None = None
 ) -> AsyncIterator[admin.Rollout]:
     seconds = within.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
     steps = follow_rollout(
@@ -72,4 +76,23 @@ async def _follow(
         pausing=pausing,
     )
     async for progress in steps:
-        yield rollout_message(agent.store.generation, progress)
+        message = rollout_message(agent.store.generation, progress, agent.policies.now)
+        for item, engine in zip(progress.engines, message.engines, strict=True):
+            order = agent.pauses.of(item.key) if pausing else None
+            if order is not None:
+                engine.pause.CopyFrom(pause_message(order))
+        yield message
+
+
+def _ttl(request: admin.SetPausedRequest) -> timedelta | None:
+    """Return the time to live of a pause; None for one without an end.
+
+    Raises:
+        ContractError: it is out of range, or given to a resume.
+
+    """
+    if not request.HasField("ttl"):
+        return None
+    if not request.paused:
+        raise ContractError("a resume has no ttl; give one to a pause")
+    return timedelta(microseconds=checked_ttl(request.ttl, MAX_PAUSE, "a pause") // 1000)

@@ -7,10 +7,12 @@ from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
 from penstock.agent.admin.support.context import AgentContext
 from penstock.agent.admin.support.deferrals import deferred_requests
 from penstock.agent.admin.support.engine_counters import ENGINE_METRICS, engine_counters
+from penstock.agent.admin.support.last_loads import last_loads
 from penstock.agent.admin.support.messages import (
     MAX_UINT32,
     clamp_unsigned,
     key_message,
+    pause_message,
     rollout_message,
     timestamp_message,
 )
@@ -21,14 +23,23 @@ from penstock.agent.admin.support.order_fields import (
     new_order_id,
     timedelta_of,
 )
-from penstock.agent.admin.support.peers import PEER_METRICS, PeerKey, last_failures, peer_summaries
+from penstock.agent.admin.support.peer_conditions import describe_present
+from penstock.agent.admin.support.peers import (
+    PEER_METRICS,
+    PeerKey,
+    clock_offsets,
+    last_failures,
+    peer_summaries,
+)
 from penstock.agent.admin.support.policy_impact import (
     MergedPolicies,
     check_confirmed,
     engine_changes,
     policy_warnings,
 )
+from penstock.agent.admin.support.request_durations import DEFAULT_SLOW, ORDERS, add_durations
 from penstock.agent.admin.support.retirement import Retirement
+from penstock.agent.admin.support.slow_requests import slowest_requests
 from penstock.agent.admin.support.targets import (
     PolicyStates,
     check_engine_names,
@@ -45,8 +56,10 @@ from penstock.agent.admin.support.targets import (
 )
 
 __all__ = [
+    "DEFAULT_SLOW",
     "ENGINE_METRICS",
     "MAX_UINT32",
+    "ORDERS",
     "PEER_METRICS",
     "AgentContext",
     "EventScan",
@@ -55,13 +68,16 @@ __all__ = [
     "PeerKey",
     "PolicyStates",
     "Retirement",
+    "add_durations",
     "author_and_reason",
     "check_confirmed",
     "check_engine_names",
     "checked_peer",
     "checked_ttl",
     "clamp_unsigned",
+    "clock_offsets",
     "deferred_requests",
+    "describe_present",
     "engine_changes",
     "engine_counters",
     "engine_key_of",
@@ -69,8 +85,10 @@ __all__ = [
     "key_message",
     "known_engines",
     "last_failures",
+    "last_loads",
     "messages",
     "new_order_id",
+    "pause_message",
     "peer_summaries",
     "policy_states",
     "policy_warnings",
@@ -78,6 +96,7 @@ __all__ = [
     "selected_targets",
     "selected_views",
     "selection_of",
+    "slowest_requests",
     "source_target",
     "subscribed_engines",
     "targets_by_key",

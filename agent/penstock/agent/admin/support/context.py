@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.agent.policy.distribution import PolicySources
 from penstock.agent.policy.manifest import effective_schedule
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ class AgentContext:
     def now(self) -> datetime:
         """The current time."""
         return datetime.fromtimestamp(self.clock(), UTC)
+
+    @property
+    def policies(self) -> PolicySources:
+        """The look-up of the policies behind a hash."""
+        return PolicySources(self.store, self.feed)
 
     def schedule(self, target: Target) -> tuple[ScheduleStep, ...]:
         """Return the policy schedule of *target*, from now on."""

@@ -23,7 +23,7 @@ _SLACK_NANO = 1_000_000_000
 
 
 def deferred_requests(
-    reader: Reader, present: Iterable[LiveSource], peer: str, since_unix_nano: int, limit: int
+    reader: Reader, present: Iterable[LiveSource], peer: str, since_unix_nano: int, limit: int, now: int
 ) -> admin.ListRequestsResponse:
     """Return the deferred requests of connected sources, longest wait first.
 
@@ -33,6 +33,7 @@ def deferred_requests(
         peer: only requests that wait for it; empty for all.
         since_unix_nano: only deferrals that started then or later.
         limit: maximum number of requests.
+        now: until when they wait, nanoseconds.
 
     """
     response = admin.ListRequestsResponse()
@@ -53,7 +54,7 @@ def deferred_requests(
                 found.append((live.source, start, awaited))
     found.sort(key=lambda item: item[1].time_unix_nano)
     response.truncated |= len(found) > limit
-    response.requests.extend(_summary(*each) for each in found[:limit])
+    response.requests.extend(_summary(*each, now) for each in found[:limit])
     return response
 
 
@@ -87,11 +88,14 @@ def _unnamed(snapshot: Snapshot | None, starts: list[Event], peer: str) -> int:
     return max(0, counted - named)
 
 
-def _summary(source: Source, start: Event, peer: Peer | None) -> admin.RequestSummary:
-    return admin.RequestSummary(
+def _summary(source: Source, start: Event, peer: Peer | None, now: int) -> admin.RequestSummary:
+    summary = admin.RequestSummary(
         key=key_message(source.key),
         request_id=start.request_id,
         peer=peer,
         deferred=start.deferral_start.reason,
         since=timestamp_message(start.time_unix_nano),
     )
+    if now > start.time_unix_nano:
+        summary.wait.FromNanoseconds(now - start.time_unix_nano)
+    return summary

@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.timestamp_pb2 import Timestamp
 from penstock.agent.parsing import format_labels
 from penstock.agent.policy.manifest import unflatten
+from penstock.agent.policy.store import policy_sources
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
+from penstock.proto.v1.common_pb2 import PolicySource as PolicySourceMessage
 from penstock.proto.v1.common_pb2 import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
-    from penstock.agent.model import EngineKey
+    from penstock.agent.model import EngineKey, PolicySource
     from penstock.agent.parsing import Selection, Target
     from penstock.agent.policy.distribution import EngineProgress, Progress
     from penstock.agent.policy.manifest import FieldSource, Leaves, Merged, ScheduleStep
-    from penstock.agent.policy.store import AuditEntry
+    from penstock.agent.policy.orders import Pause
+    from penstock.agent.policy.store import AuditEntry, StoredPolicy
 
+    # The policies behind a hash that is in force in an engine now.
+    PolicyNames: TypeAlias = Callable[[EngineKey, str], Iterable[PolicySource]]
 
 _MOST, _MOST_SIGNED = (1 << 64) - 1, (1 << 63) - 1
 MAX_UINT32 = (1 << 32) - 1
@@ -77,15 +83,21 @@ def spec_json(leaves: Leaves) -> str:
     return json.dumps(unflatten(leaves), sort_keys=True)
 
 
-def rollout_message(generation: int, progress: Progress) -> admin.Rollout:
-    """Return the progress of a rollout."""
-    return admin.Rollout(
-        store_generation=generation, engines=map(engine_rollout, progress.engines), done=progress.done
-    )
+def source_messages(sources: Iterable[PolicySource]) -> list[PolicySourceMessage]:
+    """Return the policies behind a hash as messages."""
+    return [PolicySourceMessage(**source._asdict()) for source in sources]
 
 
-def engine_rollout(engine: EngineProgress) -> admin.EngineRollout:
-    """Return the rollout state of one engine."""
+def rollout_message(generation: int, progress: Progress, names: PolicyNames) -> admin.Rollout:
+    """Return the progress of a rollout; *names* gives the policies behind an engine's hash."""
+    engines = [engine_rollout(engine, names) for engine in progress.engines]
+    return admin.Rollout(store_generation=generation, engines=engines, done=progress.done)
+
+
+def engine_rollout(
+    engine: EngineProgress, names: PolicyNames = lambda _key, _hash: ()
+) -> admin.EngineRollout:
+    """Return the rollout state of one engine; as :func:`rollout_message`."""
     message = admin.EngineRollout(
         key=key_message(engine.key),
         state=engine.state,
@@ -93,10 +105,22 @@ def engine_rollout(engine: EngineProgress) -> admin.EngineRollout:
         error=engine.error,
         field=engine.field,
         wanted_hash=engine.wanted,
+        policies=source_messages(names(engine.key, engine.hash)),
+        wanted_policies=source_messages(names(engine.key, engine.wanted)),
     )
     if engine.took is not None:
         message.took.FromTimedelta(timedelta(seconds=max(engine.took, 0.0)))
     return message
+
+
+def pause_message(pause: Pause) -> admin.Pause:
+    """Return a pause as ordered."""
+    return admin.Pause(
+        author=pause.author,
+        reason=pause.reason,
+        since=timestamp_message(pause.began_unix_nano),
+        until=timestamp_message(pause.ends_unix_nano),
+    )
 
 
 def audit_message(entry: AuditEntry) -> admin.AuditEntry:
@@ -118,8 +142,11 @@ def audit_message(entry: AuditEntry) -> admin.AuditEntry:
     )
 
 
-def effective_message(target: Target, steps: Sequence[ScheduleStep]) -> admin.EffectivePolicy:
-    """Return a schedule, with the policy that sets each field of its current step."""
+def effective_message(
+    target: Target, steps: Sequence[ScheduleStep], stored: Iterable[StoredPolicy]
+) -> admin.EffectivePolicy:
+    """Return a schedule, with the policy of *stored* that sets each field of its current step."""
+    policies = {policy.manifest.name: policy for policy in stored}
     merged = steps[0].merged
     observed = merged.observed_leaves()
     return admin.EffectivePolicy(
@@ -136,9 +163,11 @@ def effective_message(target: Target, steps: Sequence[ScheduleStep]) -> admin.Ef
                 hash=step.merged.hash,
                 spec_json=spec_json(step.merged.leaves()),
                 begins=timestamp_of(step.begins),
+                policies=source_messages(policy_sources(step.merged, policies)),
             )
             for step in steps
         ],
+        policies=source_messages(policy_sources(merged, policies)),
     )
 
 

@@ -86,10 +86,10 @@ def peer_summaries(
         for metric, series in engine.rows.items():
             for row in series:
                 _count(accounts, engine.key, metric, row)
-    ahead: dict[EngineKey, int] = {}
+    views = list(views)
+    ahead = clock_offsets(views)
     for view in views:
         for live in view.sources:
-            ahead[view.key] = live.clock_offset_nano or ahead.get(view.key, 0)
             if live.snapshot is not None:
                 _add_present(accounts, view.key, live.snapshot)
     _order_states(accounts, ordered)
@@ -97,6 +97,15 @@ def peer_summaries(
         _summary(key, account, failures.get(key, 0), since_unix_nano + ahead.get(key[0], 0))
         for key, account in sorted(accounts.items(), key=_order)
     ]
+
+
+def clock_offsets(views: Iterable[EngineView]) -> dict[EngineKey, int]:
+    """Return each engine's clock minus the agent's, nanoseconds; 0 where it is not known."""
+    ahead: dict[EngineKey, int] = {}
+    for view in views:
+        for live in view.sources:
+            ahead[view.key] = live.clock_offset_nano or ahead.get(view.key, 0)
+    return ahead
 
 
 def _add_present(accounts: dict[PeerKey, _Account], key: EngineKey, snapshot: Snapshot) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import Source
     from penstock.agent.policy.distribution import Subscriber
-    from penstock.agent.sources import EngineView
+    from penstock.agent.sources import EngineView, LiveSource
     from penstock.proto.v1.admin_pb2 import EngineSelector
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -59,10 +59,30 @@ def known_engines(agent: AgentContext) -> list[KnownEngine]:
     """Return all engines of the registry, ordered by key."""
     return [
         KnownEngine(
-            Target(view.key, view.model, _with_role(view.labels, view.role)), view.connected, view.cores
+            Target(view.key, view.model, _with_role(view.labels, view.role)),
+            view.connected,
+            view.cores,
+            *_count_processes(agent, view),
         )
         for view in agent.registry.engines()
     ]
+
+
+def _count_processes(agent: AgentContext, view: EngineView) -> tuple[int, int]:
+    """Return ``KnownEngine.processes`` and ``KnownEngine.settled``."""
+    paused = agent.pauses.is_paused(view.key)
+    awaited = [
+        live for live in view.sources if live.connected and agent.pauses.is_paused(live.source.key) is paused
+    ]
+    return len(awaited), sum(_has_settled(live, paused=paused) for live in awaited)
+
+
+def _has_settled(live: LiveSource, *, paused: bool) -> bool:
+    """Return whether the source's last snapshot says *paused*, and that nothing from before a pause is unsent."""
+    snapshot = live.snapshot
+    if snapshot is None or snapshot.paused is not paused:
+        return False
+    return not (paused and snapshot.emitter.pending_entries)
 
 
 def targets_by_key(agent: AgentContext) -> dict[EngineKey, Target]:

@@ -10,7 +10,7 @@ import click
 from penstock.agent.ctl.commands.engine_document import document, effective_policy, find_engine
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
-from penstock.agent.ctl.render import rows, say
+from penstock.agent.ctl.render import latency, rows, say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.field_diff import flat_values
 from penstock.agent.ctl.render.output import say_document
@@ -20,7 +20,7 @@ from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1 import snapshot_pb2 as snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey
@@ -50,7 +50,9 @@ def description(
     """Yield the lines of a description."""
     yield f"Engine: {words.engine(item.key)}"
     yield f"Role: {rows.role_words(item)}"
-    yield f"Status: {rows.status_words(item)}, last seen {words.ago_of(item.last_seen, now)}"
+    yield f"Status: {rows.status_words(item, now)}, last seen {words.ago_of(item.last_seen, now)}"
+    if item.HasField("pause"):
+        yield words.style(f"Pause: {words.pause_origin(item.pause, now)}", "yellow")
     yield from _section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
     yield from _section("Facts", _facts(item, now))
     yield from _section("Policy", _policy(item, effective, now))
@@ -103,24 +105,29 @@ def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) ->
     if item.HasField("policy"):
         yield from _in_force(item, now)
     else:
-        yield f"Wanted: {item.wanted_hash or words.short_hash('')}; policy in force not reported yet"
+        wanted = _named(item.wanted_policies, item.wanted_hash)
+        yield f"Wanted: {wanted}; policy in force not reported yet"
+    names = {policy.name: words.policies([policy], "") for policy in effective.policies}
     for field in effective.fields:
-        text = f"{field.field} = {field.new_value}, by policy {field.new_policy}"
+        name = names.get(field.new_policy, field.new_policy)
+        text = f"{field.field} = {field.new_value}, by policy {name}"
         # A field not in force must be marked.
         yield text if item.in_sync else words.paused(text) if item.paused else f"wanted: {text}"
     for step in effective.schedule[1:]:
         fields = ", ".join(
             f"{path}={value}" for path, value in flat_values(json.loads(step.spec_json or "{}"))
         )
-        yield f"{words.ago_of(step.begins, now)}: {fields or words.short_hash('')}"
+        yield f"{words.ago_of(step.begins, now)}: {fields or words.policies((), '')}"
 
 
 def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
     status = item.policy
     held = item.paused and item.wanted_hash
-    yield f"In force: {status.hash or words.short_hash('')}{_but_for(item, item.wanted_hash)}"
+    wanted = _named(item.wanted_policies, item.wanted_hash)
+    but_for = _but_for(item, wanted) if item.wanted_hash else ""
+    yield f"In force: {_named(item.policies, status.hash)}{but_for}"
     if item.wanted_hash != status.hash and not held:
-        yield words.style(f"Wanted: {item.wanted_hash or words.short_hash('')}", "yellow")
+        yield words.style(f"Wanted: {wanted}", "yellow")
     yield f"In sync: {'yes' if item.in_sync else 'no'}"
     if status.kv_action:
         yield f"On a failed KV load: {status.kv_action}{_but_for(item, item.wanted_kv_action)}"
@@ -130,6 +137,11 @@ def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
         yield f"Expires: {words.ago(status.expires_time_unix_nano, now)}"
     if status.last_error:
         yield words.style(f"Last error: {words.one_line(status.last_error, _LONGEST_ERROR)}", "red")
+
+
+def _named(policies: Sequence[common.PolicySource], hash_: str) -> str:
+    """Return the policies behind a hash, and the hash; the latter alone if they are not known."""
+    return f"{words.policies(policies, hash_)}, hash {hash_}" if policies else hash_ or words.policies((), "")
 
 
 def _but_for(item: admin.Engine, wanted: str) -> str:
@@ -163,6 +175,8 @@ def _peer(peer: admin.PeerSummary, now: float) -> str:
         text += f"; {rows.failure_words(peer)}"
     if peer.HasField("last_failure"):
         text += f", last {words.ago_of(peer.last_failure, now)}"
+    if peer.condition_reason:
+        text += f"; {latency.styled_condition(peer)}: {peer.condition_reason}"
     if peer.status.quarantine > events.QUARANTINE_STATE_CLOSED:
         text += f"; {words.style(rows.quarantine_words(peer.status), 'red')}"
     return text

@@ -12,6 +12,7 @@ from penstock.agent.ctl.diagnosis import (
     OK,
     WRONG,
     Finding,
+    Orders,
     check_agent,
     count_problems,
     probe_address,
@@ -55,12 +56,14 @@ def _findings(client: Client) -> list[Finding]:
     try:
         status = client.call("GetStatus", admin.GetStatusRequest(try_backend=True), timeout=_PATIENCE)
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
+        drills = client.call("ListDrills", admin.ListDrillsRequest(), timeout=_PATIENCE).drills
+        listed = client.call("ListQuarantines", admin.ListQuarantinesRequest(), timeout=_PATIENCE)
     except UnreachableError as error:
         # The operating system knows more about the cause than gRPC.
         return [probe_address(client.address) or _answer(client.address, error)]
     except FailedError as error:
         return [_answer(client.address, error)]
-    return check_agent(status, engines, time.time())
+    return check_agent(status, engines, time.time(), Orders(drills, listed.quarantines))
 
 
 def _answer(address: str, error: FailedError) -> Finding:

@@ -115,7 +115,7 @@ def inject_fault(
 ) -> None:
     """Inject a fault in running engines. Requests are really recomputed, failed or delayed.
 
-    Needs engines started with PENSTOCK_ALLOW_FAULTS=1. Events, metrics and spans are marked as a rehearsal.
+    Needs engines started with PENSTOCK_ALLOW_FAULTS=1. Events, metrics and spans are marked (label rehearsal).
     """
     if not (engines or selector or everywhere):
         raise UsageError("name engines, give --selector, or confirm with --all")

@@ -89,12 +89,16 @@ def _show_effective(client: Client, engine: EngineKey, output: str) -> None:
     if not effective.fields:
         say(f"no policy selects engine {engine}; vLLM's own configuration is in force", err=True)
     else:
-        rows = [(field.field, field.new_value, field.new_policy) for field in effective.fields]
+        names = {policy.name: words.short_policies([policy], "") for policy in effective.policies}
+        rows = [
+            (field.field, field.new_value, names.get(field.new_policy, field.new_policy))
+            for field in effective.fields
+        ]
         say_table(("FIELD", "VALUE", "POLICY"), rows)
     _show_standing(client, engine)
     now = time.time()
     for step in effective.schedule[1:]:
-        say(f"{words.ago_of(step.begins, now)}: {words.short_hash(step.hash)} {step.spec_json}")
+        say(f"{words.ago_of(step.begins, now)}: {words.policies(step.policies, step.hash)} {step.spec_json}")
 
 
 def _show_standing(client: Client, engine: EngineKey) -> None:
@@ -104,7 +108,7 @@ def _show_standing(client: Client, engine: EngineKey) -> None:
         if item.in_sync or not item.connected:
             continue
         text = (
-            f"engine {engine} is {words.paused(words.short_hash(item.wanted_hash))}; "
+            f"engine {engine} is {words.paused(words.policies(item.wanted_policies, item.wanted_hash))}; "
             f"'agentctl resume {engine}' puts this in force"
             if item.paused
             else f"this is not in force in engine {engine}; see 'agentctl describe engine {engine}'"

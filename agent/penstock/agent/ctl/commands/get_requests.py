@@ -10,7 +10,7 @@ from penstock.agent.ctl.commands.get import nothing_fits, show_table
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.render import say
+from penstock.agent.ctl.render import latency, say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.output import warn_unreadable
 from penstock.agent.ctl.render.rows import Table
@@ -33,13 +33,15 @@ _COLOURS = {
 
 @click.command()
 @click.option("--deferred", is_flag=True, help="Only deferred requests, longest wait first.")
+@click.option("--slow", is_flag=True, help="The slowest of the newest requests, slowest first.")
 @click.option("--outcome", type=click.Choice(names.words(common.Outcome)), help="Only this outcome.")
 @click.option("--peer", type=PEER, default="", help="Only this peer, as host:port.")
 @click.option("--since", type=DURATION, help="Only requests of the last 10m, 2h, ...")
 @click.option(
     "--sort",
-    type=click.Choice(["age", "time"]),
-    help="age: oldest first; time: newest first.  [default: age with --deferred, else time]",
+    type=click.Choice(["age", "time", "duration", "wait", "ttft"]),
+    help="age: oldest first; time: newest first; duration, wait (deferred), ttft (time to first token):"
+    " longest first.  [default: age with --deferred, ttft with --slow, else time]",
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum rows.")
 @with_selector
@@ -48,6 +50,7 @@ _COLOURS = {
 def requests(
     client: Client,
     deferred: bool,
+    slow: bool,
     outcome: str | None,
     peer: str,
     since: timedelta | None,
@@ -59,8 +62,15 @@ def requests(
     """List requests of the log, newest first; 'agentctl explain REQUEST' explains one."""
     if deferred and outcome:
         raise UsageError("a request that is deferred has no outcome yet; give --deferred or --outcome")
+    if slow and (deferred or outcome):
+        raise UsageError("--slow lists requests of any outcome; give --slow, --deferred or --outcome")
     request = admin.ListRequestsRequest(
-        selector=engine_selector(selector), deferred=deferred, peer=peer, sort=sort or "", limit=limit
+        selector=engine_selector(selector),
+        deferred=deferred,
+        slow=slow,
+        peer=peer,
+        sort=sort or "",
+        limit=limit,
     )
     if outcome is not None:
         request.outcome = names.number(common.Outcome, outcome)  # type: ignore[assignment]
@@ -73,7 +83,7 @@ def requests(
     if output in {"json", "yaml"}:
         return
     if response.truncated:
-        which = "older" if not deferred else "more"
+        which = "more" if deferred or slow else "older"
         say(f"{which} requests are not shown; use --limit, --since or --peer", err=True)
     warn_unreadable(response.unreadable_batches)
     if response.unnamed_deferred:
@@ -86,13 +96,17 @@ def requests(
 def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
     """List requests."""
     return Table(
-        ("AGE", "ENGINE", "REQUEST", "STATE", "MODE", "PEER", "RECOMPUTED", "FINISH", "TRACE", "CLOSED"),
+        ("AGE", "ENGINE", "REQUEST", "STATE", "DURATION", "WAIT", "TTFT", "MODE", "PEER", "RECOMPUTED", "FINISH",
+         "TRACE", "CLOSED"),
         [
             (
                 words.ago_of(item.since, now).removesuffix(" ago"),
                 words.engine(item.key),
                 item.request_id,
                 _state(item),
+                latency.duration(item.duration),
+                latency.duration(item.wait),
+                latency.duration(item.time_to_first_token),
                 words.word(common.FailureMode, item.mode) if item.mode else words.NONE,
                 item.peer.address or words.NONE,
                 str(item.tokens_recomputed) if item.tokens_recomputed else words.NONE,
@@ -103,7 +117,7 @@ def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
             for item in items
         ],
         wide=2,
-    )
+    )  # fmt: skip
 
 
 def _state(item: admin.RequestSummary) -> str:

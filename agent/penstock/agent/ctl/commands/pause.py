@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,8 @@ from penstock.agent.ctl.options import (
     with_output,
     with_selector,
 )
+from penstock.agent.ctl.render import say
+from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -47,12 +50,18 @@ def _with_targets(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_with_targets
+@click.option(
+    "--ttl",
+    type=DURATION,
+    help="Time to live, at most 24h: the pause ends by itself.  [default: until 'agentctl resume']",
+)
 @with_client
 def pause(client: Client, **how: Any) -> None:
     """Make Penstock passive in engines: vLLM's own configuration, no telemetry.
 
     Without ENGINE or selector: all engines, including those that connect later.
-    Lasts until 'agentctl resume', over restarts of engine and agent.
+    Lasts until 'agentctl resume' or the end of --ttl, over restarts of engine and agent.
+    Returns once every connected process of the engines is passive.
     """
     _set(client, paused=True, **how)
 
@@ -61,7 +70,10 @@ def pause(client: Client, **how: Any) -> None:
 @_with_targets
 @with_client
 def resume(client: Client, **how: Any) -> None:
-    """Undo a pause. Without ENGINE or selector: all pauses."""
+    """Undo a pause. Without ENGINE or selector: all pauses.
+
+    Returns once every connected process of the engines is active again.
+    """
     _set(client, paused=False, **how)
 
 
@@ -74,6 +86,7 @@ def _set(
     reason: str,
     timeout: timedelta,
     output: str,
+    ttl: timedelta | None = None,
 ) -> None:
     request = admin.SetPausedRequest(
         selector=engine_selector(selector, engines),
@@ -81,9 +94,27 @@ def _set(
         author=author(),
         reason=reason,
         timeout=duration_message(timeout),
+        ttl=None if ttl is None else duration_message(ttl),
     )
     stream = client.stream("SetPaused", request, timeout.total_seconds() + GRACE)
     what, done = ("the pause", "paused") if paused else ("the end of the pause", "no longer paused")
     last = follow_rollout(stream, what, quiet=output != "table", done=done)
     if output != "table":
         show(last, output)
+    elif paused:
+        _say_end(last, time.time())
+
+
+def _say_end(rollout: admin.Rollout, now: float) -> None:
+    """Print when the pause ends, engine by engine where they differ."""
+    ends: dict[str, list[str]] = {}
+    for engine in rollout.engines:
+        if not engine.HasField("pause"):
+            # It has ended meanwhile.
+            continue
+        ends.setdefault(words.pause_end(engine.pause, now), []).append(words.engine(engine.key))
+    for end, engines in ends.items():
+        which = "the pause" if len(ends) == 1 else f"the pause of {', '.join(engines)}"
+        say(
+            f"{which} lasts {end}" if end.startswith("until") else f"{which} {end}, or with 'agentctl resume'"
+        )

@@ -63,7 +63,7 @@ def follow_rollout(
         rollouts: the messages.
         what: names the change in messages.
         quiet: print nothing.
-        done: state of an engine that acknowledged; default: the hash of the policy in force.
+        done: state of an engine that acknowledged; default: the policies in force.
         ends: the order ends something, so a paused engine complies, too.
 
     Raises:
@@ -97,7 +97,7 @@ def _given(value: str, policy: str) -> str:
 def _line(engine: admin.EngineRollout, done: str) -> str:
     if engine.state == "acknowledged":
         took = words.span_of_time(engine.took.ToNanoseconds() / 1e9)
-        now = done or f"in force: {words.short_hash(engine.hash)}"
+        now = done or f"in force: {words.policies(engine.policies, engine.hash)}"
         but = f" (its policy is refused: {_reason(engine)})" if engine.error else ""
         return words.style(f"acknowledged after {took}, {now}", "green") + but
     if engine.state == "refused":
@@ -105,8 +105,12 @@ def _line(engine: admin.EngineRollout, done: str) -> str:
     if engine.state == "disconnected":
         return "disconnected; applied when it reconnects"
     if engine.state == "paused":
-        return words.style(words.paused(done or words.short_hash(engine.wanted_hash)), "yellow")
+        return words.style(words.paused(done or _wanted(engine)), "yellow")
     return f"{engine.state}{': ' if engine.error else ''}{engine.error}"
+
+
+def _wanted(engine: admin.EngineRollout) -> str:
+    return words.policies(engine.wanted_policies, engine.wanted_hash)
 
 
 def _reason(engine: admin.EngineRollout) -> str:
@@ -135,9 +139,9 @@ def _trouble(engine: admin.EngineRollout, done: str, *, last_word: bool, ends: b
     if engine.state == "refused":
         return f"{name} refused it ({_reason(engine)})"
     if engine.state == "paused" and not ends:
-        return f"{name} is {words.paused(done or words.short_hash(engine.wanted_hash))}"
+        return f"{name} is {words.paused(done or _wanted(engine))}"
     if engine.state == "contested":
         return f"{name} is contested ({engine.error})"
     if engine.state in {"waiting", "disconnected"} and not last_word:
-        return f"{name} is still {engine.state}"
+        return f"{name} is still {engine.state}{f' ({engine.error})' if engine.error else ''}"
     return ""

@@ -12,7 +12,7 @@ from penstock.agent.ctl.commands.get import events_request, with_filters
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.render import say, text
-from penstock.agent.ctl.render.events import event_peer, event_words
+from penstock.agent.ctl.render.events import event_peer, logged_words
 from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
@@ -105,4 +105,4 @@ def _text(item: admin.LoggedEvent) -> str:
         text.style(event.WhichOneof("body") or "unknown", "bold"),
         *(part for part in (event.request_id, event_peer(event)) if part and part != text.NONE),
     ]
-    return f"{'  '.join(parts)}  {event_words(event)}"
+    return f"{'  '.join(parts)}  {logged_words(item)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.ctl.diagnosis.agent_checks import AGENT, check_agent
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding, count_problems
+from penstock.agent.ctl.diagnosis.load_checks import Orders
 from penstock.agent.ctl.diagnosis.socket_probe import probe_address
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "OK",
     "WRONG",
     "Finding",
+    "Orders",
     "check_agent",
     "count_problems",
     "probe_address",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.diagnosis.engine_checks import engine_findings
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
+from penstock.agent.ctl.diagnosis.load_checks import NO_ORDERS, Orders
 from penstock.agent.ctl.render import text as words
 
 if TYPE_CHECKING:
@@ -24,13 +25,15 @@ _BACKLOG = 300.0
 CLOCKS = 2.0
 
 
-def check_agent(status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float) -> list[Finding]:
-    """Check the agent and all engines; *now*: this machine's clock, seconds since the epoch."""
+def check_agent(
+    status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float, orders: Orders = NO_ORDERS
+) -> list[Finding]:
+    """Check the agent and all engines under *orders*; *now*: this machine's clock, seconds since the epoch."""
     agent_now = status.now.ToNanoseconds() / 1e9
     found = [*_agent(status, now), *_connected(status, engines)]
     seen: set[int] = set()
     for engine in engines:
-        found += engine_findings(engine, agent_now, seen)
+        found += engine_findings(engine, agent_now, seen, orders)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
+from penstock.agent.ctl.diagnosis.load_checks import NO_ORDERS, Orders, load_findings
 from penstock.agent.ctl.render import rows, text
 
 if TYPE_CHECKING:
@@ -24,19 +25,28 @@ _ADVICE_FOR_DROPS = {
 }
 
 
-def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Finding]:
+def engine_findings(
+    engine: admin.Engine, now: float, seen: set[int], orders: Orders = NO_ORDERS
+) -> list[Finding]:
     """Check one engine; a healthy one is one finding.
 
     Args:
         engine: the agent's view of it.
         now: the agent's clock.
         seen: epochs of sources already checked; engines of one server share its API processes.
+        orders: drills and quarantines in force.
 
     """
     subject = f"engine {text.engine(engine.key)}"
     if not engine.connected:
         return [_away(engine, subject, now)]
-    found = [*_plugin(engine, subject), *_name(engine, subject), *_policy(engine, subject)]
+    found = [
+        *_plugin(engine, subject),
+        *_pause(engine, subject, now),
+        *_name(engine, subject),
+        *_policy(engine, subject),
+    ]
+    found += load_findings(engine, subject, orders, now)
     for source in engine.sources:
         if source.epoch not in seen:
             seen.add(source.epoch)
@@ -72,13 +82,6 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
             "its EngineCore has sent no snapshot: only its other processes are connected, or it has just started",
             "check again in a few seconds; then search its log for 'penstock'",
         )
-    if engine.paused:
-        yield Finding(
-            WRONG,
-            subject,
-            f"paused: vLLM's own configuration, no telemetry{_held_back(engine)}",
-            f"agentctl resume {text.engine(engine.key)}; 'agentctl get audit' shows who paused it and why",
-        )
     if engine.role_guessed:
         yield Finding(
             NOTE,
@@ -88,8 +91,27 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
         )
 
 
+def _pause(engine: admin.Engine, subject: str, now: float) -> Iterator[Finding]:
+    if not engine.paused:
+        return
+    known = f"; {text.pause_origin(engine.pause, now)}" if engine.HasField("pause") else ""
+    advice = f"agentctl resume {text.engine(engine.key)}"
+    if not engine.pause.author:
+        advice += "; 'agentctl get audit' shows who paused it and why"
+    yield Finding(
+        WRONG,
+        subject,
+        f"paused: vLLM's own configuration, no telemetry{_held_back(engine)}{known}",
+        advice,
+    )
+
+
 def _held_back(engine: admin.Engine) -> str:
-    return f" (its policy would be {text.short_hash(engine.wanted_hash)})" if engine.wanted_hash else ""
+    return f" (its policy would be {_wanted(engine)})" if engine.wanted_hash else ""
+
+
+def _wanted(engine: admin.Engine) -> str:
+    return text.policies(engine.wanted_policies, engine.wanted_hash)
 
 
 def _name(engine: admin.Engine, subject: str) -> Iterator[Finding]:
@@ -109,7 +131,7 @@ def _policy(engine: admin.Engine, subject: str) -> Iterator[Finding]:
     # Another finding has the reason.
     if engine.in_sync or engine.paused or len(rows.cores(engine)) > 1:
         return
-    wanted = text.short_hash(engine.wanted_hash)
+    wanted = _wanted(engine)
     if engine.policy.last_error:
         yield Finding(
             WRONG,

@@ -9,7 +9,11 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from penstock.proto.v1.admin_pb2 import LoggedEvent
+
+    Policies = Sequence[common.PolicySource]
 
 
 def event_peer(event: events.Event) -> str:
@@ -18,13 +22,26 @@ def event_peer(event: events.Event) -> str:
     return body.peer.address or words.NONE if body is not None and hasattr(body, "peer") else words.NONE
 
 
-def event_words(event: events.Event, longest: int = 200) -> str:
-    """Describe an event in at most *longest* characters."""
-    kind = event.WhichOneof("body")
-    if kind is None:
-        return "unknown kind (newer version)"
-    text = words.one_line(_WORDS[kind](getattr(event, kind)), longest)
-    return f"{text} [rehearsal]" if event.rehearsal else text
+def logged_words(item: LoggedEvent, longest: int = 200) -> str:
+    """Describe an event of the log in at most *longest* characters, with the names of its policies."""
+    return event_words(item.event, longest, item.policies, item.previous_policies)
+
+
+def event_words(
+    event: events.Event, longest: int = 200, policies: Policies = (), previous: Policies = ()
+) -> str:
+    """Describe an event in at most *longest* characters; hashes of policies stand for those that are not given."""
+    match event.WhichOneof("body"):
+        case None:
+            return "unknown kind (newer version)"
+        case "load_outcome":
+            found = _load_outcome(event.load_outcome, policies)
+        case "policy_applied":
+            found = _policy_applied(event.policy_applied, policies, previous)
+        case kind:
+            found = _WORDS[kind](getattr(event, kind))
+    text = words.one_line(found, longest)
+    return f"{text} [drill]" if event.rehearsal else text
 
 
 def _body(event: events.Event) -> Any:
@@ -46,9 +63,12 @@ def _transfer_failure(body: events.TransferFailure) -> str:
     return f"{words.word(common.Channel, body.channel)} {mode}/{kind}{cause}{differ}{text}"
 
 
-def _load_outcome(body: events.LoadOutcome) -> str:
+def _load_outcome(body: events.LoadOutcome, policies: Policies) -> str:
     outcome, mode = words.word(common.Outcome, body.outcome), words.word(common.FailureMode, body.mode)
     by = words.word(common.DecidedBy, body.decided_by)
+    if policies and body.decided_by != common.DECIDED_BY_VLLM:
+        named = words.short_policies(_deciding(body, policies), "")
+        by = f"policy {named}" if body.decided_by == common.DECIDED_BY_POLICY else f"{by} under {named}"
     # A request of a peer that an operator quarantined never tried: there is no mode.
     after = f" after {mode}" if body.mode else ""
     tokens = f"{body.tokens_recomputed} tokens lost"
@@ -75,7 +95,8 @@ def _deferral_end(body: events.DeferralEnd) -> str:
         words.word(common.DeferralEnding, body.ending),
     )
     observed = f" (observed: given up, {words.folded(body.observed_reason)})" if body.observed_reason else ""
-    return f"waited for {reason}: {ending}{observed}"
+    took = f" {words.span_of_time(body.duration_nano / 1e9)}" if body.HasField("duration_nano") else ""
+    return f"waited{took} for {reason}: {ending}{observed}"
 
 
 def _request_closed(body: events.RequestClosed) -> str:
@@ -97,12 +118,19 @@ def _lease_closed(body: events.LeaseClosed) -> str:
     return f"{body.blocks} blocks: {words.word(events.LeaseEnding, body.ending)}"
 
 
-def _policy_applied(body: events.PolicyApplied) -> str:
+def _deciding(body: events.LoadOutcome, policies: Policies) -> Policies:
+    """Return the policy that sets the action of the outcome's channel; all if none does."""
+    field = f"{words.word(common.Channel, body.channel)}LoadFailure.action"
+    return [policy for policy in policies if field in policy.fields] or policies
+
+
+def _policy_applied(body: events.PolicyApplied, policies: Policies, previous: Policies) -> str:
     if not body.accepted:
         # An order's error names it; it has no hash.
-        what = "" if body.cause == "order" else f"{words.short_hash(body.hash)}: "
+        what = "" if body.cause == "order" else f"{words.short_policies(policies, body.hash)}: "
         return f"refused {what}{words.folded(body.error)}"
-    return f"{words.short_hash(body.previous_hash)} → {words.short_hash(body.hash)} ({body.cause})"
+    before = words.short_policies(previous, body.previous_hash)
+    return f"{before} → {words.short_policies(policies, body.hash)} ({body.cause})"
 
 
 def _quarantine_changed(body: events.QuarantineChanged) -> str:
@@ -154,13 +182,11 @@ def _blocks_pinned(body: events.BlocksPinned) -> str:
 
 _WORDS: dict[str, Callable[[Any], str]] = {
     "transfer_failure": _transfer_failure,
-    "load_outcome": _load_outcome,
     "deferral_start": _deferral_start,
     "deferral_end": _deferral_end,
     "request_closed": _request_closed,
     "handshake": _handshake,
     "lease_closed": _lease_closed,
-    "policy_applied": _policy_applied,
     "quarantine_changed": _quarantine_changed,
     "eplb_rebalance": _eplb_rebalance,
     "source_lost": _source_lost,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.events import event_peer, event_words
+from penstock.agent.ctl.render import latency, text
+from penstock.agent.ctl.render.events import event_peer, logged_words
 from penstock.proto.names import ENGINE_CORE
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -37,15 +37,16 @@ class Table(NamedTuple):
 def engines(items: Iterable[admin.Engine], now: float) -> Table:
     """Return the table of engines."""
     return Table(
-        ("ENGINE", "ROLE", "STATUS", "KV-ACTION", "POLICY", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
+        ("ENGINE", "ROLE", "STATUS", "POLICY", "KV-ACTION", "EC-ACTION", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
          "MODEL", "VLLM", "KV-CONNECTOR", "LABELS"),
         [
             (
                 text.engine(item.key),
                 role_words(item),
-                status_words(item),
-                action_words(item),
+                status_words(item, now),
                 _policy(item),
+                action_words(item),
+                _ec_action(item),
                 _yes(item.in_sync),
                 str(sum(entry.count for entry in item.deferred)),
                 str(sum(entry.count for entry in item.in_flight)),
@@ -62,29 +63,38 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
 
 
 def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
-    """Return the table of peers, a row for each engine and peer."""
+    """Return the table of peers, a row for each engine and peer; windows are p50/p99."""
     return Table(
-        ("ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN", "IN-FLIGHT", "OLDEST", "DEFERRED", "LONGEST",
-         "FAILURES", "LAST-FAILURE", "PEER-ENGINE-ID"),
+        ("ENGINE", "PEER", "NOW", "STATUS", "OK", "FAILED", "WAIT-1M", "WAIT-15M", "WAIT-HOUR", "TRANSFER-1M",
+         "IN-FLIGHT", "OLDEST", "DEFERRED", "LONGEST", "FAILURES", "LAST-FAILURE",
+         "WHY", "TRANSFER-15M", "TRANSFER-HOUR", "MEAN", "PEER-ENGINE-ID"),
         [
             (
                 text.engine(item.key),
                 item.peer.address,
+                latency.styled_condition(item),
                 _peer_status(item),
                 str(item.transfers_ok),
                 str(failed_attempts(item)),
-                text.span_of_time(item.mean_duration_seconds) if item.transfers_ok else text.NONE,
+                latency.window(item.waits.last_minute),
+                latency.window(item.waits.last_15_minutes),
+                latency.window(item.waits.hour_before),
+                latency.window(item.transfers.last_minute),
                 str(item.in_flight),
                 text.ago_of(item.oldest_in_flight, now),
                 str(item.deferred),
                 text.ago_of(item.oldest_deferred, now),
                 failure_words(item),
                 text.ago_of(item.last_failure, now),
+                item.condition_reason or text.NONE,
+                latency.window(item.transfers.last_15_minutes),
+                latency.window(item.transfers.hour_before),
+                text.span_of_time(item.mean_duration_seconds) if item.transfers_ok else text.NONE,
                 item.peer.engine_id or text.NONE,
             )
             for item in items
         ],
-        wide=1,
+        wide=5,
     )  # fmt: skip
 
 
@@ -99,7 +109,7 @@ def logged_events(items: Iterable[admin.LoggedEvent], now: float, *, wide: bool 
                 item.event.WhichOneof("body") or "unknown",
                 item.event.request_id or text.NONE,
                 event_peer(item.event),
-                event_words(item.event, _WHOLE) if wide else event_words(item.event),
+                logged_words(item, _WHOLE) if wide else logged_words(item),
                 item.process,
                 f"{item.batch}/{item.index}",
             )
@@ -156,19 +166,28 @@ def action_words(item: admin.Engine) -> str:
     return item.policy.kv_action or text.NONE
 
 
+def _ec_action(item: admin.Engine) -> str:
+    if item.paused and item.wanted_ec_action:
+        return text.paused(item.wanted_ec_action)
+    return item.policy.ec_action or text.NONE
+
+
 def _policy(item: admin.Engine) -> str:
     if item.paused and item.wanted_hash:
-        return text.paused(text.short_hash(item.wanted_hash))
-    return text.short_hash(item.policy.hash) if item.HasField("policy") else text.NONE
+        return text.paused(text.short_policies(item.wanted_policies, item.wanted_hash))
+    return text.short_policies(item.policies, item.policy.hash) if item.HasField("policy") else text.NONE
 
 
-def status_words(item: admin.Engine) -> str:
-    """Return an engine's status: connected, disconnected, paused, or a shared name."""
+def status_words(item: admin.Engine, now: float) -> str:
+    """Return an engine's status: connected, disconnected, paused with the end of the pause, or a shared name."""
     if not item.connected:
         return text.style("disconnected", "red")
     if (number := len(cores(item))) > 1:
         return text.style(f"{number} share a name", "red")
-    return text.style("paused", "yellow") if item.paused else text.style("connected", "green")
+    if not item.paused:
+        return text.style("connected", "green")
+    ends = f", {text.pause_end(item.pause, now)}" if item.pause.HasField("until") else ""
+    return text.style(f"paused{ends}", "yellow")
 
 
 def failed_attempts(item: admin.PeerSummary) -> int:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.model import policy_names, short_policy_names
 from penstock.proto.names import label
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from google.protobuf.timestamp_pb2 import Timestamp
-    from penstock.proto.v1.common_pb2 import EngineKey
+    from penstock.proto.v1.admin_pb2 import Pause
+    from penstock.proto.v1.common_pb2 import EngineKey, PolicySource
 
 NONE = "-"
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
-_HASH_SHOWN = 12
+_OWN = "vllm's own"
 # By the numbers of the wire, as this module loads no protobuf.
 _QUARANTINE_STATES = {1: "ok", 2: "quarantined", 3: "probing"}
 # Styles are marked by lone surrogates, which UTF-8 texts of the wire cannot contain, and become terminal codes when
@@ -60,14 +64,35 @@ def span_of_time(seconds: float) -> str:
     return age(seconds)
 
 
-def short_hash(text: str) -> str:
-    """Return the start of a policy's hash; ``vllm's own`` for none."""
-    return text[:_HASH_SHOWN] if text else "vllm's own"
+def policies(sources: Sequence[PolicySource], hash_: str) -> str:
+    """Return the policies behind a hash: ``decode (generation 3, by alice@host)``; ``vllm's own`` for none."""
+    return policy_names(sources, hash_) or _OWN
+
+
+def short_policies(sources: Sequence[PolicySource], hash_: str) -> str:
+    """Return what :func:`policies` does, for a column: ``decode/3``."""
+    return short_policy_names(sources, hash_) or _OWN
 
 
 def paused(what: str) -> str:
     """Return a paused state with what would be in force."""
     return f"paused (would be {what})"
+
+
+def pause_end(pause: Pause, now: float) -> str:
+    """Return when a pause ends: ``ends in 5m``, or ``until 'agentctl resume'``."""
+    return f"ends {ago_of(pause.until, now)}" if pause.HasField("until") else "until 'agentctl resume'"
+
+
+def pause_origin(pause: Pause, now: float) -> str:
+    """Return since when, by whom and why an engine is paused, and until when, as far as known."""
+    parts = (
+        ago_of(pause.since, now) if pause.HasField("since") else "",
+        f"by {pause.author}" if pause.author else "",
+    )
+    known = " ".join(part for part in parts if part)
+    why = f": {one_line(pause.reason)}" if pause.reason else ""
+    return f"{known}{', ' if known else ''}{pause_end(pause, now)}{why}"
 
 
 def engine(key: EngineKey) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from penstock.agent.ctl.render import latency
 from penstock.agent.ctl.render import text as words
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ T = TypeVar("T")
 
 # Styles of a piece of a line.
 PLAIN, HEAD, BAD, WARN, DIM = "", "head", "bad", "warn", "dim"
+_CONDITIONS: dict[int, str] = {
+    number: BAD if colour == "red" else WARN for number, colour in latency.COLOURS.items()
+}
 _GAP = "  "
 _LEAST_ROWS = 3
 _SLOW = 5.0
@@ -45,9 +49,10 @@ _ENGINES = (
     Column("DEFER", 1, True), Column("OLDEST", 3, True),
 )  # fmt: skip
 _PEERS = (
-    Column("PEER", 0), Column("ENGINE", 1), Column("STATE", 3), Column("TR/S", 3, True), Column("FAIL/S", 1, True),
-    Column("FAILED", 2, True), Column("MEAN", 6, True), Column("FLIGHT", 4, True), Column("OLDEST", 7, True),
-    Column("LAST", 5, True), Column("MOSTLY", 8),
+    Column("PEER", 0), Column("ENGINE", 1), Column("NOW", 0), Column("STATE", 5), Column("TR/S", 5, True),
+    Column("FAIL/S", 2, True), Column("FAILED", 4, True), Column("WAIT-1M", 1, True), Column("WAIT-HOUR", 3, True),
+    Column("TRANSFER-1M", 9, True), Column("FLIGHT", 6, True), Column("OLDEST", 2, True), Column("LAST", 7, True),
+    Column("MOSTLY", 8),
 )  # fmt: skip
 
 
@@ -158,11 +163,14 @@ def _peer_cells(row: PeerRow, now: float) -> list[Piece]:
     return [
         Piece(row.address),
         Piece(row.engine),
+        Piece(row.now, _CONDITIONS.get(row.condition, PLAIN)),
         Piece(row.state, BAD if row.trouble else PLAIN),
         Piece(_rate(row.transfers)),
         Piece(_rate(row.failures), BAD if row.failures else PLAIN),
         Piece(str(row.failed)),
-        Piece(words.span_of_time(row.mean_seconds) if row.mean_seconds else words.NONE),
+        Piece(row.wait_minute),
+        Piece(row.wait_hour),
+        Piece(row.transfer_minute),
         Piece(str(row.in_flight)),
         Piece(_age(row.oldest_unix_nano, now)),
         Piece(_age(row.last_failure_unix_nano, now)),

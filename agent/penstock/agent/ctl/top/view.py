@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.render import rows, text
+from penstock.agent.ctl.render import latency, rows, text
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1 import admin_pb2 as admin
 
-SORTS = ("failures", "rate", "waiting", "name")
+SORTS = ("now", "failures", "rate", "waiting", "name")
 # Seconds of a rate's window: long enough that rows keep their order.
 WINDOW = 10.0
 
@@ -57,6 +57,8 @@ class EngineRow:
     deferred: int
     oldest_unix_nano: int
     failed: int
+    # The worst condition of its peers.
+    condition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,13 @@ class PeerRow:
     transfers: float | None
     failures: float | None
     failed: int
-    mean_seconds: float
+    # What is wrong now, the worst with the highest number; its place in the agent's order.
+    condition: int
+    now: str
+    place: int
+    wait_minute: str
+    wait_hour: str
+    transfer_minute: str
     in_flight: int
     oldest_unix_nano: int
     last_failure_unix_nano: int
@@ -112,7 +120,13 @@ class History:
         if sort in self._engines:
             return self._engines[sort]
         before = {_key(item.key): item.counters for item in self.samples[0].engines}
-        found = [self._engine(item, before.get(_key(item.key))) for item in self.last.engines]
+        worst: dict[tuple[str, str], int] = {}
+        for peer in self.last.peers:
+            worst[_key(peer.key)] = max(worst.get(_key(peer.key), 0), peer.condition)
+        found = [
+            self._engine(item, before.get(_key(item.key)), worst.get(_key(item.key), 0))
+            for item in self.last.engines
+        ]
         order = self._engines[sort] = sorted(found, key=lambda row: (*_engine_order(row, sort), row.name))
         return order
 
@@ -124,7 +138,8 @@ class History:
             return self._peers[sort]
         before = {(_key(item.key), item.peer.address): item for item in self.samples[0].peers}
         found = [
-            self._peer(item, before.get((_key(item.key), item.peer.address))) for item in self.last.peers
+            self._peer(item, before.get((_key(item.key), item.peer.address)), place)
+            for place, item in enumerate(self.last.peers)
         ]
         order = self._peers[sort] = sorted(
             found, key=lambda row: (*_peer_order(row, sort), row.address, row.engine)
@@ -138,7 +153,7 @@ class History:
             return None
         return (after - before) / seconds
 
-    def _engine(self, item: admin.Engine, before: admin.EngineCounters | None) -> EngineRow:
+    def _engine(self, item: admin.Engine, before: admin.EngineCounters | None, worst: int) -> EngineRow:
         now = item.counters
         return EngineRow(
             name=text.engine(item.key),
@@ -158,9 +173,10 @@ class History:
                 + [entry.oldest_start_time_unix_nano for entry in item.in_flight if entry.count]
             ),
             failed=now.failures,
+            condition=worst,
         )
 
-    def _peer(self, item: admin.PeerSummary, before: admin.PeerSummary | None) -> PeerRow:
+    def _peer(self, item: admin.PeerSummary, before: admin.PeerSummary | None, place: int) -> PeerRow:
         failed = rows.failed_attempts(item)
         quarantined = item.status.quarantine > events.QUARANTINE_STATE_CLOSED
         worst = max(item.failures, key=lambda entry: entry.count, default=None)
@@ -175,9 +191,19 @@ class History:
             ),
             failures=self._rate(failed, None if before is None else rows.failed_attempts(before)),
             failed=failed,
-            mean_seconds=item.mean_duration_seconds,
+            condition=item.condition,
+            now=latency.condition(item),
+            place=place,
+            wait_minute=latency.window(item.waits.last_minute),
+            wait_hour=latency.window(item.waits.hour_before),
+            transfer_minute=latency.window(item.transfers.last_minute),
             in_flight=item.in_flight,
-            oldest_unix_nano=item.oldest_in_flight.ToNanoseconds() if item.in_flight else 0,
+            oldest_unix_nano=_oldest(
+                [
+                    item.oldest_in_flight.ToNanoseconds() if item.in_flight else 0,
+                    item.oldest_deferred.ToNanoseconds() if item.deferred else 0,
+                ]
+            ),
             last_failure_unix_nano=item.last_failure.ToNanoseconds(),
             cause=""
             if worst is None
@@ -208,6 +234,8 @@ def _peer_state(item: admin.PeerSummary) -> str:
 
 
 def _engine_order(row: EngineRow, sort: str) -> tuple[float, ...]:
+    if sort == "now":
+        return (row.connected, -row.condition, -(row.failures or 0.0))
     if sort == "failures":
         return (row.connected, -(row.failures or 0.0), -row.failed)
     if sort == "rate":
@@ -216,6 +244,9 @@ def _engine_order(row: EngineRow, sort: str) -> tuple[float, ...]:
 
 
 def _peer_order(row: PeerRow, sort: str) -> tuple[float, ...]:
+    if sort == "now":
+        # The agent orders peers of one condition.
+        return (-row.condition, row.place)
     if sort == "failures":
         return (not row.trouble, -(row.failures or 0.0), -row.failed)
     if sort == "rate":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.distribution.policy_sources import PolicySources
 from penstock.agent.policy.distribution.rollout import (
     EngineProgress,
     KnownEngine,
@@ -19,6 +20,7 @@ __all__ = [
     "KnownEngine",
     "PolicyFeed",
     "PolicyFeedService",
+    "PolicySources",
     "Progress",
     "SampleRatios",
     "Subscriber",

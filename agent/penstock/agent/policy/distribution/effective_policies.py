@@ -7,15 +7,16 @@ from weakref import WeakValueDictionary
 
 from penstock.agent.policy.distribution.push_encoding import schedule_of, time_left
 from penstock.agent.policy.manifest import ScheduleStep, build_schedule, policies_selecting
+from penstock.agent.policy.store import policy_sources
 from penstock.proto.v1.policy_pb2 import Push
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
-    from penstock.agent.model import EngineKey
+    from penstock.agent.model import EngineKey, PolicySource
     from penstock.agent.parsing import Target
-    from penstock.agent.policy.manifest import Manifest
-    from penstock.agent.policy.store import Store
+    from penstock.agent.policy.store import Store, StoredPolicy
 
 
 class PolicySchedule:
@@ -24,15 +25,21 @@ class PolicySchedule:
     Attributes:
         hashes: of its steps, in order, from the current one.
         begins: start of each step but the first, seconds since the epoch.
+        sources: the policies that each of its steps was merged from.
 
     """
 
-    def __init__(self, steps: tuple[ScheduleStep, ...]) -> None:
+    def __init__(self, steps: tuple[ScheduleStep, ...], policies: Mapping[str, StoredPolicy]) -> None:
+        """Keep *steps*, which were merged from some of *policies*."""
         self._steps = steps
         self.hashes = tuple(step.merged.hash for step in steps)
         self.begins = tuple(step.begins.timestamp() for step in steps[1:])
-        self._push: Push | None = None
-        self._encoded = b""
+        self.sources: tuple[tuple[PolicySource, ...], ...] = tuple(
+            policy_sources(step.merged, policies) for step in steps
+        )
+        # With and without the names of policies.
+        self._pushes: dict[bool, Push] = {}
+        self._encoded: dict[bool, bytes] = {}
 
     def at(self, now: datetime) -> tuple[ScheduleStep, ...]:
         """Return its steps; the first begins *now*."""
@@ -42,20 +49,22 @@ class PolicySchedule:
         """Return whether its first step is in force at *now*."""
         return self._steps[0].begins <= now and (len(self._steps) == 1 or now < self._steps[1].begins)
 
-    def encoded(self, now: datetime) -> bytes:
-        """Return a serialized ``Push`` of only the schedule, for a push sent *now*.
+    def encoded(self, now: datetime, *, named: bool = False) -> bytes:
+        """Return a serialized ``Push`` of only the schedule, for a push sent *now*; *named*: with the names of policies.
 
         Concatenated serialized messages parse as one message with all their fields.
         """
         timed = len(self._steps) > 1
-        if self._push is None:
-            self._push = Push(schedule=schedule_of(self._steps))
-            self._encoded = b"" if timed else self._push.SerializeToString()
+        push = self._pushes.get(named)
+        if push is None:
+            push = Push(schedule=schedule_of(self._steps, self.sources if named else ()))
+            self._pushes[named] = push
+            self._encoded[named] = b"" if timed else push.SerializeToString()
         if not timed:
-            return self._encoded
+            return self._encoded[named]
         # Only this field depends on the time.
-        self._push.schedule[0].valid_for.FromTimedelta(time_left(now, self._steps[1].begins))
-        return self._push.SerializeToString()
+        push.schedule[0].valid_for.FromTimedelta(time_left(now, self._steps[1].begins))
+        return push.SerializeToString()
 
 
 class EffectivePolicies:
@@ -65,7 +74,7 @@ class EffectivePolicies:
         """Read *store*."""
         self._store = store
         self._generation = -1
-        self._manifests: tuple[Manifest, ...] = ()
+        self._policies: dict[str, StoredPolicy] = {}
         self._of_engine: dict[EngineKey, tuple[Target, PolicySchedule]] = {}
         # By the names of the selecting policies; unused ones are dropped.
         self._shared: WeakValueDictionary[tuple[str, ...], PolicySchedule] = WeakValueDictionary()
@@ -74,7 +83,7 @@ class EffectivePolicies:
         """Return the schedule of *target*; its first step is in force at *now*."""
         if self._generation != self._store.generation:
             self._generation = self._store.generation
-            self._manifests = tuple(policy.manifest for policy in self._store.policies())
+            self._policies = {policy.manifest.name: policy for policy in self._store.policies()}
             self._of_engine.clear()
             self._shared.clear()
         known = self._of_engine.get(target.key)
@@ -89,9 +98,9 @@ class EffectivePolicies:
         self._of_engine.pop(key, None)
 
     def _find(self, target: Target, now: datetime) -> PolicySchedule:
-        selected = policies_selecting(self._manifests, target)
+        selected = policies_selecting((policy.manifest for policy in self._policies.values()), target)
         names = tuple(policy.name for policy in selected)
         found = self._shared.get(names)
         if found is None or not found.holds(now):
-            found = self._shared[names] = PolicySchedule(build_schedule(selected, now))
+            found = self._shared[names] = PolicySchedule(build_schedule(selected, now), self._policies)
         return found

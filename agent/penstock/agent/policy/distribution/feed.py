@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 from penstock.agent.aio import ChangeSignal
 from penstock.agent.errors import ContractError, FullError
-from penstock.agent.model import EngineKey, digest
+from penstock.agent.model import EngineKey, digest, policy_names
 from penstock.agent.parsing import Target
 from penstock.agent.policy.distribution.effective_policies import EffectivePolicies
 from penstock.agent.policy.distribution.push_encoding import drill_message, quarantine_message
@@ -23,6 +23,7 @@ from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.agent.model import PolicySource
     from penstock.agent.policy.distribution.effective_policies import PolicySchedule
     from penstock.agent.policy.orders import FaultDrill, OrderStore, Pauses, QuarantineOrder
     from penstock.agent.policy.store import Clock, Store
@@ -69,6 +70,7 @@ class PolicyFeed:
 
         """
         self._schedules = EffectivePolicies(store)
+        self._store = store
         self._pauses = pauses
         self._orders = orders
         self._owners = owners or EngineOwners()
@@ -94,6 +96,14 @@ class PolicyFeed:
         """
         subscriber = self._subscribers.get(key)
         return subscriber.wanted.hash_at(self._clock()) if subscriber is not None else None
+
+    def policies(self, subscriber: Subscriber, hash_: str) -> tuple[PolicySource, ...]:
+        """Return the policies behind a hash that is, or should be, in force in an engine now."""
+        return self._store.sources(hash_, subscriber.target, int(self._clock() * 1e9))
+
+    def policy_names(self, subscriber: Subscriber, hash_: str) -> str:
+        """Return those policies for a log line; empty without a hash."""
+        return policy_names(self.policies(subscriber, hash_), hash_)
 
     def close(self) -> None:
         """End all streams; the engines keep their policy and reconnect."""
@@ -160,7 +170,9 @@ class PolicyFeed:
         push.quarantines.extend(quarantine_message(order, moment) for order in desired.quarantines)
         self.changed.notify()
         # Many engines share the schedule, which is serialized once.
-        return push.SerializeToString() + desired.schedule.encoded(datetime.fromtimestamp(now, UTC))
+        return push.SerializeToString() + desired.schedule.encoded(
+            datetime.fromtimestamp(now, UTC), named=subscriber.takes_policy_names
+        )
 
     def seconds_until_due(self, subscriber: Subscriber) -> float:
         """Return the seconds until the next push is due without a change."""
@@ -187,14 +199,14 @@ class PolicyFeed:
                     "stale acknowledgement ignored", engine=str(subscriber.target.key), nonce=report.ack.nonce
                 )
                 return
-            _log_refusals(subscriber)
+            self._log_refusals(subscriber)
         elif kind == "nack":
             if not subscriber.on_nack(report.nack, now):
                 _log.debug(
                     "stale refusal ignored", engine=str(subscriber.target.key), nonce=report.nack.nonce
                 )
                 return
-            _log_refusals(subscriber)
+            self._log_refusals(subscriber)
         elif kind == "moved":
             subscriber.on_moved(report.moved, now)
         else:
@@ -243,18 +255,19 @@ class PolicyFeed:
             paused=self._pauses.is_paused(subscriber.target.key),
             drills=tuple(drill.id for drill in drills),
             quarantines=tuple(order.id for order in quarantines),
+            sources=schedule.sources if subscriber.takes_policy_names else (),
         )
         return _Desired(subscriber.set_desired(wanted, now), schedule, drills, quarantines)
 
-
-def _log_refusals(subscriber: Subscriber) -> None:
-    answer, key = subscriber.answer, str(subscriber.target.key)
-    if answer is None:
-        return
-    if answer.error:
-        _log.warning("policy refused", engine=key, field=answer.field, error=answer.error)
-    for order, error in answer.refused_orders.items():
-        _log.warning("order refused", engine=key, order=order, error=error)
+    def _log_refusals(self, subscriber: Subscriber) -> None:
+        answer, key = subscriber.answer, str(subscriber.target.key)
+        if answer is None:
+            return
+        if answer.error:
+            name = self.policy_names(subscriber, answer.wanted.hash)
+            _log.warning("policy refused", engine=key, policy=name, field=answer.field, error=answer.error)
+        for order, error in answer.refused_orders.items():
+            _log.warning("order refused", engine=key, order=order, error=error)
 
 
 def _target(subscribe: Subscribe) -> Target:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.duration_pb2 import Duration
 from penstock.agent.parsing import format_duration, parse_duration
 from penstock.proto.names import label, number
+from penstock.proto.v1.common_pb2 import PolicySource as PolicySourceMessage
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
 from penstock.proto.v1.policy_pb2 import FailureAction, PolicyBody, ScheduledPolicy
 from penstock.proto.v1.policy_pb2 import FaultDrill as DrillMessage
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from google.protobuf.message import Message
+    from penstock.agent.model import PolicySource
     from penstock.agent.policy.manifest import Leaf, Leaves, ScheduleStep
     from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
 
 MAX_ENTRIES = 64
+# An engine keeps that many, and most policies have one.
+_MAX_POLICIES = 16
 
 
 def body_of(leaves: Leaves) -> PolicyBody:
@@ -47,8 +51,12 @@ def leaves_of(body: PolicyBody) -> Leaves:
     return dict(_walk(body, ""))
 
 
-def schedule_of(steps: Sequence[ScheduleStep]) -> list[ScheduledPolicy]:
+def schedule_of(
+    steps: Sequence[ScheduleStep], sources: Sequence[Sequence[PolicySource]] = ()
+) -> list[ScheduledPolicy]:
     """Return the schedule of a push; empty if nothing is set now or later.
+
+    With *sources*, the policies of each step, it names the highest 16 of each, without their authors.
 
     An engine accepts 64 entries: of more steps, the first 63 and the last. The agent pushes again when a step
     begins, before the difference matters.
@@ -57,16 +65,23 @@ def schedule_of(steps: Sequence[ScheduleStep]) -> list[ScheduledPolicy]:
         return []
     if len(steps) > MAX_ENTRIES:
         steps = [*steps[: MAX_ENTRIES - 1], steps[-1]]
+        sources = [*sources[: MAX_ENTRIES - 1], *sources[-1:]]
     entries = []
     for index, step in enumerate(steps):
         entry = ScheduledPolicy(hash=step.merged.hash, body=body_of(step.merged.leaves()))
         observed = step.merged.observed_leaves()
         if observed is not None:
             entry.observed.CopyFrom(body_of(observed))
+        if sources:
+            entry.policies.extend(map(_source_message, sources[index][:_MAX_POLICIES]))
         if index + 1 < len(steps):
             entry.valid_for.FromTimedelta(time_left(step.begins, steps[index + 1].begins))
         entries.append(entry)
     return entries
+
+
+def _source_message(source: PolicySource) -> PolicySourceMessage:
+    return PolicySourceMessage(name=source.name, generation=source.generation, fields=source.fields)
 
 
 def time_left(now: datetime, until: datetime) -> timedelta:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from penstock.agent.parsing import Selection, Target, select
@@ -20,8 +20,9 @@ State = Literal["acknowledged", "refused", "waiting", "disconnected", "paused", 
 # States that only a change or another engine ends.
 _FINAL = frozenset({"acknowledged", "refused", "paused", "contested"})
 
-# Seconds until a change of the registry is seen.
+# Seconds until a change of the registry is seen, and while the rest of the processes is awaited.
 _LOOK_AGAIN = 1.0
+_LOOK_AT_PROCESSES = 0.1
 # Engines answer in bursts. Progress is yielded this often, seconds, and the end at once: yielding takes time from
 # reading answers.
 _SHOW = 0.1
@@ -34,12 +35,17 @@ class KnownEngine:
 
     Attributes:
         cores: number of connected EngineCores of its name.
+        processes: number of connected processes that the kill switch treats as it treats the engine: its own, and
+            its server's front ends unless they serve an engine that is treated differently.
+        settled: number of those that report to be passive with nothing left to send, or to be active, as ordered.
 
     """
 
     target: Target
     connected: bool
     cores: int = 1
+    processes: int = 0
+    settled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +84,22 @@ async def follow_rollout(
     *,
     within: float,
     clock: Clock,
-    pausing: bool = False,
+    pausing: bool | None = None,
 ) -> AsyncIterator[Progress]:
     """Yield the progress at once, ten times a second while it changes, and at the end.
 
-    Ends when done or after *within* seconds. Disconnected engines are listed but not awaited. With *pausing*, an
-    engine is done once it is passive, whatever its policy.
+    Ends when done or after *within* seconds. Disconnected engines are listed but not awaited.
+
+    Args:
+        feed: the policy states of all engines.
+        known: the engines of the registry.
+        selection: the engines to follow.
+        within: seconds.
+        clock: seconds since the epoch.
+        pausing: True for a pause: an engine is done once all its processes are passive, whatever its policy. False
+            for the end of one: once they are active and the policy is acknowledged. None for a change of policies,
+            which concerns the subscriber only.
+
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + within
@@ -101,7 +117,9 @@ async def follow_rollout(
         left = end - loop.time()
         if present.done or left <= 0:
             return
-        seen = await feed.changed.wait(seen, min(left, _LOOK_AGAIN))
+        answered = all(_has_answered(feed, engine.key) for engine in open_)
+        pause = _LOOK_AT_PROCESSES if pausing is not None and answered else _LOOK_AGAIN
+        seen = await feed.changed.wait(seen, min(left, pause))
         show_at = min(loop.time() + _SHOW, end)
         while not all(_has_answered(feed, engine.key) for engine in open_):
             if (left := show_at - loop.time()) <= 0:
@@ -111,9 +129,14 @@ async def follow_rollout(
 
 
 def rollout_progress(
-    feed: PolicyFeed, known: Iterable[KnownEngine], selection: Selection, now: float, *, pausing: bool = False
+    feed: PolicyFeed,
+    known: Iterable[KnownEngine],
+    selection: Selection,
+    now: float,
+    *,
+    pausing: bool | None = None,
 ) -> tuple[EngineProgress, ...]:
-    """Return the state of each selected engine, ordered by key."""
+    """Return the state of each selected engine, ordered by key; *pausing* as for :func:`follow_rollout`."""
     connected = {item.target.key: item for item in known}
     targets = {key: item.target for key, item in connected.items()}
     targets |= {subscriber.target.key: subscriber.target for subscriber in feed.subscribers()}
@@ -124,7 +147,8 @@ def rollout_progress(
         if item is not None and item.cores > 1:
             found.append(EngineProgress(target.key, "contested", error=_contested(item.cores)))
         elif subscriber is not None and subscriber.connected:
-            found.append(_of_subscriber(subscriber, now, pausing=pausing))
+            progress = _of_subscriber(subscriber, now, pausing=pausing is True)
+            found.append(progress if pausing is None else _of_processes(progress, item, pausing=pausing))
         elif item is not None and item.connected:
             found.append(EngineProgress(target.key, "waiting", error="not subscribed to policies"))
         else:
@@ -144,6 +168,17 @@ def _of_subscriber(subscriber: Subscriber, now: float, *, pausing: bool) -> Engi
     return EngineProgress(
         key, state, subscriber.hash_in_force, answer.error, answer.field, answer.took, wanted
     )
+
+
+def _of_processes(progress: EngineProgress, item: KnownEngine | None, *, pausing: bool) -> EngineProgress:
+    """Return *progress*, waiting while a process of the engine has not said that it follows the kill switch."""
+    if progress.state != "acknowledged" or item is None or item.settled >= item.processes:
+        return progress
+    verb = "is" if item.processes == 1 else "are"
+    noun = "process" if item.processes == 1 else "processes"
+    state = "passive" if pausing else "active"
+    said = f"{item.settled} of {item.processes} {noun} {verb} {state}"
+    return replace(progress, state="waiting", error=said)
 
 
 def _contested(cores: int) -> str:

@@ -45,7 +45,7 @@ class PolicyFeedService:
         """Serve *feed*; *count_refused* is called with the reason for a refused subscription."""
         self._feed = feed
         self._count_refused = count_refused
-        self._answers = AnswerLog()
+        self._answers = AnswerLog(feed.policy_names)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the gRPC handler: bytes in, serialized pushes out."""
@@ -64,7 +64,8 @@ class PolicyFeedService:
             await abort_with(context, error)
         reader = asyncio.ensure_future(self._read(subscriber, context))
         log = _log.bind(engine=str(subscriber.target.key))
-        log.info("engine subscribed", hash_in_force=subscriber.hash_in_force)
+        name = self._feed.policy_names(subscriber, subscriber.hash_in_force)
+        log.info("engine subscribed", policy_in_force=name, hash_in_force=subscriber.hash_in_force)
         try:
             await self._push(subscriber, reader, context)
         finally:
@@ -117,8 +118,10 @@ class PolicyFeedService:
 class AnswerLog:
     """Logs one line for all engines that acknowledge the same policy within 0.5 s. One loop."""
 
-    def __init__(self) -> None:
-        self._engines: dict[tuple[str, bool], dict[str, None]] = {}
+    def __init__(self, name: Callable[[Subscriber, str], str]) -> None:
+        """Log with the policies that *name* gives for an engine and the hash that it acknowledged."""
+        self._name = name
+        self._engines: dict[tuple[str, bool], dict[str, Subscriber]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, subscriber: Subscriber) -> None:
@@ -126,7 +129,7 @@ class AnswerLog:
         answer = subscriber.answer
         if answer is None or answer.error:
             return
-        self._engines.setdefault((answer.hash, answer.paused), {})[str(subscriber.target.key)] = None
+        self._engines.setdefault((answer.hash, answer.paused), {})[str(subscriber.target.key)] = subscriber
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(ANSWER_LOG_SECONDS, self.flush)
 
@@ -136,11 +139,16 @@ class AnswerLog:
             self._timer.cancel()
             self._timer = None
         engines, self._engines = self._engines, {}
-        for (hash_, paused), keys in engines.items():
-            names = list(keys)
+        # Different policies may come to the same.
+        named: dict[tuple[str, str, bool], list[str]] = {}
+        for (hash_, paused), subscribers in engines.items():
+            for key, subscriber in subscribers.items():
+                named.setdefault((self._name(subscriber, hash_), hash_, paused), []).append(key)
+        for (name, hash_, paused), names in named.items():
             more = {"more": len(names) - _MAX_ENGINES_NAMED} if len(names) > _MAX_ENGINES_NAMED else {}
             what = "pause acknowledged; the policy is held back" if paused else "policy acknowledged"
-            _log.info(what, engines=names[:_MAX_ENGINES_NAMED], hash=hash_, paused=paused, **more)
+            shown = names[:_MAX_ENGINES_NAMED]
+            _log.info(what, engines=shown, policy=name, hash=hash_, paused=paused, **more)
 
 
 def _parse(body: bytes) -> Report:

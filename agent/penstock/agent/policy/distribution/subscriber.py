@@ -15,6 +15,7 @@ from penstock.agent.aio import ChangeSignal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from penstock.agent.model import PolicySource
     from penstock.agent.parsing import Target
     from penstock.agent.sources import Ownership
     from penstock.proto.v1.policy_pb2 import OrderRefusal, PolicyAck, PolicyMoved, PolicyNack, Subscribe
@@ -32,6 +33,7 @@ class DesiredState:
         begins: start of each step but the first, seconds since the epoch.
         drills: ids of the fault drills to run.
         quarantines: ids of the quarantine orders.
+        sources: the policies of each step, for an engine that takes their names.
 
     """
 
@@ -40,6 +42,7 @@ class DesiredState:
     paused: bool = False
     drills: tuple[str, ...] = ()
     quarantines: tuple[str, ...] = ()
+    sources: tuple[tuple[PolicySource, ...], ...] = ()
 
     @property
     def anything(self) -> bool:
@@ -102,6 +105,7 @@ class Subscriber:
         hash_taken: of the policy that the engine reports: in force, or held back while paused.
         wanted: its desired state; set by :meth:`set_desired`.
         faults_allowed: the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
+        takes_policy_names: it accepts the names of policies in a push.
         paused_before: it was paused when the stream began.
         ousted: the former owner of the engine is back, so this stream must end.
         wake: wakes the stream's task when a push may be due.
@@ -114,6 +118,7 @@ class Subscriber:
     hash_taken: str
     faults_allowed: bool = False
     paused_before: bool = False
+    takes_policy_names: bool = False
     connected: bool = True
     ownership: Ownership | None = None
     ousted: bool = False
@@ -135,6 +140,7 @@ class Subscriber:
             _truncate(subscribe.hash_in_force),
             subscribe.faults_allowed,
             subscribe.paused,
+            subscribe.takes_policy_names,
         )
 
     def oust(self) -> None:

@@ -1,7 +1,4 @@
-"""The kill switch: paused engines, kept over restarts.
-
-An engine's own entry takes precedence over the one for all engines, which includes unknown engines.
-"""
+"""The kill switch: paused engines, kept in ``policy.db`` over restarts, with the end of those that have one."""
 
 from __future__ import annotations
 
@@ -9,20 +6,35 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio import Listeners, to_completion
+import structlog
+from penstock.agent.aio import ChangeSignal, Listeners, to_completion
+from penstock.agent.errors import StateError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.store import audit
+from penstock.agent.policy.orders import pause
+from penstock.agent.policy.orders.pause import Pause
+from penstock.agent.policy.store import MAX_TEXT, audit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import timedelta
 
+    from penstock.agent.policy.orders.pause import PauseStates
     from penstock.agent.policy.store import Clock, PolicyDatabase
 
-_ALL = EngineKey("*", "*")
+_log = structlog.get_logger(__name__)
+
+KIND = "pause"
+"""Of the rows of ``timed_order`` that say who paused an engine, why, since when and until when."""
+
+_AGENT = "penstock-agent"
+_ENDED = "its time to live has ended"
+# Seconds: the maximum delay of an end if the wall clock is changed, and of another try on a full disk.
+_LONGEST_SLEEP = 30.0
+_TRY_AGAIN = 5.0
 
 
 class Pauses:
-    """The paused engines. Reads are from memory."""
+    """The paused engines. Reads are from memory, on any thread."""
 
     def __init__(self, database: PolicyDatabase, *, clock: Clock = time.time) -> None:
         """Load the state; *clock* gives seconds since the epoch."""
@@ -30,75 +42,153 @@ class Pauses:
         self._clock = clock
         self._listeners = Listeners()
         self._turn = asyncio.Lock()
+        self._changed = ChangeSignal()
+        # Ends that took effect and are not in the audit log yet.
+        self._unwritten: list[audit.Change] = []
         with database.reading() as connection:
             rows = connection.execute("SELECT server, engine, paused FROM pause").fetchall()
-        self._states = {EngineKey(server, engine): bool(paused) for server, engine, paused in rows}
+            texts = connection.execute("SELECT document FROM timed_order WHERE kind = ?", (KIND,)).fetchall()
+        known = _read(text for (text,) in texts)
+        self._states: PauseStates = {
+            (key := EngineKey(server, engine)): known.get(key, Pause()) if paused else None
+            for server, engine, paused in rows
+        }
 
     def is_paused(self, key: EngineKey) -> bool:
         """Return whether *key* is paused; a front end's key has an empty engine."""
-        return self._states.get(key, self._states.get(_ALL, False))
+        return self.of(key) is not None
+
+    def of(self, key: EngineKey) -> Pause | None:
+        """Return the pause of *key*; None if it is not paused."""
+        return pause.pause_of(self._states, key)
+
+    def ends_unix_nano(self, key: EngineKey) -> int:
+        """Return when the pause of *key* ends by itself; 0 without a pause or without an end."""
+        order = self.of(key)
+        return 0 if order is None else order.ends_unix_nano
 
     async def set(
-        self, keys: Iterable[EngineKey] | None, paused: bool, *, author: str, which: str, reason: str = ""
+        self,
+        keys: Iterable[EngineKey] | None,
+        paused: bool,
+        *,
+        author: str,
+        which: str,
+        reason: str = "",
+        ttl: timedelta | None = None,
     ) -> None:
         """Pause or resume *keys*, or every engine, present and future, with None.
 
-        *which* describes the engines for the audit log.
+        Args:
+            keys: the engines and front ends; None for every one.
+            paused: False resumes them.
+            author: for the audit log, and for those who see the pause.
+            which: describes the engines for the audit log.
+            reason: as *author*.
+            ttl: after it the pause ends by itself; None: only a resume ends it.
 
         Raises:
             StateError: the change could not be written; nothing changed.
 
         """
         async with self._turn:
-            states = _changed(self._states, keys, paused)
+            order = self._order(author, reason, ttl) if paused else None
+            states = pause.changed(self._states, keys, order)
             change = audit.Change(
-                author=author, action="pause" if paused else "resume", name=which, reason=reason
+                author=author,
+                action="pause" if paused else "resume",
+                name=which,
+                reason=reason,
+                new_manifest=pause.document(order) if order is not None and ttl is not None else "",
             )
             await to_completion(self._write(states, change))
+
+    async def end_due(self, engines: Iterable[EngineKey]) -> None:
+        """End the pauses whose time to live has ended; *engines*: all engines.
+
+        They end also if that cannot be written; the audit log gets the entry once it can.
+        """
+        async with self._turn:
+            states, keys = pause.ended(self._states, self._now_unix_nano, engines)
+            if keys:
+                name = pause.engines_named(keys)
+                self._unwritten.append(audit.Change(author=_AGENT, action="resume", name=name, reason=_ENDED))
+                _log.info("pause ended", engines=name, reason=_ENDED)
+                self._take(states)
+            if self._unwritten:
+                try:
+                    await to_completion(self._write(states))
+                except StateError as error:
+                    _log.warning("the end of a pause is not written yet", error=str(error))
+
+    async def keep_ending(self, engines: Callable[[], Iterable[EngineKey]]) -> None:
+        """End each pause at its time, until cancelled; *engines* returns all engines."""
+        while True:
+            seen = self._changed.version
+            await self.end_due(engines())
+            await self._changed.wait(seen, self._seconds_until_due())
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call *callback* on the loop after every change; return a function that unsubscribes."""
         return self._listeners.add(callback)
 
-    async def _write(self, states: dict[EngineKey, bool], change: audit.Change) -> None:
+    @property
+    def _now_unix_nano(self) -> int:
+        return int(self._clock() * 1e9)
+
+    def _order(self, author: str, reason: str, ttl: timedelta | None) -> Pause:
+        now = self._now_unix_nano
+        ends = 0 if ttl is None else now + int(ttl.total_seconds() * 1e9)
+        return Pause(
+            author=author[:MAX_TEXT], reason=reason[:MAX_TEXT], began_unix_nano=now, ends_unix_nano=ends
+        )
+
+    def _seconds_until_due(self) -> float:
+        now = self._now_unix_nano
+        orders = [order for order in self._states.values() if order is not None]
+        left = [nano / 1e9 for order in orders if (nano := order.left_nano(now)) is not None]
+        return max(0.001, min([_TRY_AGAIN if self._unwritten else _LONGEST_SLEEP, *left]))
+
+    async def _write(self, states: PauseStates, *changes: audit.Change) -> None:
+        unwritten = tuple(self._unwritten)
+
         def write() -> None:
             with self._database.transaction() as connection:
                 connection.execute("DELETE FROM pause")
                 connection.executemany(
                     "INSERT INTO pause VALUES (?, ?, ?)",
-                    [(key.server, key.engine, int(paused)) for key, paused in states.items()],
+                    [(key.server, key.engine, int(order is not None)) for key, order in states.items()],
                 )
-                audit.append(connection, change, int(self._clock() * 1e9))
+                connection.execute("DELETE FROM timed_order WHERE kind = ?", (KIND,))
+                connection.executemany(
+                    "INSERT INTO timed_order (kind, document) VALUES (?, ?)", _documents(states)
+                )
+                for change in (*unwritten, *changes):
+                    audit.append(connection, change, self._now_unix_nano)
 
         await asyncio.to_thread(write)
+        del self._unwritten[: len(unwritten)]
+        if states != self._states:
+            self._take(states)
+
+    def _take(self, states: PauseStates) -> None:
         self._states = states
+        self._changed.notify()
         self._listeners.call()
 
 
-def with_front_ends(
-    selected: Iterable[EngineKey],
-    engines: Iterable[EngineKey],
-    paused: bool,
-    is_paused: Callable[[EngineKey], bool],
-) -> set[EngineKey]:
-    """Return *selected* with the front ends of their servers; *engines*: all engines.
-
-    A front end serves all engines of its server: it pauses with the last of
-    them and resumes with the first.
-    """
-    keys = set(selected)
-    for server in {key.server for key in keys}:
-        rest = {key for key in engines if key.server == server and key.engine} - keys
-        if not paused or all(is_paused(key) for key in rest):
-            keys.add(EngineKey(server, ""))
-    return keys
+def _documents(states: PauseStates) -> Sequence[tuple[str, str]]:
+    return [(KIND, pause.document(order, key)) for key, order in states.items() if order is not None]
 
 
-def _changed(
-    states: dict[EngineKey, bool], keys: Iterable[EngineKey] | None, paused: bool
-) -> dict[EngineKey, bool]:
-    if keys is None:
-        return {_ALL: True} if paused else {}
-    default = states.get(_ALL, False)
-    merged = states | dict.fromkeys(keys, paused)
-    return {key: state for key, state in merged.items() if key == _ALL or state != default}
+def _read(texts: Iterable[str]) -> dict[EngineKey, Pause]:
+    """Return the pauses by key; skip those of another version, which last until a resume."""
+    found = {}
+    for text in texts:
+        try:
+            key, order = pause.read_pause(text)
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("a pause of another version lasts until 'agentctl resume'", error=repr(error))
+            continue
+        found[key] = order
+    return found

@@ -10,6 +10,7 @@ import structlog
 from penstock.agent.aio import Listeners, to_completion
 from penstock.agent.errors import FullError, NotFoundError
 from penstock.agent.policy.orders import orders
+from penstock.agent.policy.orders.kill_switch import KIND as PAUSE
 from penstock.agent.policy.store import audit
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class OrderStore:
 
         def write() -> None:
             with self._database.transaction() as connection:
-                connection.execute("DELETE FROM timed_order")
+                connection.execute("DELETE FROM timed_order WHERE kind <> ?", (PAUSE,))
                 connection.executemany("INSERT INTO timed_order (kind, document) VALUES (?, ?)", rows)
                 audit.append(connection, change, self.now_unix_nano)
 

@@ -6,6 +6,7 @@ from penstock.agent.policy.store import audit
 from penstock.agent.policy.store.audit import MAX_TEXT, AuditEntry
 from penstock.agent.policy.store.audit_retention import AuditLimit
 from penstock.agent.policy.store.database import FILE_NAME, PolicyDatabase
+from penstock.agent.policy.store.history import policy_sources
 from penstock.agent.policy.store.interface import (
     FILE_PREFIX,
     IMPERATIVE,
@@ -34,4 +35,5 @@ __all__ = [
     "Store",
     "StoredPolicy",
     "audit",
+    "policy_sources",
 ]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.agent.model import PolicySource
+    from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import Manifest
     from penstock.agent.policy.store.audit import AuditEntry
 
@@ -161,6 +163,19 @@ class Store(Protocol):
 
     async def changes(self, name: str, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the log, newest first; of all names if *name* is empty."""
+
+    def sources(self, hash_: str, target: Target, unix_nano: int) -> tuple[PolicySource, ...]:
+        """Return the policies that an effective policy of *target* was merged from, the highest rank first. Any thread.
+
+        Args:
+            hash_: of the effective policy.
+            target: the engine.
+            unix_nano: when it was in force, nanoseconds; of several generations with one content, that of this time counts.
+
+        Returns:
+            Empty if *hash_* is empty, or if none of the newest 256 changes gives such a policy.
+
+        """
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call *callback* on the loop after every change; return a function that unsubscribes."""

@@ -25,6 +25,7 @@ from penstock.agent.errors import (
 from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, parse_manifest, prefix_errors
 from penstock.agent.policy.store import audit, audit_retention
 from penstock.agent.policy.store.change_plan import ChangePlan, Edit, plan_changes
+from penstock.agent.policy.store.history import PolicyHistory
 from penstock.agent.policy.store.interface import (
     FILE_PREFIX,
     IMPERATIVE,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Mapping, Sequence
 
+    from penstock.agent.model import PolicySource
+    from penstock.agent.parsing import Target
     from penstock.agent.policy.store.database import PolicyDatabase
     from penstock.agent.policy.store.interface import OwnedManifest
 
@@ -63,6 +66,7 @@ class PolicyStore(Store):
         with database.reading() as connection:
             self._generation = int(connection.execute("SELECT generation FROM counter").fetchone()[0])
             self._policies = {policy.manifest.name: policy for policy in _load(connection)}
+            self._history = PolicyHistory.load(connection, self._policies)
 
     @property
     @override
@@ -167,6 +171,10 @@ class PolicyStore(Store):
         return await asyncio.to_thread(read)
 
     @override
+    def sources(self, hash_: str, target: Target, unix_nano: int) -> tuple[PolicySource, ...]:
+        return self._history.sources(hash_, target, unix_nano)
+
+    @override
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         return self._listeners.add(callback)
 
@@ -253,6 +261,7 @@ class PolicyStore(Store):
 
         await asyncio.to_thread(write)
         self._policies = dict(planned.after)
+        self._history.add(self._policies, int(self._clock() * 1e9))
         self._generation += 1
         self._listeners.call()
 

@@ -40,6 +40,7 @@ class Delivery:
         stopping: set at the end of the export; interrupts a pause.
         on_exported: called with each entry of an accepted span.
         observe: called with the seconds of each call to the backend, whether or not it succeeded.
+        converter: makes the spans that are sent.
 
     Attributes:
         delivered: number of spans that the backend accepted.
@@ -54,12 +55,13 @@ class Delivery:
         stopping: threading.Event,
         on_exported: OnExported | None = None,
         observe: Callable[[float], None] = lambda _seconds: None,
+        converter: SpanConverter | None = None,
     ) -> None:
         self._client = client
         self._stopping = stopping
         self._on_exported = on_exported
         self._observe = observe
-        self._converter = SpanConverter()
+        self._converter = converter or SpanConverter()
         self._backoff = _FIRST_BACKOFF
         self.delivered = 0
         self.refused = 0

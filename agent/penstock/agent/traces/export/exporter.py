@@ -18,6 +18,7 @@ from penstock.agent.errors import StateError
 from penstock.agent.traces.assembly import AssemblyLimits
 from penstock.agent.traces.export.journal_tail import JournalTail
 from penstock.agent.traces.export.status import ExportStatus
+from penstock.agent.traces.spans import no_policies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.agent.traces.export.delivery import Delivery, OnExported
     from penstock.agent.traces.export.otlp_client import OtlpClient
     from penstock.agent.traces.export.otlp_config import ExportSettings
+    from penstock.agent.traces.spans import PolicyLookup
 
 _log = structlog.get_logger(__name__)
 
@@ -51,6 +53,8 @@ class TraceExporter:
             entry of the log whose span was delivered. It must be quick and not raise.
         observe: called on the thread with the seconds of each call to the backend.
         sample_ratio: ``traceSampleRatio`` of a source's engine.
+        described: returns a source with the role of its engine; called on the thread.
+        policies: names the policies behind a span's hash.
         limits: bounds of the assembling.
 
     Raises:
@@ -66,10 +70,13 @@ class TraceExporter:
         on_exported: OnExported | None = None,
         observe: Callable[[float], None] = lambda _seconds: None,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
+        described: Callable[[Source], Source] = lambda source: source,
+        policies: PolicyLookup = no_policies,
         limits: AssemblyLimits | None = None,
     ) -> None:
         self._journal = journal
         self._sample_ratio = sample_ratio
+        self._policies = policies
         self._limits = limits or AssemblyLimits()
         self._stopping = threading.Event()
         self._deadline = 0.0
@@ -79,9 +86,12 @@ class TraceExporter:
             # Imported here: an agent without an endpoint needs nothing of OpenTelemetry's SDK.
             from penstock.agent.traces.export.delivery import Delivery  # noqa: PLC0415
             from penstock.agent.traces.export.otlp_client import OtlpClient  # noqa: PLC0415
+            from penstock.agent.traces.spans.sdk_spans import SpanConverter  # noqa: PLC0415
 
             self._backend = OtlpClient(settings)
-            self._delivery = Delivery(self._backend, self._stopping, on_exported, observe)
+            self._delivery = Delivery(
+                self._backend, self._stopping, on_exported, observe, SpanConverter(described)
+            )
         self._saved: tuple[int, int] | None = None
         self._status = ExportStatus(endpoint=settings.shown_endpoint)
         self._thread = threading.Thread(target=self._run, name="penstock-traces", daemon=True)
@@ -141,6 +151,7 @@ class TraceExporter:
             delivery,
             self._saved or reader.cursor(CURSOR),
             sample_ratio=self._sample_ratio,
+            policies=self._policies,
             limits=self._limits,
             on_progress=self._on_progress,
         )

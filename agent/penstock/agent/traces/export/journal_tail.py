@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.traces.assembly import Assembler, find_finished_request
+from penstock.agent.traces.spans import with_policy_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import Source
     from penstock.agent.traces.assembly import AssemblyLimits, Finished
     from penstock.agent.traces.export.delivery import Delivery
-    from penstock.agent.traces.spans import Span
+    from penstock.agent.traces.spans import PolicyLookup, Span
 
 _log = structlog.get_logger(__name__)
 
@@ -51,11 +52,13 @@ class JournalTail:
         cursor: tuple[int, int],
         *,
         sample_ratio: Callable[[Source], float],
+        policies: PolicyLookup,
         limits: AssemblyLimits,
         on_progress: Callable[[JournalTail], None],
     ) -> None:
         self._reader = reader
         self._delivery = delivery
+        self._policies = policies
         self._on_progress = on_progress
         self._assembler = Assembler(
             self._source,
@@ -129,7 +132,7 @@ class JournalTail:
             self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
             # A call may take as long as its time-out: what waits shows from its beginning.
             self._on_progress(self)
-            if spans and not self._delivery.deliver(spans, lambda: self._on_progress(self)):
+            if spans and not self._delivery.deliver(self._named(spans), lambda: self._on_progress(self)):
                 return False
             self.oldest_unexported_unix_nano = 0
             self.sampled_out += sum(item.sampled_out for item in chunk)
@@ -139,6 +142,13 @@ class JournalTail:
             self._move_cursor(unsent)
         self._move_cursor(())
         return True
+
+    def _named(self, spans: list[Span]) -> list[Span]:
+        try:
+            return with_policy_names(spans, self._policies)
+        except Exception as error:  # noqa: BLE001  (a name is not worth a span)
+            _log.error("spans go out without the names of their policies", exc_info=error)
+            return spans
 
     def _move_cursor(self, unsent: Collection[Finished]) -> None:
         self.exported = max(self.exported, min(self._delivered, self._assembler.settled))

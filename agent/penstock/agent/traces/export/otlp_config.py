@@ -36,7 +36,7 @@ class ExportSettings:
         endpoint: empty if there is no export: none is configured, or it is switched off
             (``OTEL_TRACES_EXPORTER=none``, ``OTEL_SDK_DISABLED=true``).
         protocol: ``grpc`` or ``http/protobuf``.
-        service_name: ``OTEL_SERVICE_NAME``; empty for ``vllm-<role>``.
+        service_name: ``OTEL_SERVICE_NAME``; empty for a name by the engine's role.
         headers: as in the variable; may contain secrets.
         timeout: of one call, in seconds.
         insecure: no TLS for a gRPC endpoint without a scheme; None if the variable is not set.

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces.spans import attributes
+from penstock.agent.model import policy_names
+from penstock.agent.traces.spans import attributes, deciding_policies
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.agent.model import PolicySource
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
 HASH_LENGTH = 12
@@ -19,8 +23,11 @@ _DECIDERS: dict[int, str] = {
 }
 
 
-def describe_action(outcome: LoadOutcome) -> str:
-    """Return what was done, by whom and why: ``400 tokens were computed again, 12 were kept, decided by policy …``."""
+def describe_action(outcome: LoadOutcome, policies: Sequence[PolicySource] = ()) -> str:
+    """Return what was done, by whom and why: ``400 tokens were computed again, 12 were kept, decided by policy …``.
+
+    *policies*: those behind the outcome's hash; the hash is shown where they are not known.
+    """
     match outcome.outcome:
         case common_pb2.OUTCOME_RECOMPUTED:
             done = _recomputed(outcome)
@@ -33,7 +40,7 @@ def describe_action(outcome: LoadOutcome) -> str:
         case other:
             done = f"the outcome was {attributes.enum_word(common_pb2.Outcome, other) or 'not reported'}"
     reason = f" ({outcome.reason.rstrip('.')})" if outcome.reason else ""
-    return f"{done}, {_decided(outcome)}{reason}{_observed(outcome)}"
+    return f"{done}, {_decided(outcome, policies)}{reason}{_observed(outcome)}"
 
 
 def _recomputed(outcome: LoadOutcome) -> str:
@@ -70,8 +77,9 @@ def _observed(outcome: LoadOutcome) -> str:
     return f"; under the observed policy it would be {attributes.enum_word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
 
 
-def _decided(outcome: LoadOutcome) -> str:
-    policy = f"policy {outcome.policy_hash[:HASH_LENGTH]}" if outcome.policy_hash else "no policy"
+def _decided(outcome: LoadOutcome, policies: Sequence[PolicySource]) -> str:
+    names = policy_names(deciding_policies(outcome, policies), outcome.policy_hash)
+    policy = f"policy {names}" if names else "no policy"
     match outcome.decided_by:
         case common_pb2.DECIDED_BY_VLLM:
             whose = "the connector's" if outcome.channel == common_pb2.CHANNEL_EC else "vLLM's"

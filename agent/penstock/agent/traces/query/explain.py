@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
+from penstock.agent.traces.query.leases import held_words, lease_clauses, unusual_lease
 from penstock.agent.traces.query.search import find_request_traces
-from penstock.agent.traces.spans import attributes, ends_load, request_loads
+from penstock.agent.traces.query.wait_parts import split_words, wait_parts, waited_words
+from penstock.agent.traces.query.words import channel as _channel
+from penstock.agent.traces.query.words import duration as _duration
+from penstock.agent.traces.query.words import peer as _peer
+from penstock.agent.traces.query.words import size as _size
+from penstock.agent.traces.query.words import words as _words
+from penstock.agent.traces.spans import attributes, ends_load, no_policies, request_loads
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
@@ -14,46 +21,63 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from penstock.agent.journal import Reader
+    from penstock.agent.traces.query.leases import UsualLease
     from penstock.agent.traces.query.search import RequestTrace
-    from penstock.agent.traces.spans import EventEntry, Load, RequestFacts
+    from penstock.agent.traces.spans import EventEntry, Load, PolicyLookup, RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MOST_ITEMS = 4
 # Roles that say nothing about an engine.
 _UNNAMED_ROLES = frozenset(("", "unspecified", "unknown", "both"))
-# Peers that are no address, in words.
-_PLACES = {
-    "": "an unknown peer",
-    "unknown": "an unknown peer",
-    "host": "this machine's memory",
-    "disk": "this machine's disk",
-}
 # A wait of this length is worth a sentence of its own.
 _LONG_WAIT = NANOS
 
 
-def explain_request(reader: Reader, request_id: str) -> admin_pb2.Explanation:
-    """Explain what happened to a request and to its counterpart on the other engine.
+def explain_request(
+    reader: Reader, request_id: str, policies: PolicyLookup = no_policies
+) -> admin_pb2.Explanation:
+    """Explain what happened to a request and to its counterpart on the other engine; *policies* names those that decided.
 
     Raises:
         NotFoundError: no request has this id, or several unrelated ones.
 
     """
     requests = find_request_traces(reader, request_id)
-    return admin_pb2.Explanation(
+    explanation = admin_pb2.Explanation(
         request_id=requests[0].key.request_id,
         trace_id=requests[0].trace_id,
-        sentences=[sentence for request in requests for sentence in request_sentences(request)],
+        sentences=[
+            sentence
+            for request in requests
+            for sentence in request_sentences(request, unusual_lease(reader, request), policies)
+        ],
         unreadable_batches=reader.unreadable,
     )
+    for request in requests:
+        parts = wait_parts(request.facts)
+        whole = sum(part.nano for part in parts)
+        for part in parts:
+            added = explanation.wait_parts.add(
+                request_id=request.key.request_id, part=part.name, share=part.nano / whole
+            )
+            added.duration.FromNanoseconds(part.nano)
+    return explanation
 
 
-def request_sentences(request: RequestTrace) -> Iterator[str]:
-    """Yield the sentences about one request, at least one."""
+def request_sentences(
+    request: RequestTrace, usual: UsualLease | None = None, policies: PolicyLookup = no_policies
+) -> Iterator[str]:
+    """Yield the sentences about one request, at least one.
+
+    Args:
+        request: what the journal says about it.
+        usual: the leases of its engine, if the request held one for unusually long.
+        policies: names those that decided.
+
+    """
     facts = request.facts
     troubled = False
-    for clause in _troubles(facts):
+    for clause in _troubles(facts, usual, policies):
         troubled = True
         yield f"{_subject(request)} {clause}."
     if not troubled:
@@ -68,8 +92,8 @@ def _subject(request: RequestTrace) -> str:
     return f"Request {request.key.request_id} on {role}engine {source.key}"
 
 
-def _troubles(facts: RequestFacts) -> Iterator[str]:
-    yield from _failures(facts)
+def _troubles(facts: RequestFacts, usual: UsualLease | None, policies: PolicyLookup) -> Iterator[str]:
+    yield from _failures(facts, policies)
     # A load that was given up meanwhile says itself who held it up.
     told = {entry.event.transfer_failure.caused_by_peer.address for entry in facts.failures} - {""}
     for delay in (entry.event.transfer_delayed for entry in facts.delays):
@@ -80,26 +104,26 @@ def _troubles(facts: RequestFacts) -> Iterator[str]:
             f" because the handshake with {_peer(delay.caused_by_peer)} was in the way"
         )
     yield from _pinned(facts)
-    yield from _leases(facts)
+    yield from lease_clauses(facts, usual)
     if facts.lost_unix_nano:
         yield "ended with its engine, which vanished or was stopped"
     elif facts.closing is None:
         yield _unfinished(facts)
     elif not (facts.failures or facts.outcomes) and facts.deferred_nano >= _LONG_WAIT:
-        yield f"{_waited(facts)}{_end(facts)}"
+        yield f"{waited_words(facts)}{_loads(facts)}{_end(facts, split=False)}"
 
 
-def _failures(facts: RequestFacts) -> Iterator[str]:
+def _failures(facts: RequestFacts, policies: PolicyLookup) -> Iterator[str]:
     failed = [load for load in request_loads(facts) if load.failed]
     for load in failed:
-        yield _failed_load(facts, load)
+        yield _failed_load(facts, load, policies)
     told = {(load.channel, load.attempt) for load in failed if not load.sending}
     for entry in facts.outcomes:
         outcome = entry.event.load_outcome
         if (outcome.channel, max(outcome.attempt, 1)) not in told:
             yield (
                 f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
-                f"{_rehearsal([entry])} ({_why(outcome)}): {describe_action(outcome)}{_end(facts)}"
+                f"{_drill([entry])} ({_why(outcome)}): {_action(facts, outcome, policies)}{_end(facts)}"
             )
     for failure in (entry.event.transfer_failure for entry in facts.failures):
         if not ends_load(failure):
@@ -127,25 +151,17 @@ def _pinned(facts: RequestFacts) -> Iterator[str]:
         yield f"left {pin.blocks} blocks pinned because {_peer(pin.peer)} may still write to them; {then}"
 
 
-def _leases(facts: RequestFacts) -> Iterator[str]:
-    for entry in facts.leases:
-        lease = entry.event.lease_closed
-        if lease.ending == events_pb2.LEASE_ENDING_EXPIRED:
-            held = _held(entry)
-            yield f"kept {lease.blocks} blocks for a reader that did not come in {held}"
+def _action(facts: RequestFacts, outcome: LoadOutcome, policies: PolicyLookup) -> str:
+    entry = next(entry for entry in facts.outcomes if entry.event.load_outcome == outcome)
+    return describe_action(outcome, policies(entry.source, outcome.policy_hash, entry.event.time_unix_nano))
 
 
-def _held(entry: EventEntry) -> str:
-    start, end = entry.event.lease_closed.start_time_unix_nano, entry.event.time_unix_nano
-    return _duration(end - start) if start else "an unknown time"
-
-
-def _failed_load(facts: RequestFacts, load: Load) -> str:
+def _failed_load(facts: RequestFacts, load: Load, policies: PolicyLookup) -> str:
     failure = load.failure
     cause = "a rank reported an error" if failure is None else _cause(failure)
     again = f" (attempt {load.attempt})" if load.attempt > 1 else ""
-    rehearsal = _rehearsal(load.failures)
-    done = _no_action(facts) if load.outcome is None else describe_action(load.outcome)
+    rehearsal = _drill(load.failures)
+    done = _no_action(facts) if load.outcome is None else _action(facts, load.outcome, policies)
     return (
         f"could not {_move(load)} {_peer(load.peer)}{again}{rehearsal}"
         f" ({cause}): {done}; it was under way for {_under_way(facts, load)}{_end(facts)}"
@@ -183,8 +199,8 @@ def _items(load: Load) -> str:
     return f" (item{'s' if len(items) > 1 else ''} {shown}{more})"
 
 
-def _rehearsal(entries: Iterable[EventEntry]) -> str:
-    return " in a rehearsal" if attributes.rehearsal(entries) else ""
+def _drill(entries: Iterable[EventEntry]) -> str:
+    return " in a drill" if attributes.rehearsal(entries) else ""
 
 
 def _why(outcome: LoadOutcome) -> str:
@@ -218,7 +234,7 @@ def _good(facts: RequestFacts) -> str:
     for entry in facts.leases:
         lease = entry.event.lease_closed
         ending = attributes.enum_word(events_pb2.LeaseEnding, lease.ending) or "let go"
-        held = _held(entry)
+        held = held_words(entry.event)
         clauses.append(f"kept {lease.blocks} blocks for its reader, {ending} after {held}")
     closing = facts.closing
     if not clauses and closing is not None:
@@ -252,12 +268,10 @@ def _loaded(load: Load, facts: RequestFacts) -> str:
     return f"{verb} {_channel(load.channel)} state{extent} {where} {_peer(load.peer)} in {took}"
 
 
-def _waited(facts: RequestFacts) -> str:
-    reasons = {wait.reason for wait in facts.deferrals}
-    what = ", ".join(
-        sorted(attributes.enum_word(common_pb2.DeferralReason, reason) or "something" for reason in reasons)
-    )
-    return f"was deferred for {_duration(facts.deferred_nano)} ({what}, {_peer(facts.peer)})"
+def _loads(facts: RequestFacts) -> str:
+    """Return what was loaded after a long wait; empty for nothing."""
+    loads = [_loaded(load, facts) for load in request_loads(facts)]
+    return f"; it {' and '.join(loads)}" if loads else ""
 
 
 def _unfinished(facts: RequestFacts) -> str:
@@ -268,38 +282,13 @@ def _unfinished(facts: RequestFacts) -> str:
     return f"has not finished: it is deferred ({reason}, {_peer(waits[0].peer)})"
 
 
-def _end(facts: RequestFacts) -> str:
+def _end(facts: RequestFacts, *, split: bool = True) -> str:
+    """Return how the request ended, how long it took, and with *split* what its wait was made of."""
     closing = facts.closing
     if closing is None:
         return ""
     took = _duration(facts.end_unix_nano - facts.start_unix_nano)
+    parts = split_words(facts) if split else ""
     waited = f", {_duration(facts.deferred_nano)} of them deferred" if facts.deferred_nano else ""
+    waited += f" ({parts})" if waited and parts else ""
     return f"; it ended ({closing.finish_reason or 'no reason'}) after {took}{waited}"
-
-
-def _channel(channel: int) -> str:
-    return (attributes.enum_word(common_pb2.Channel, channel) or "remote").upper() if channel else "remote"
-
-
-def _peer(peer: common_pb2.Peer) -> str:
-    return _PLACES.get(peer.address, peer.address)
-
-
-def _words(mode: int, error_type: int) -> str:
-    words = (
-        attributes.enum_word(common_pb2.FailureMode, mode),
-        attributes.enum_word(common_pb2.ErrorType, error_type),
-    )
-    return ", ".join(filter(None, words)) or "no cause given"
-
-
-def _duration(nano: int) -> str:
-    seconds = attributes.seconds(max(nano, 0))
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
-
-
-def _size(number: int) -> str:
-    size, unit = float(number), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:  # noqa: PLR2004  (the step of the binary units)
-        size, unit = size / 1024, unit + 1
-    return f"{size:.3g} {_UNITS[unit]}"

@@ -6,20 +6,36 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.search import find_request_traces
-from penstock.agent.traces.spans import RequestFacts, request_spans, semconv, standalone_spans
+from penstock.agent.traces.spans import (
+    RequestFacts,
+    no_policies,
+    request_spans,
+    semconv,
+    standalone_spans,
+    with_policy_names,
+)
 from penstock.agent.traces.spans.sdk_spans import service_name
 from penstock.proto.v1 import admin_pb2, common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.agent.journal import Reader
+    from penstock.agent.model import Source
     from penstock.agent.traces.query.search import RequestTrace
-    from penstock.agent.traces.spans import AttributeValue, RequestIdentity, Span
+    from penstock.agent.traces.spans import AttributeValue, PolicyLookup, RequestIdentity, Span
 
 
-def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
+def get_trace(
+    reader: Reader,
+    request_id: str,
+    policies: PolicyLookup = no_policies,
+    *,
+    described: Callable[[Source], Source] = lambda source: source,
+) -> admin_pb2.Trace:
     """Return the spans of a request and of its counterpart on the other engine, as far as this pod knows them.
+
+    *policies* names those that decided. *described* returns a source with the role of its engine.
 
     Handshakes have traces of their own; those that the request waited for are among the spans.
 
@@ -37,7 +53,9 @@ def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
     spans += sorted(handshakes.values(), key=lambda span: span.start_unix_nano)
     return admin_pb2.Trace(
         trace_id=requests[0].trace_id,
-        spans=[_span(span) for span in spans],
+        spans=[
+            _span(span, service_name(described(span.source))) for span in with_policy_names(spans, policies)
+        ],
         unreadable_batches=reader.unreadable,
     )
 
@@ -73,7 +91,7 @@ def _text(value: AttributeValue) -> str:
     return str(value)
 
 
-def _span(span: Span) -> admin_pb2.Span:
+def _span(span: Span, service: str) -> admin_pb2.Span:
     key = span.source.key
     return admin_pb2.Span(
         span_id=span.span_id,
@@ -92,6 +110,6 @@ def _span(span: Span) -> admin_pb2.Span:
             for link in span.links
         ],
         key=common_pb2.EngineKey(server=key.server, engine=key.engine),
-        service=service_name(span.source),
+        service=service,
         request_id=span.request_id,
     )

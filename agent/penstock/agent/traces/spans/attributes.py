@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.spans import semconv
@@ -25,6 +26,8 @@ LOAD_SPAN_NAMES: dict[int, str] = {
     common_pb2.CHANNEL_EPLB: semconv.EPLB_REBALANCE,
 }
 
+OTHER_ERROR = "_OTHER"
+
 
 def seconds(nano: int) -> float:
     """Convert nanoseconds to seconds."""
@@ -34,6 +37,19 @@ def seconds(nano: int) -> float:
 def present(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
     """Drop unknown values: None, empty text and empty lists; 0 and False stay."""
     return {key: value for key, value in attributes.items() if value is not None and value not in ("", ())}
+
+
+def span_attributes(
+    attributes: Mapping[str, AttributeValue | None], error: str | None = None
+) -> dict[str, AttributeValue]:
+    """Drop unknown values, and add ``error.type`` to a span that ends in an *error*, and to no other.
+
+    It is the word of the cause, which is that of the metrics; OpenTelemetry's ``_OTHER`` where none is known.
+    """
+    known = present(attributes)
+    if error is not None:
+        known[semconv.ERROR_TYPE] = known.get(semconv.CAUSE_ERROR_TYPE, OTHER_ERROR)
+    return known
 
 
 def enum_word(enum: object, number: int) -> str:
@@ -64,14 +80,33 @@ def server_attributes(peer: Peer) -> dict[str, AttributeValue]:
     }
 
 
+def connection_attributes(peer: Peer) -> dict[str, AttributeValue]:
+    """Return the peer as :func:`server_attributes`, and the TCP connection to it."""
+    host, port = split_address(peer.address)
+    found = server_attributes(peer)
+    if port is not None:
+        found[semconv.NETWORK_TRANSPORT] = "tcp"
+        if _is_ip(host):
+            found |= {semconv.NETWORK_PEER_ADDRESS: host, semconv.NETWORK_PEER_PORT: port}
+    return found
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def cause_attributes(cause: Cause | None) -> dict[str, AttributeValue]:
-    """Return mode and error type of what went wrong."""
+    """Return mode and error type of what went wrong, by the words of the metrics."""
     if cause is None:
         return {}
     return present(
         {
             semconv.MODE: enum_word(common_pb2.FailureMode, cause.mode),
-            semconv.ERROR_TYPE: enum_word(common_pb2.ErrorType, cause.error_type),
+            semconv.CAUSE_ERROR_TYPE: enum_word(common_pb2.ErrorType, cause.error_type),
         }
     )
 

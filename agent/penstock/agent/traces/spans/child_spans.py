@@ -116,7 +116,7 @@ class ChildSpans:
                 semconv.CHANNEL: parts.enum_word(common_pb2.Channel, common_pb2.CHANNEL_EC),
                 semconv.CONNECTOR: probe.connector,
                 semconv.PROBE_RESULT: result,
-                semconv.ERROR_TYPE: "other" if failed else None,
+                semconv.CAUSE_ERROR_TYPE: "other" if failed else None,
             },
             (entry,),
             client=True,
@@ -149,7 +149,7 @@ class ChildSpans:
         if failure is not None:
             error = parts.error_message(failure.mode, failure.error_type, failure.error_text)
         elif load.failed:
-            error, attributes[semconv.ERROR_TYPE] = "a rank reported an error", "other"
+            error, attributes[semconv.CAUSE_ERROR_TYPE] = "a rank reported an error", "other"
         return self._span(
             parts.LOAD_SPAN_NAMES[load.channel],
             (load.attempt, *(("send",) if load.sending else ())),
@@ -211,7 +211,10 @@ class ChildSpans:
         body = event.deferral_start if end is None else end
         still = common_pb2.DEFERRAL_ENDING_ENGINE_LOST if lost else common_pb2.DEFERRAL_ENDING_UNSPECIFIED
         times = deferral.interval(self.facts.end_unix_nano)
-        began = 0 if end is None else parts.moment_within(end.transfer_start_time_unix_nano, *times)
+        begins = max(deferral.start_unix_nano, self.identity.began_unix_nano)
+        began = 0 if end is None else end.transfer_start_time_unix_nano
+        # It may have begun before, for another request or on a thread that did not wait for the scheduler.
+        began = parts.moment_within(max(began, begins) if began else 0, *times)
         return self._span(
             semconv.DEFERRAL,
             (body.reason, deferral.start_unix_nano),
@@ -223,9 +226,7 @@ class ChildSpans:
                 semconv.ENDING: parts.enum_word(
                     common_pb2.DeferralEnding, still if end is None else end.ending
                 ),
-                semconv.START_WAIT_SECONDS: parts.seconds_between(
-                    max(deferral.start_unix_nano, self.identity.began_unix_nano), began
-                ),
+                semconv.START_WAIT_SECONDS: parts.seconds_between(begins, began),
                 semconv.OBSERVED_REASON: "" if end is None else end.observed_reason,
             },
             (deferral.entry,),
@@ -296,13 +297,14 @@ class ChildSpans:
             start_unix_nano=begin,
             end_unix_nano=end,
             source=self.facts.source,
-            attributes=parts.present(
+            attributes=parts.span_attributes(
                 {
                     semconv.REQUEST_ID: self.identity.request_id,
                     **attributes,
                     semconv.REHEARSAL: parts.rehearsal(entries),
                     **self.common,
-                }
+                },
+                error,
             ),
             client=client,
             error=error,

@@ -22,6 +22,7 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
     failed = rebalance.result == common_pb2.TRANSFER_RESULT_ERROR
     layers = rebalance.layers
     text = ": ".join(filter(None, (rebalance.error_class, rebalance.error_text)))
+    error = (text or "error") if failed else None
     # Elastic expert parallelism may rebalance twice in one step.
     key = (*trace_key, event.component, event.rank, start)
     whole = Span(
@@ -32,7 +33,7 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
         start_unix_nano=start,
         end_unix_nano=start + rebalance.duration_nano,
         source=entry.source,
-        attributes=attributes.present(
+        attributes=attributes.span_attributes(
             {
                 semconv.CHANNEL: attributes.enum_word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
                 semconv.TRIGGER: attributes.enum_word(events_pb2.EplbTrigger, rebalance.trigger),
@@ -49,11 +50,12 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
                 semconv.EXPERTS_RECEIVED_REMOTELY: sum(layer.experts_received_remotely for layer in layers),
                 semconv.BALANCEDNESS_BEFORE: balancedness(rebalance, "before"),
                 semconv.BALANCEDNESS_AFTER: balancedness(rebalance, "after"),
-                semconv.ERROR_TYPE: "other" if failed else None,
+                semconv.CAUSE_ERROR_TYPE: "other" if failed else None,
                 semconv.REHEARSAL: attributes.rehearsal([entry]),
-            }
+            },
+            error,
         ),
-        error=(text or "error") if failed else None,
+        error=error,
         entries=(entry,),
     )
     moved = (layer for layer in layers if layer.experts_received_locally or layer.experts_received_remotely)

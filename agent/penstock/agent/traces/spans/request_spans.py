@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans.request_history import RequestFacts
     from penstock.proto.v1.events_pb2 import TransferDelayed
 
+# GenAI operations by the prefix of the request ids of vLLM's API server.
+_OPERATIONS = {"chatcmpl": "chat", "cmpl": "text_completion"}
 # Outcomes that cost the state that did not come.
 _LOSING = frozenset((common_pb2.OUTCOME_FAILED, common_pb2.OUTCOME_ABORTED))
 
@@ -69,9 +71,11 @@ def _request_span(
         start_unix_nano=facts.start_unix_nano,
         end_unix_nano=facts.end_unix_nano,
         source=facts.source,
-        attributes=attributes.present(
+        attributes=attributes.span_attributes(
             {
                 **_identity_attributes(identity),
+                semconv.PROVIDER_NAME: "vllm",
+                semconv.REQUEST_MODEL: facts.source.model,
                 **_state_attributes(facts),
                 **_closing_attributes(facts),
                 **attributes.peer_attributes(facts.peer),
@@ -80,7 +84,8 @@ def _request_span(
                 **_cost_attributes(facts),
                 semconv.REHEARSAL: attributes.rehearsal(facts.own),
                 **common,
-            }
+            },
+            error,
         ),
         error=error,
         links=() if linked else attributes.prefill_link(identity),
@@ -102,8 +107,10 @@ def _reported_by_request(entry: Entry) -> bool:
 
 
 def _identity_attributes(identity: ids.RequestIdentity) -> dict[str, AttributeValue | None]:
+    named = ids.external_id(identity.request_id)
     return {
-        semconv.GEN_AI_REQUEST_ID: ids.external_id(identity.request_id),
+        semconv.GEN_AI_REQUEST_ID: named,
+        semconv.OPERATION_NAME: _OPERATIONS.get(named.partition("-")[0]),
         semconv.REQUEST_ID: identity.request_id,
         semconv.REMOTE_REQUEST_ID: identity.prefill_request_id,
     }
@@ -140,10 +147,11 @@ def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]
     named = closing.external_request_id
     return {
         semconv.CLIENT_REQUEST_ID: named if named != ids.external_id(facts.request_id) else None,
-        semconv.KV_ROLE: attributes.enum_word(common_pb2.Role, closing.kv_role),
+        semconv.REQUEST_ROLE: attributes.enum_word(common_pb2.Role, closing.kv_role),
         semconv.FINISH_REASON: closing.finish_reason,
-        semconv.PROMPT_TOKENS: closing.prompt_tokens,
-        semconv.COMPLETION_TOKENS: closing.output_tokens,
+        semconv.FINISH_REASONS: (closing.finish_reason,) if closing.finish_reason else None,
+        semconv.INPUT_TOKENS: closing.prompt_tokens,
+        semconv.OUTPUT_TOKENS: closing.output_tokens,
         semconv.LOCAL_CACHED_TOKENS: closing.local_cached_tokens,
         semconv.EXTERNAL_CACHED_TOKENS: closing.external_cached_tokens,
         semconv.PREEMPTIONS: closing.preemptions or None,

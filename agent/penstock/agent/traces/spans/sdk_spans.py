@@ -7,6 +7,7 @@ engine has a resource of its own.
 from __future__ import annotations
 
 import logging
+import socket
 from typing import TYPE_CHECKING
 
 from opentelemetry.attributes import BoundedAttributes
@@ -20,7 +21,7 @@ from penstock.agent.traces.spans import semconv
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from opentelemetry.util.types import AttributeValue
     from penstock.agent.model import Source
@@ -30,34 +31,41 @@ if TYPE_CHECKING:
 logging.getLogger("opentelemetry.trace.span").addFilter(lambda _record: False)
 
 _MOST_INTEGER = (1 << 63) - 1
-_SCOPE = InstrumentationScope("penstock", __version__)
+_SCOPE = InstrumentationScope("penstock", __version__, semconv.SCHEMA_URL)
+_UNKNOWN_ROLES = ("", "unspecified", "unknown")
 # Labels of the downward API, by OpenTelemetry's names.
 _KUBERNETES = {
-    "POD_NAME": "k8s.pod.name",
-    "POD_NAMESPACE": "k8s.namespace.name",
-    "POD_UID": "k8s.pod.uid",
-    "NODE_NAME": "k8s.node.name",
+    "POD_NAME": semconv.K8S_POD_NAME,
+    "POD_NAMESPACE": semconv.K8S_NAMESPACE_NAME,
+    "POD_UID": semconv.K8S_POD_UID,
+    "NODE_NAME": semconv.K8S_NODE_NAME,
 }
 
 
 def service_name(source: Source) -> str:
-    """Return the default name of an engine's service: ``vllm-decode``; ``vllm`` if its role is not known."""
-    return "vllm" if source.role in ("", "unspecified", "unknown") else f"vllm-{source.role}"
+    """Return the default name of an engine's service by its role; ``vllm`` if that is not known."""
+    if source.role in _UNKNOWN_ROLES:
+        return "vllm"
+    return "vllm-prefill-decode" if source.role == "both" else f"vllm-{source.role}"
 
 
-def resource_attributes(source: Source) -> dict[str, AttributeValue]:
-    """Return what identifies a source's engine."""
-    instance = source.labels.get("POD_NAME", "")
+def resource_attributes(source: Source, host: str) -> dict[str, AttributeValue]:
+    """Return what identifies a source's engine; *host* stands for the pod where its name is not known."""
+    namespace = source.labels.get("POD_NAMESPACE", "")
+    instance = source.labels.get("POD_NAME") or host
     return {
-        "service.name": service_name(source),
-        "service.instance.id": "/".join(filter(None, (instance, str(source.key)))) or "unknown",
-        **({"service.version": source.vllm_version} if source.vllm_version else {}),
+        semconv.SERVICE_NAME: service_name(source),
+        **({semconv.SERVICE_NAMESPACE: namespace} if namespace else {}),
+        semconv.SERVICE_INSTANCE_ID: "/".join(filter(None, (instance, str(source.key)))) or "unknown",
+        **({semconv.SERVICE_VERSION: source.vllm_version} if source.vllm_version else {}),
+        semconv.ROLE: source.role,
+        semconv.ROLE_GUESSED: source.role_guessed,
         **({semconv.MODEL: source.model} if source.model else {}),
-        **({"penstock.server": source.key.server} if source.key.server else {}),
-        **({"penstock.engine": source.key.engine} if source.key.engine else {}),
+        **({semconv.SERVER: source.key.server} if source.key.server else {}),
+        **({semconv.ENGINE: source.key.engine} if source.key.engine else {}),
         **{name: source.labels[label] for label, name in _KUBERNETES.items() if source.labels.get(label)},
         **{
-            f"penstock.label.{label}": text
+            f"{semconv.LABEL}.{label}": text
             for label, text in sorted(source.labels.items())
             if label not in _KUBERNETES
         },
@@ -68,21 +76,30 @@ class SpanConverter:
     """Turns spans into the SDK's, under the limits and the resource that ``OTEL_*`` variables set.
 
     ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` win over what is known of the engine.
+
+    Args:
+        described: returns a source with the role of its engine.
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, described: Callable[[Source], Source] = lambda source: source) -> None:
+        self._described = described
+        self._host = socket.gethostname()
         self._limits = SpanLimits()
         self._environment = OTELResourceDetector().detect()
-        self._resources: dict[int, Resource] = {}
+        self._resources: dict[tuple[int, str, bool], Resource] = {}
 
     def resource(self, source: Source) -> Resource:
         """Return the resource of a source's engine."""
-        resource = self._resources.get(source.epoch)
+        source = self._described(source)
+        key = (source.epoch, source.role, source.role_guessed)
+        resource = self._resources.get(key)
         if resource is None:
             if len(self._resources) >= 1024:  # noqa: PLR2004  (epochs come and go; rebuilding is cheap)
                 self._resources.clear()
-            resource = Resource(resource_attributes(source)).merge(self._environment)
-            self._resources[source.epoch] = resource
+            attributes = resource_attributes(source, self._host)
+            resource = Resource(attributes, semconv.SCHEMA_URL).merge(self._environment)
+            self._resources[key] = resource
         return resource
 
     def readable(self, span: Span, *, replayed: bool) -> ReadableSpan:

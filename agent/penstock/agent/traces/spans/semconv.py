@@ -1,6 +1,13 @@
-"""Names of spans and of their attributes: the one place where they are written down."""
+"""Names of spans and of their attributes: the one place where they are written down.
+
+Those of OpenTelemetry's vocabulary are of the version that :data:`SCHEMA_URL` names. docs/reference/spans.md
+says what each means.
+"""
 
 from __future__ import annotations
+
+# Of the resource and of the scope.
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 # Names of spans; those of the request and the handshake are part of their ids.
 REQUEST = "penstock.request"
@@ -15,23 +22,53 @@ EPLB_REBALANCE = "eplb.rebalance"
 EPLB_LAYER = "eplb.layer"
 POLICY_APPLY = "penstock.policy.apply"
 
-# Attributes of OpenTelemetry's and vLLM's own vocabulary.
-GEN_AI_REQUEST_ID = "gen_ai.request.id"
-PROMPT_TOKENS = "gen_ai.usage.prompt_tokens"
-COMPLETION_TOKENS = "gen_ai.usage.completion_tokens"
-TIME_IN_QUEUE = "gen_ai.latency.time_in_queue"
-TIME_TO_FIRST_TOKEN = "gen_ai.latency.time_to_first_token"  # noqa: S105  (a name)
+# Attributes of the resource.
+SERVICE_NAME = "service.name"
+SERVICE_NAMESPACE = "service.namespace"
+SERVICE_INSTANCE_ID = "service.instance.id"
+SERVICE_VERSION = "service.version"
+K8S_POD_NAME = "k8s.pod.name"
+K8S_NAMESPACE_NAME = "k8s.namespace.name"
+K8S_POD_UID = "k8s.pod.uid"
+K8S_NODE_NAME = "k8s.node.name"
+ROLE = "penstock.role"
+ROLE_GUESSED = "penstock.role_guessed"
+SERVER = "penstock.server"
+ENGINE = "penstock.engine"
+# Followed by a label's name.
+LABEL = "penstock.label"
+
+# Attributes of OpenTelemetry's vocabulary.
+OPERATION_NAME = "gen_ai.operation.name"
+PROVIDER_NAME = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 ERROR_TYPE = "error.type"
 SERVER_ADDRESS = "server.address"
 SERVER_PORT = "server.port"
+NETWORK_PEER_ADDRESS = "network.peer.address"
+NETWORK_PEER_PORT = "network.peer.port"
+NETWORK_TRANSPORT = "network.transport"
+
+# Attributes of vLLM's own llm_request.
+GEN_AI_REQUEST_ID = "gen_ai.request.id"
+TIME_IN_QUEUE = "gen_ai.latency.time_in_queue"
+TIME_TO_FIRST_TOKEN = "gen_ai.latency.time_to_first_token"  # noqa: S105  (a name)
 
 # Copied onto the request: Jaeger matches all tags of a search on one span.
 OUTCOME = "penstock.outcome"
 MODE = "penstock.mode"
+# What went wrong, also where the operation as a whole did not end in an error.
+CAUSE_ERROR_TYPE = "penstock.error_type"
 PEER = "penstock.peer"
 PEER_ENGINE_ID = "penstock.peer_engine_id"
 DECIDED_BY = "penstock.decided_by"
 POLICY_HASH = "penstock.policy_hash"
+POLICY_NAME = "penstock.policy.name"
+POLICY_GENERATION = "penstock.policy.generation"
+POLICY_AUTHOR = "penstock.policy.author"
 TOKENS_KEPT = "penstock.tokens_kept"
 TOKENS_RECOMPUTED = "penstock.tokens_recomputed"
 TOKENS_LOST = "penstock.tokens_lost"
@@ -45,7 +82,7 @@ REHEARSAL = "penstock.rehearsal"
 REQUEST_ID = "penstock.request_id"
 REMOTE_REQUEST_ID = "penstock.remote_request_id"
 CLIENT_REQUEST_ID = "penstock.client_request_id"
-KV_ROLE = "penstock.kv_role"
+REQUEST_ROLE = "penstock.request_role"
 FINISH_REASON = "penstock.finish_reason"
 LOCAL_CACHED_TOKENS = "penstock.local_cached_tokens"
 EXTERNAL_CACHED_TOKENS = "penstock.external_cached_tokens"

@@ -48,6 +48,7 @@ def _handshake(entry: EventEntry) -> Span:
     )
     error_type = attributes.enum_word(common_pb2.ErrorType, handshake.error_type) or "other"
     mode = attributes.enum_word(common_pb2.FailureMode, common_pb2.FAILURE_MODE_HANDSHAKE)
+    error = f"{error_type}: {handshake.error_text}" if failed else None
     return Span(
         trace_id=trace_id,
         span_id=span_id,
@@ -56,9 +57,9 @@ def _handshake(entry: EventEntry) -> Span:
         start_unix_nano=start,
         end_unix_nano=end,
         source=entry.source,
-        attributes=attributes.present(
+        attributes=attributes.span_attributes(
             {
-                **attributes.server_attributes(handshake.peer),
+                **attributes.connection_attributes(handshake.peer),
                 semconv.CHANNEL: attributes.enum_word(common_pb2.Channel, common_pb2.CHANNEL_KV),
                 semconv.CONNECTOR: handshake.connector,
                 semconv.RANKS: (event.rank,),
@@ -68,13 +69,14 @@ def _handshake(entry: EventEntry) -> Span:
                 semconv.WAITING_REQUEST_IDS: tuple(handshake.waiting_request_ids),
                 semconv.CLOCK_OFFSET_SECONDS: offset,
                 semconv.MODE: mode if failed else None,
-                semconv.ERROR_TYPE: error_type if failed else None,
+                semconv.CAUSE_ERROR_TYPE: error_type if failed else None,
                 semconv.ERROR_CLASS: handshake.error_class,
                 semconv.REHEARSAL: attributes.rehearsal([entry]),
-            }
+            },
+            error,
         ),
         client=True,
-        error=f"{error_type}: {handshake.error_text}" if failed else None,
+        error=error,
         entries=(entry,),
     )
 
@@ -83,6 +85,7 @@ def _policy_applied(entry: EventEntry) -> Span:
     event, applied = entry.event, entry.event.policy_applied
     key = (semconv.POLICY_APPLY, entry.source.epoch, applied.hash, event.time_unix_nano)
     start = applied.received_time_unix_nano or event.time_unix_nano
+    error = None if applied.accepted else applied.error or "refused"
     return Span(
         trace_id=ids.trace_id("\0".join(map(str, key))),
         span_id=ids.span_id(*key),
@@ -91,15 +94,16 @@ def _policy_applied(entry: EventEntry) -> Span:
         start_unix_nano=start,
         end_unix_nano=event.time_unix_nano,
         source=entry.source,
-        attributes=attributes.present(
+        attributes=attributes.span_attributes(
             {
                 semconv.POLICY_HASH: applied.hash,
                 semconv.PREVIOUS_POLICY_HASH: applied.previous_hash,
                 semconv.ACCEPTED: applied.accepted,
                 semconv.CAUSE: applied.cause,
-            }
+            },
+            error,
         ),
-        error=None if applied.accepted else applied.error or "refused",
+        error=error,
         entries=(entry,),
     )
 
@@ -124,6 +128,7 @@ def _failure(entry: EventEntry) -> Span | None:
         failure.item,
     )
     start = failure.start_time_unix_nano or event.time_unix_nano
+    error = attributes.error_message(failure.mode, failure.error_type, failure.error_text)
     return Span(
         trace_id=ids.trace_id("\0".join(map(str, key))),
         span_id=ids.span_id(*key),
@@ -132,7 +137,7 @@ def _failure(entry: EventEntry) -> Span | None:
         start_unix_nano=start,
         end_unix_nano=event.time_unix_nano,
         source=entry.source,
-        attributes=attributes.present(
+        attributes=attributes.span_attributes(
             {
                 **attributes.server_attributes(failure.peer),
                 semconv.CHANNEL: attributes.enum_word(common_pb2.Channel, failure.channel),
@@ -143,9 +148,10 @@ def _failure(entry: EventEntry) -> Span | None:
                 semconv.UPSTREAM_TYPE: failure.upstream_type,
                 semconv.LAYER: int(layer) if layer.isdecimal() and len(layer) <= _LAYER_DIGITS else None,
                 semconv.REHEARSAL: attributes.rehearsal([entry]),
-            }
+            },
+            error,
         ),
         client=failure.channel != common_pb2.CHANNEL_EPLB,
-        error=attributes.error_message(failure.mode, failure.error_type, failure.error_text),
+        error=error,
         entries=(entry,),
     )

@@ -57,7 +57,7 @@ class EcFailureDecider:
             self._explain(affected, decision, cause)
 
     def _explain(self, affected: Affected, decision: Decision, cause: Cause) -> None:
-        text = client_error.describe(cause, cause.peer, decision.reason, "EC")
+        text = client_error.describe(cause, cause.peer, decision, "EC")
         self.failing[affected.request_id] = text
 
     def _report(self, request: Any, affected: Affected, decision: Decision, cause: Cause) -> None:

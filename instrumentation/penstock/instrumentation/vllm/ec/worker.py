@@ -145,7 +145,7 @@ class EcWorker:
         return failure_modes.Failure(
             c.FAILURE_MODE_LOAD,
             c.ERROR_TYPE_OTHER,
-            error_text=f"rehearsal: fault drill {drill.id}",
+            error_text=f"drill {drill.id}",
             rehearsal=True,
         )
 

@@ -173,9 +173,11 @@ class KvLoadController:
             record.begin_load(0)
             record.decided = record.present_attempt
             affected = Affected(request.request_id, request.num_computed_tokens, 0)
-            decision = Decision(Outcome.FAILED, DecidedBy.POLICY, WITHOUT_MEDIA)
+            field = "kvLoadFailure.action"
+            name = self._decider.policy.name_of(field)
+            decision = Decision(Outcome.FAILED, DecidedBy.POLICY, WITHOUT_MEDIA, field, policy=name)
             self._observer.on_load_decided(record, affected, decision, _LEFT_OUT, self._decider.policy.hash)
-            self.failing[request.request_id] = client_error.describe(_LEFT_OUT, record.peer, decision.reason)
+            self.failing[request.request_id] = client_error.describe(_LEFT_OUT, record.peer, decision)
         self.failing.fail(request.request_id)
         return True
 
@@ -258,7 +260,7 @@ class KvLoadController:
             failure = record.failure
             caused_by = failure.culprit.peer if failure is not None and failure.culprit is not None else None
             self.failing[record.request_id] = client_error.describe(
-                cause, record.load_peer, decision.reason, caused_by=caused_by
+                cause, record.load_peer, decision, caused_by=caused_by
             )
             if affected.trigger is Trigger.QUARANTINE:
                 self.failing.fail(record.request_id)

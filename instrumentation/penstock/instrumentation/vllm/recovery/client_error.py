@@ -20,6 +20,7 @@ from penstock.instrumentation.vllm.requests import MODE_WORDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests import Cause
 
@@ -46,13 +47,21 @@ class LoadError(str):
 
 
 def describe(
-    cause: Cause, peer: Peer | None, reason: str, what: str = "KV", caused_by: Peer | None = None
+    cause: Cause,
+    peer: Peer | None,
+    decision: Decision,
+    what: str = "KV",
+    caused_by: Peer | None = None,
 ) -> str:
-    """Return the client's sentence about a load of *what* (``KV`` or ``EC``) that must fail; *caused_by*: a peer that made it fail."""
+    """Return the client's sentence about a load of *what* (``KV`` or ``EC``) that must fail; *caused_by*: a peer that made it fail.
+
+    It names the policy that decided so, but not the policy's author: clients are no operators.
+    """
     mode = f"mode {MODE_WORDS[cause.mode]}, " if cause.mode in MODE_WORDS else ""
     address = peer.address if peer is not None else "unknown"
     other = f", caused by peer {caused_by.address}" if caused_by is not None else ""
-    return f"{what} load failure ({mode}peer {address}{other}): {reason}. The request can be retried."
+    by = f" ({decision.policy})" if decision.policy else ""
+    return f"{what} load failure ({mode}peer {address}{other}): {decision.reason}{by}. The request can be retried."
 
 
 class FailingRequests(dict[str, str]):

@@ -53,6 +53,10 @@ def test_in_flight(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch:
         break_agent(slow, decode, "release_xfer_handle", refuse)
         decode.read("r1", prefill)
         assert [request_id for request_id, _ in decode.began] == ["r1"]
+        (held,) = recorder.snapshot().held
+        assert (held.holder, held.peer.address) == (c.BLOCK_HOLDER_LOAD, prefill.address)
+        assert (held.requests, held.blocks) == (1, 3)
+        assert held.oldest_start_time_unix_nano == decode.began[0][1]
         for _ in range(3):
             results, invalid, _ = decode.cancel("r1")
             assert not results.finished_recving
@@ -66,10 +70,15 @@ def test_in_flight(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch:
     assert decode.pinned == ["r1"]
     (pinned,) = recorder.take("blocks_pinned", "r1")
     assert (pinned.blocks, pinned.released, pinned.peer.address) == (3, False, prefill.address)
+    (held,) = recorder.snapshot().held
+    assert (held.holder, held.peer.address) == (c.BLOCK_HOLDER_PINNED, prefill.address)
+    assert (held.requests, held.blocks) == (1, 3)
+    assert held.oldest_start_time_unix_nano == pinned.since_time_unix_nano
     results, invalid, _ = decode.received("r1")
     assert not results.failed_recving
     assert not invalid
     assert [each.released for each in recorder.take("blocks_pinned", "r1")] == [False, True]
+    assert not recorder.snapshot().held
     assert len(recorder.take("transfer_failure", "r1")) == 1
 
 

@@ -28,7 +28,7 @@ class RehearsedFaultError(RuntimeError):
     """The exception that a drill injects."""
 
     def __init__(self, drill: Drill) -> None:
-        super().__init__(f"rehearsal: fault drill {drill.id}")
+        super().__init__(f"drill {drill.id}")
         failure_modes.annotate(self, failure_modes.ExceptionNote(rehearsal=True))
 
 

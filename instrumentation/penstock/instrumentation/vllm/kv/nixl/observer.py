@@ -61,6 +61,16 @@ class NixlObserver(NixlFailureObserver):
         if self.faults.armed and self.faults.on_posted(handle, plan.peer.address) is not None:
             self.mark_rehearsal(plan.request_id)
 
+    def held_since(self, request_id: str) -> tuple[int, int]:
+        """Return what holds the blocks of a waiting load (``BLOCK_HOLDER_*``) and since when; from any thread.
+
+        The time is wall clock in nanoseconds, and 0 before the first transfer.
+        """
+        pinned = self._pinned.get(request_id)
+        if pinned is not None:
+            return c.BLOCK_HOLDER_PINNED, pinned["since_time_unix_nano"]
+        return c.BLOCK_HOLDER_LOAD, self._started_ns.get(request_id, 0)
+
     def on_completed(self, handle: Any, telemetry: Any) -> None:
         """Emit a completed transfer; *telemetry* is NIXL's, in microseconds, or None if NIXL keeps none."""
         posted = self.transfers.pop(handle)
@@ -160,7 +170,7 @@ class NixlObserver(NixlFailureObserver):
     def on_notification_dropped(self, drill: Drill) -> None:
         """Emit that a drill dropped the notification of the transfer planned on this thread."""
         plan = self.context.transfer
-        text = f"rehearsal: fault drill {drill.id} drops the notification; the peer's lease will expire"
+        text = f"drill {drill.id} drops the notification; the peer's lease will expire"
         self.mark_rehearsal(plan.request_id)
         failure = failure_modes.Failure(
             c.FAILURE_MODE_NOTIFICATION, c.ERROR_TYPE_OTHER, "", "", text, rehearsal=True

@@ -1,17 +1,18 @@
-"""A NIXL worker's contribution to the snapshot: transfers in flight and the status of each peer."""
+"""A NIXL worker's contribution to the snapshot: transfers in flight, blocks of loads, the status of each peer."""
 
 from __future__ import annotations
 
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.instrumentation.core import constants as c
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
-    from penstock.proto.v1.snapshot_pb2 import Snapshot
+    from penstock.instrumentation.vllm.naming import Peer
+    from penstock.proto.v1.snapshot_pb2 import BlockHolder, HeldBlocks, Snapshot
 
 
 PEERS_MAX = 512
@@ -44,7 +45,23 @@ class NixlSnapshot:
             )
         worker = self._worker()
         if worker is not None:
+            self._fill_held(snapshot, worker)
             self._fill_peers(snapshot, worker)
+
+    def _fill_held(self, snapshot: Snapshot, worker: Any) -> None:
+        """Add the blocks of loads whose requests wait for them; vLLM's table has one entry for each waiting load."""
+        groups: dict[tuple[int, Peer], HeldBlocks] = {}
+        for request_id, meta in worker._recving_metadata.copy().items():
+            peer = self._observer.peer_of(meta, {})
+            holder, since = self._observer.held_since(request_id)
+            row = groups.get((holder, peer))
+            if row is None:
+                row = snapshot.held.add(holder=cast("BlockHolder", holder), peer=peer.fields())
+                groups[holder, peer] = row
+            row.requests += 1
+            row.blocks += sum(len(group) for group in meta.local_block_ids)
+            if since and (not row.oldest_start_time_unix_nano or since < row.oldest_start_time_unix_nano):
+                row.oldest_start_time_unix_nano = since
 
     def _fill_peers(self, snapshot: Snapshot, worker: Any) -> None:
         connected = worker._remote_agents.copy()

@@ -1,0 +1,156 @@
+"""What is wrong with a peer now: it hangs, fails, is slower than in its own hour before, or is quarantined. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.model import EngineKey
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.agent.metrics import DurationWindow, DurationWindows, PeerWindows
+
+# A window with fewer durations says nothing about what is usual.
+USUAL_COUNT = 20
+# Fewer durations than these are no slowness of now; more are needed for a tail.
+NOW_COUNT = 3
+TAIL_COUNT = 20
+# Times the usual p99 after which a wait hangs; seconds below which none does.
+HANGS_TIMES = 2
+HANGS_SECONDS = 1.0
+# Times the hour before, and seconds above it, from which a peer is slow; PenstockPeerSlow has the same.
+SLOW_TIMES = 3
+SLOW_SECONDS = 0.02
+# Slow without an hour to compare with.
+SLOW_ANYWAY_SECONDS = 1.0
+
+
+class Condition(NamedTuple):
+    """What is wrong now.
+
+    Attributes:
+        severity: orders peers of one condition, the worst highest.
+        reason: in words; empty for OK and QUARANTINED, which the status explains.
+
+    """
+
+    condition: admin.PeerCondition
+    severity: float = 0.0
+    reason: str = ""
+
+
+def describe_present(
+    peers: Iterable[admin.PeerSummary],
+    windows_of: Callable[[EngineKey, str, int], PeerWindows | None],
+    now_of: Callable[[EngineKey], int],
+) -> list[admin.PeerSummary]:
+    """Fill the windows and the condition of *peers*, and return them with what is wrong now first.
+
+    Args:
+        peers: in the order that those of one condition and severity keep.
+        windows_of: durations of an engine with a peer before a time, nanoseconds.
+        now_of: the time by an engine's clock, nanoseconds.
+
+    """
+    found: list[tuple[Condition, admin.PeerSummary]] = []
+    for peer in peers:
+        key = EngineKey(peer.key.server, peer.key.engine)
+        now = now_of(key)
+        windows = windows_of(key, peer.peer.address, now)
+        if windows is not None:
+            peer.transfers.CopyFrom(_message(windows.transfers))
+            peer.waits.CopyFrom(_message(windows.waits))
+            peer.failures_last_minute = windows.failures_last_minute
+        condition = peer_condition(peer, windows, now)
+        peer.condition, peer.condition_reason = condition.condition, condition.reason
+        found.append((condition, peer))
+    found.sort(key=lambda item: (-item[0].condition, -item[0].severity))
+    return [peer for _, peer in found]
+
+
+def peer_condition(peer: admin.PeerSummary, windows: PeerWindows | None, now: int) -> Condition:
+    """Return what is wrong with a peer at *now*, by its engine's clock, nanoseconds."""
+    hanging = _hanging(peer, windows, now)
+    if hanging is not None:
+        return hanging
+    if peer.failures_last_minute:
+        count = peer.failures_last_minute
+        reason = f"{count} failure{'' if count == 1 else 's'} in the last minute"
+        return Condition(admin.PEER_CONDITION_FAILING, count, reason)
+    slow = None if windows is None else _slow("waits", windows.waits) or _slow("transfers", windows.transfers)
+    if slow is not None:
+        return slow
+    if peer.status.quarantine > QUARANTINE_STATE_CLOSED:
+        return Condition(admin.PEER_CONDITION_QUARANTINED)
+    return Condition(admin.PEER_CONDITION_OK)
+
+
+def _hanging(peer: admin.PeerSummary, windows: PeerWindows | None, now: int) -> Condition | None:
+    """Return the condition if a transfer or a request waits for longer than usual."""
+    transfers, waits = (None, None) if windows is None else (_usual(windows.transfers), _usual(windows.waits))
+    oldest = (
+        ("a transfer is in flight for", peer.in_flight, peer.oldest_in_flight, transfers),
+        ("a request waits for", peer.deferred, peer.oldest_deferred, waits),
+    )
+    worst: Condition | None = None
+    for what, count, start, usual in oldest:
+        begun = start.ToNanoseconds()
+        age = (now - begun) / 1e9
+        least = HANGS_SECONDS if usual is None else max(HANGS_SECONDS, HANGS_TIMES * usual.p99)
+        if count and begun and age > least and (worst is None or age > worst.severity):
+            compared = "" if usual is None else f"; usually up to {seconds_text(usual.p99)}"
+            worst = Condition(admin.PEER_CONDITION_HANGING, age, f"{what} {seconds_text(age)}{compared}")
+    return worst
+
+
+def _usual(windows: DurationWindows) -> DurationWindow | None:
+    """Return the window that says what is usual; None for too few durations."""
+    for window in (windows.hour_before, windows.last_15_minutes):
+        if window.count >= USUAL_COUNT:
+            return window
+    return None
+
+
+def _slow(what: str, windows: DurationWindows) -> Condition | None:
+    """Return the condition if the newest durations are longer than those of the hour before."""
+    present, since = windows.last_minute, "in the last minute"
+    if present.count < NOW_COUNT:
+        present, since = windows.last_15_minutes, "in the last 15 minutes"
+    before = windows.hour_before
+    if present.count < NOW_COUNT:
+        return None
+    if before.count < USUAL_COUNT:
+        if present.p50 < SLOW_ANYWAY_SECONDS:
+            return None
+        reason = f"p50 of {what} {seconds_text(present.p50)} {since}, no hour before to compare with"
+        return Condition(admin.PEER_CONDITION_SLOW, 1.0, reason)
+    for name, after, usual, least in (
+        ("p50", present.p50, before.p50, NOW_COUNT),
+        ("p99", present.p99, before.p99, TAIL_COUNT),
+    ):
+        if present.count >= least and after > SLOW_TIMES * usual and after - usual > SLOW_SECONDS:
+            reason = (
+                f"{name} of {what} {seconds_text(after)} {since}, {seconds_text(usual)} in the hour before"
+            )
+            return Condition(admin.PEER_CONDITION_SLOW, after / usual, reason)
+    return None
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration: ``12.9 s``, ``54 ms``."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def _message(windows: DurationWindows) -> admin.PeerWindows:
+    return admin.PeerWindows(
+        last_minute=_window(windows.last_minute),
+        last_15_minutes=_window(windows.last_15_minutes),
+        hour_before=_window(windows.hour_before),
+    )
+
+
+def _window(window: DurationWindow) -> admin.DurationWindow:
+    return admin.DurationWindow(count=window.count, p50_seconds=window.p50, p99_seconds=window.p99)

@@ -1,0 +1,48 @@
+"""Words of explanations: peers, channels, durations, sizes. Pure."""
+
+from __future__ import annotations
+
+from penstock.agent.traces.spans import attributes
+from penstock.proto.v1 import common_pb2
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+# Peers that are no address, in words.
+_PLACES = {
+    "": "an unknown peer",
+    "unknown": "an unknown peer",
+    "host": "this machine's memory",
+    "disk": "this machine's disk",
+}
+
+
+def channel(number: int) -> str:
+    """Return the name of a channel."""
+    return (attributes.enum_word(common_pb2.Channel, number) or "remote").upper() if number else "remote"
+
+
+def peer(of: common_pb2.Peer) -> str:
+    """Return a peer's address, or what it is if it has none."""
+    return _PLACES.get(of.address, of.address)
+
+
+def words(mode: int, error_type: int) -> str:
+    """Return a failure's mode and error type."""
+    found = (
+        attributes.enum_word(common_pb2.FailureMode, mode),
+        attributes.enum_word(common_pb2.ErrorType, error_type),
+    )
+    return ", ".join(filter(None, found)) or "no cause given"
+
+
+def duration(nano: int) -> str:
+    """Return a duration: ``12.9 s``, ``54 ms``."""
+    seconds = attributes.seconds(max(nano, 0))
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def size(number: int) -> str:
+    """Return a number of bytes: ``1.5 MiB``."""
+    value, unit = float(number), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:  # noqa: PLR2004  (the step of the binary units)
+        value, unit = value / 1024, unit + 1
+    return f"{value:.3g} {_UNITS[unit]}"

@@ -1,0 +1,114 @@
+"""What is wrong with a peer now, as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from penstock.agent.admin.support.peer_conditions import describe_present, peer_condition
+from penstock.agent.metrics.duration_windows import DurationWindow, DurationWindows
+from penstock.agent.metrics.peer_latencies import PeerWindows
+from penstock.agent.model import EngineKey
+from penstock.proto.v1 import admin_pb2 as admin
+
+from tests.support.agent.batches import TIME
+
+_SECOND = 10**9
+_OK, _SLOW, _HANGING = (
+    admin.PEER_CONDITION_OK,
+    admin.PEER_CONDITION_SLOW,
+    admin.PEER_CONDITION_HANGING,
+)
+_FAILING, _QUARANTINED = admin.PEER_CONDITION_FAILING, admin.PEER_CONDITION_QUARANTINED
+_USUAL = DurationWindow(500, 0.05, 0.1)
+
+
+def _windows(
+    minute: tuple[int, float, float] = (0, 0, 0), hour: DurationWindow = _USUAL, **fields: Any
+) -> PeerWindows:
+    found = DurationWindows(DurationWindow(*minute), DurationWindow(*minute), hour)
+    return PeerWindows(waits=found, **fields)
+
+
+def _peer(
+    address: str = "p", *, waits_since: float = 0, flies_since: float = 0, **fields: Any
+) -> admin.PeerSummary:
+    peer = admin.PeerSummary(key={"engine": "0"}, peer={"address": address}, **fields)
+    if waits_since:
+        peer.deferred = 1
+        peer.oldest_deferred.FromNanoseconds(TIME - int(waits_since * _SECOND))
+    if flies_since:
+        peer.in_flight = 1
+        peer.oldest_in_flight.FromNanoseconds(TIME - int(flies_since * _SECOND))
+    return peer
+
+
+@pytest.mark.parametrize(
+    ("peer", "windows", "condition", "reason"),
+    [
+        (_peer(), None, _OK, ""),
+        (_peer(), _windows((10, 0.05, 0.1)), _OK, ""),
+        # Hanging: longer than a second, and than twice the usual.
+        (_peer(waits_since=0.9), None, _OK, ""),
+        (_peer(waits_since=12), None, _HANGING, "a request waits for 12.0 s"),
+        (_peer(waits_since=12), _windows(), _HANGING, "a request waits for 12.0 s; usually up to 100 ms"),
+        (_peer(waits_since=12), _windows(hour=DurationWindow(500, 5, 9)), _OK, ""),
+        (_peer(flies_since=2, waits_since=3), _windows(), _HANGING, "a request waits for 3.0 s; usually up to 100 ms"),
+        (_peer(flies_since=2), _windows(), _HANGING, "a transfer is in flight for 2.0 s"),
+        # It goes before everything else.
+        (_peer(waits_since=12, failures_last_minute=4), _windows(), _HANGING, "a request waits for 12.0 s; usually up to 100 ms"),
+        (_peer(failures_last_minute=1), _windows((10, 6, 6)), _FAILING, "1 failure in the last minute"),
+        # Slow: three times the hour before, and 20 ms more.
+        (_peer(), _windows((3, 6.6, 6.6)), _SLOW, "p50 of waits 6.6 s in the last minute, 50 ms in the hour before"),
+        (_peer(), _windows((2, 6.6, 6.6)), _OK, ""),
+        (_peer(), _windows((3, 0.14, 0.3)), _OK, ""),
+        (_peer(), _windows((3, 0.004, 0.005), DurationWindow(500, 0.001, 0.002)), _OK, ""),
+        (_peer(), _windows((20, 0.05, 6.6)), _SLOW, "p99 of waits 6.6 s in the last minute, 100 ms in the hour before"),
+        (_peer(), _windows((19, 0.05, 6.6)), _OK, ""),
+        # Without an hour to compare with.
+        (_peer(), _windows((3, 6.6, 6.6), DurationWindow()), _SLOW, "p50 of waits 6.6 s in the last minute, no hour before to compare with"),
+        (_peer(), _windows((3, 0.9, 0.9), DurationWindow(5, 0.1, 0.1)), _OK, ""),
+        (_peer(status={"peer": {"address": "p"}, "quarantine": 2}), None, _QUARANTINED, ""),
+        (_peer(status={"peer": {"address": "p"}, "quarantine": 1}), None, _OK, ""),
+    ],
+)  # fmt: skip
+def test_conditions(
+    peer: admin.PeerSummary, windows: PeerWindows | None, condition: admin.PeerCondition, reason: str
+) -> None:
+    """Present durations against the peer's own hour before."""
+    found = peer_condition(peer, windows, TIME)
+    assert (found.condition, found.reason) == (condition, reason)
+
+
+def test_transfers_count_as_waits_do() -> None:
+    """A peer whose transfers are slow is, though no request of this engine waits."""
+    slow = DurationWindows(DurationWindow(9, 3, 3), DurationWindow(9, 3, 3), _USUAL)
+    assert peer_condition(_peer(), PeerWindows(transfers=slow), TIME).condition == _SLOW
+    # Two in the minute are too few: then the last 15 tell.
+    slow = DurationWindows(DurationWindow(2, 3, 3), DurationWindow(9, 3, 3), _USUAL)
+    found = peer_condition(_peer(), PeerWindows(transfers=slow), TIME)
+    assert found.reason == "p50 of transfers 3.0 s in the last 15 minutes, 50 ms in the hour before"
+
+
+def test_what_is_wrong_now_stands_first_and_the_rest_keeps_its_order() -> None:
+    """Of hanging peers the longest wait, of failing ones the most failures."""
+    windows = {
+        "failing": _windows(failures_last_minute=1),
+        "failing more": _windows(failures_last_minute=9),
+        "slow": _windows((9, 1, 1)),
+        "slower": _windows((9, 9, 9)),
+    }
+    peers = [
+        _peer("a"), _peer("b"), _peer("failing"), _peer("failing more"), _peer("slow"), _peer("slower"),
+        _peer("hanging", waits_since=5), _peer("hanging longer", waits_since=50), _peer("c"),
+    ]  # fmt: skip
+    found = describe_present(
+        peers,
+        lambda key, peer, now: windows.get(peer) if key == EngineKey("", "0") and now == TIME else None,
+        lambda _: TIME,
+    )
+    assert [each.peer.address for each in found] == [
+        "hanging longer", "hanging", "failing more", "failing", "slower", "slow", "a", "b", "c",
+    ]  # fmt: skip
+    assert found[4].waits.hour_before.p50_seconds == 0.05
+    assert found[-1].condition == _OK

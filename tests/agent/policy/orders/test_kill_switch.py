@@ -1,0 +1,146 @@
+"""Pauses in policy.db: they outlive the agent, and end at their time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from penstock.agent.errors import StateError
+from penstock.agent.model import EngineKey
+from penstock.agent.policy.orders.kill_switch import Pauses
+from penstock.agent.policy.orders.order_store import OrderStore
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
+
+from tests.support.policy.orders import quarantine_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
+
+A = EngineKey("", "0")
+
+
+@contextmanager
+def _pauses(directory: Path, now: list[float]) -> Iterator[tuple[Pauses, PolicyDatabase]]:
+    database = PolicyDatabase.open(directory)
+    try:
+        yield Pauses(database, clock=lambda: now[0]), database
+    finally:
+        database.close()
+
+
+async def _audit(database: PolicyDatabase) -> list[tuple[str, str, str, str]]:
+    entries = await PolicyStore(database).changes("", 10)
+    return [
+        (each.change.action, each.change.name, each.change.author, each.change.reason) for each in entries
+    ]
+
+
+async def _pause(pauses: Pauses, seconds: float | None = 60.0) -> None:
+    ttl = None if seconds is None else timedelta(seconds=seconds)
+    await pauses.set([A], paused=True, author="me", which="engine 0", reason="INC-1", ttl=ttl)
+
+
+async def test_a_pause_outlives_the_agent_and_still_ends(directory: Path) -> None:
+    """After a restart it is there as it was ordered; at its time it ends, once, and the audit log says so."""
+    now = [1000.0]
+    with _pauses(directory, now) as (pauses, _):
+        await _pause(pauses)
+    now[0] = 1059.0
+    with _pauses(directory, now) as (pauses, _):
+        await pauses.end_due([A])
+        order = pauses.of(A)
+        assert order is not None
+        assert (order.author, order.reason) == ("me", "INC-1")
+        assert (order.began_unix_nano, order.ends_unix_nano) == (1000 * 10**9, 1060 * 10**9)
+        assert pauses.ends_unix_nano(A) == order.ends_unix_nano
+    now[0] = 2000.0
+    with _pauses(directory, now) as (pauses, database):
+        told: list[bool] = []
+        pauses.subscribe(lambda: told.append(pauses.is_paused(A)))
+        await pauses.end_due([A])
+        await pauses.end_due([A])
+        assert told == [False]
+        assert pauses.ends_unix_nano(A) == 0
+        assert await _audit(database) == [
+            ("resume", "engine 0", "penstock-agent", "its time to live has ended"),
+            ("pause", "engine 0", "me", "INC-1"),
+        ]
+    with _pauses(directory, now) as (pauses, _):
+        assert not pauses.is_paused(A)
+
+
+async def test_a_pause_without_a_ttl_lasts(directory: Path) -> None:
+    """Until a resume."""
+    now = [0.0]
+    with _pauses(directory, now) as (pauses, _):
+        await _pause(pauses, None)
+        now[0] = 1e9
+        await pauses.end_due([A])
+        assert pauses.is_paused(A)
+
+
+async def test_orders_and_pauses_do_not_remove_each_other(directory: Path) -> None:
+    """They share a table."""
+    now = [0.0]
+    with _pauses(directory, now) as (pauses, database):
+        orders = OrderStore(database, clock=lambda: now[0])
+        await _pause(pauses)
+        await orders.set_quarantine(quarantine_order(seconds=100))
+        await _pause(pauses)
+    with _pauses(directory, now) as (pauses, database):
+        assert pauses.ends_unix_nano(A)
+        assert len(OrderStore(database, clock=lambda: now[0]).quarantines()) == 1
+
+
+async def test_a_pause_of_an_older_agent_has_no_end(directory: Path) -> None:
+    """Nor has one of a newer agent, whose text this one cannot read: the safe side is a pause."""
+    with _pauses(directory, [0.0]) as (pauses, database):
+        await _pause(pauses)
+        with database.transaction() as connection:
+            connection.execute("""UPDATE timed_order SET document = '{"key": 1}'""")
+    with _pauses(directory, [1e9]) as (pauses, _):
+        await pauses.end_due([A])
+        order = pauses.of(A)
+        assert order is not None
+        assert (order.author, order.ends_unix_nano) == ("", 0)
+
+
+async def test_a_pause_ends_on_a_full_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine resumes at once; the audit log has it when the disk takes it."""
+    now = [0.0]
+    with _pauses(directory, now) as (pauses, database):
+        await _pause(pauses)
+        now[0] = 60.0
+
+        def full() -> None:
+            raise StateError("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(database, "transaction", full)
+            await pauses.end_due([A])
+        assert not pauses.is_paused(A)
+        assert [action for action, *_ in await _audit(database)] == ["pause"]
+        await pauses.end_due([A])
+        assert [action for action, *_ in await _audit(database)] == ["resume", "pause"]
+
+
+async def test_the_task_ends_a_pause_that_is_ordered_while_it_waits(directory: Path) -> None:
+    """By the real clock: it sleeps until the first end, and looks again after each change."""
+    database = PolicyDatabase.open(directory)
+    pauses = Pauses(database)
+    ended = asyncio.Event()
+    pauses.subscribe(lambda: None if pauses.is_paused(A) else ended.set())
+    ending = asyncio.ensure_future(pauses.keep_ending(lambda: [A]))
+    try:
+        await _pause(pauses, 0.05)
+        await asyncio.wait_for(ended.wait(), 60)
+    finally:
+        ending.cancel()
+        await asyncio.wait({ending})
+        database.close()
