@@ -40,7 +40,7 @@ _REPLACED = (
 _ALIKE = 0.5
 _WIDTH = 100
 _HANGING = " " * 4
-_TABLE = re.compile(r"\S {2,}\S|[├└│]")
+_TABLE = re.compile(r"\S {2,}\S.*\S {2,}\S|[├└│]")
 
 
 def normal(line: str) -> str:
@@ -55,8 +55,9 @@ def wrapped(line: str) -> list[str]:
     """Return a sentence in lines that a reader need not scroll; the row of a table as it is."""
     if len(line) <= _WIDTH or _TABLE.search(line):
         return [line]
+    indent = line[: len(line) - len(line.lstrip())] + _HANGING
     return textwrap.wrap(
-        line, _WIDTH, subsequent_indent=_HANGING, break_long_words=False, break_on_hyphens=False
+        line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -69,8 +69,12 @@ class StandInEngine:
         """Say goodbye."""
         self.runtime.stop(5.0)
 
+    def rebase(self) -> None:
+        """Count *ago* from now on."""
+        self._made = time.time_ns()
+
     def moment(self, ago: float) -> int:
-        """Return the wall clock *ago* seconds before this engine was made, in nanoseconds."""
+        """Return the wall clock *ago* seconds before this engine was made or :meth:`rebase` was called, in nanoseconds."""
         return self._made - int(ago * _SECOND)
 
     def emit(

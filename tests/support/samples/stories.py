@@ -54,10 +54,10 @@ def _transfers(
     channel: int = CHANNEL_KV,
     connector: str = "NixlConnector",
 ) -> None:
-    """Emit good transfers of 4 MiB in 12 ms, one a second."""
+    """Emit good transfers of 4 MiB in 12 ms, two a second."""
     for number in range(count):
         engine.runtime.emit_transfer(
-            engine.moment(90.0 - number), 12 * _MILLISECOND, 4 << 20, 32, 40_000, channel, DIRECTION_RECEIVE,
+            engine.moment(30.0 - number / 2), 12 * _MILLISECOND, 4 << 20, 32, 40_000, channel, DIRECTION_RECEIVE,
             TRANSFER_RESULT_OK, COMPONENT_WORKER, 0, connector, peer, "engine-of-" + peer, f"cmpl-{number:04d}-0",
         )  # fmt: skip
 
@@ -109,7 +109,7 @@ def _failed_load(
 ) -> None:
     """Emit a handshake that failed for a request which waited for it, and what was done about it."""
     outcome = more.pop("outcome", OUTCOME_RECOMPUTED)
-    by_policy = more.pop("policy_hash", "")
+    by_policy, decoded = more.pop("policy_hash", ""), more.pop("decoded", 0.8)
     wait: dict[str, Any] = {
         "reason": DEFERRAL_REASON_REMOTE_KV,
         "channel": CHANNEL_KV,
@@ -158,7 +158,7 @@ def _failed_load(
     }
     engine.emit("deferral_end", request_id, ago=ago, **wait, **ending)
     reason: dict[str, Any] = {"finish_reason": "error", "output_tokens": 0} if failed else {}
-    _closed(engine, request_id, ago=ago - 0.8, waited=5.0, peer=BAD, **reason)
+    _closed(engine, request_id, ago=ago - decoded, waited=5.0, peer=BAD, **reason)
 
 
 def flap(engine: StandInEngine, _: Run) -> None:
@@ -171,14 +171,14 @@ def flap(engine: StandInEngine, _: Run) -> None:
             engine,
             request_id,
             17 + number,
-            ago=40.0 - 10 * number,
+            ago=24.0 - 6 * number,
             error=ERROR_TYPE_TIMEOUT,
             text="the peer did not answer before the receive timeout",
         )
         engine.emit(
             "transfer_delayed",
             f"cmpl-9a0{number}-0",
-            ago=40.0 - 10 * number,
+            ago=24.0 - 6 * number,
             worker=True,
             channel=CHANNEL_KV,
             peer={"address": GOOD},
@@ -198,7 +198,7 @@ def upgrade(engine: StandInEngine, _: Run) -> None:
             engine,
             REQUEST if number == 2 else f"cmpl-8d3{number}-0",
             17 + number,
-            ago=40.0 - 10 * number,
+            ago=24.0 - 6 * number,
             error=ERROR_TYPE_INCOMPATIBLE,
             text="NIXL compatibility hash mismatch",
             incompatibility=difference,
@@ -207,16 +207,19 @@ def upgrade(engine: StandInEngine, _: Run) -> None:
 
 def fail_everywhere(engine: StandInEngine, run: Run) -> None:
     """End requests by a policy that could have been recomputed."""
+    _transfers(engine, GOOD, 40)
+    engine.settle()
     run(
         "agentctl set-policy everywhere --kv-load-failure fail --all --reason 'no recomputation in production' --wait"
     )
-    _transfers(engine, GOOD, 40)
+    engine.rebase()
     for number in range(3):
         _failed_load(
             engine,
             REQUEST if number == 2 else f"cmpl-8d3{number}-0",
             17 + number,
-            ago=40.0 - 10 * number,
+            ago=0.04 - 0.02 * number,
+            decoded=0.0,
             error=ERROR_TYPE_TIMEOUT,
             text="the peer did not answer before the receive timeout",
             outcome=OUTCOME_FAILED,
@@ -280,7 +283,7 @@ def encoder(engine: StandInEngine, _: Run) -> None:
 def experts(engine: StandInEngine, _: Run) -> None:
     """Rebalances of experts stall the engine for half a second each."""
     for number in range(3):
-        ago = 45.0 - 15 * number
+        ago = 30.0 - 10 * number
         layers = [
             {
                 "layer": layer,
