@@ -153,6 +153,16 @@ def test_lines_that_were_left_out_stay_out() -> None:
     assert renewed(["AGE"], printed) == printed
 
 
+def test_a_long_sentence_is_wrapped_and_a_table_is_not() -> None:
+    """Behind its own indentation; the breaks are not compared."""
+    sentence, row = "  → " + "word " * 30 + "end", "AGE   " + "COLUMN   " * 20 + "X"
+    lines = renewed(["?"], [sentence, row, "    indented"])
+    assert max(map(len, lines[:2])) <= 100
+    assert lines[1].startswith("      word")
+    assert lines[2:] == [row, "    indented"]
+    assert same(lines, [sentence, row, "    indented"])
+
+
 def test_blocks_are_found_and_put_back() -> None:
     """Fenced and indented ones; a command over two lines is one."""
     text = "a\n\n```console upgrade\n$ one \\\n    two\nout\n$ three\n```\n\n    indented\n\n- item\n\n      not one\n"

@@ -55,35 +55,44 @@ def wrapped(line: str) -> list[str]:
     """Return a sentence in lines that a reader need not scroll; the row of a table as it is."""
     if len(line) <= _WIDTH or _TABLE.search(line):
         return [line]
-    indent = line[: len(line) - len(line.lstrip())] + _HANGING
+    indent = _indent(line) + _HANGING
     return textwrap.wrap(
         line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _unwrapped(lines: Sequence[str]) -> list[str]:
+def unwrapped(lines: Sequence[str]) -> list[str]:
+    """Return lines without the breaks that :func:`wrapped` makes."""
     found: list[str] = []
+    before = ""
     for line in lines:
-        if line.startswith(_HANGING) and found:
+        word = line.strip().partition(" ")[0]
+        if found and _indent(line) == _indent(found[-1]) + _HANGING and len(before) + 1 + len(word) > _WIDTH:
             found[-1] += f" {line.strip()}"
         else:
             found.append(line)
+        before = line
     return found
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def same(shown: Sequence[str], printed: Sequence[str]) -> bool:
     """Tell whether a document shows what was printed."""
     pattern = "".join(
         r"(?:.*\n)*?" if line.strip() == ELISION else re.escape(normal(line)) + "\n"
-        for line in _unwrapped(shown)
+        for line in unwrapped(shown)
     )
-    return re.fullmatch(pattern, "".join(normal(line) + "\n" for line in _unwrapped(printed))) is not None
+    return re.fullmatch(pattern, "".join(normal(line) + "\n" for line in printed)) is not None
 
 
 def renewed(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
     """Return what was printed, with the lines left out that correspond to none of *shown*, if that leaves lines out."""
+    shown = unwrapped(shown)
     if not any(line.strip() == ELISION for line in shown):
-        return list(printed)
+        return [part for line in printed for part in wrapped(line)]
     left = {number: normal(line) for number, line in enumerate(printed)}
     kept: set[int] = set()
     for line in shown:
@@ -97,7 +106,7 @@ def renewed(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
     lines: list[str] = []
     for number, line in enumerate(printed):
         if number in kept:
-            lines.append(line)
+            lines += wrapped(line)
         elif not lines or lines[-1] != ELISION:
             lines.append(ELISION)
     return lines

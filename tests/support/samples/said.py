@@ -35,6 +35,7 @@ def said(line: str) -> bool:
 
 def _pattern(part: str) -> str:
     words = [
-        re.escape(word) if word.isalpha() else f"(?:{re.escape(word)}|{_VALUE})" for word in part.split()
+        re.escape(word) if word.isalpha() and not word.isupper() else f"(?:{re.escape(word)}|{_VALUE})"
+        for word in part.split()
     ]
     return r"\s+".join(words)

@@ -17,7 +17,6 @@ from penstock.agent.ctl.main import cli
 from penstock.instrumentation.telemetry import exporter
 
 from tests.support.agent.agent import running_agent
-from tests.support.samples.comparison import wrapped
 from tests.support.samples.stand_in_engine import StandInEngine
 from tests.support.samples.stories import BAD, REQUEST, STORIES
 
@@ -70,8 +69,7 @@ class Stage:
             output = self._shell(command)
         if not _READ_ONLY & set(words[:2]):
             self.settle()
-        lines = [self._as_shown(line.rstrip()) for line in output.rstrip().splitlines()]
-        return [part for line in _in_order(lines) for part in wrapped(line)]
+        return _in_order([self._as_shown(line.rstrip()) for line in output.rstrip().splitlines()])
 
     def _shell(self, command: str) -> str:
         """Run *command* in a shell; its output. Libraries print warnings of their own beside it."""
