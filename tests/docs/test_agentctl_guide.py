@@ -57,6 +57,8 @@ def test_the_guide_can_be_typed_from_its_first_line_to_its_last(
 ) -> None:
     """Every command succeeds and prints something; what is JSON can be read."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_CONTEXTS", str(tmp_path / "contexts.yaml"))
+    monkeypatch.setenv("KUBE_EDITOR", "sed -i s/recompute/fail/")
     policies = tmp_path / "policies"
     policies.mkdir()
     selector = {"matchLabels": {"role": "decode"}}
@@ -68,10 +70,13 @@ def test_the_guide_can_be_typed_from_its_first_line_to_its_last(
     ]
     assert len(commands) > 25
     for command in commands:
-        endless = command[0] in {"watch", "top"} and "--count" not in command
+        endless = (command[0] in {"watch", "top"} or "-w" in command) and "--count" not in command
         arguments = [*command, *(["--count", "1"] if endless else [])]
         result = CliRunner().invoke(cli, ["--address", harness.address, *arguments])
-        assert (result.exit_code, bool(result.stdout)) == (0, True), (command, result.stdout, result.stderr)
+        # What is compared may differ.
+        codes = {0, 1} if command[0] == "diff" else {0}
+        assert result.exit_code in codes, (command, result.stdout, result.stderr)
+        assert result.stdout, (command, result.stderr)
         if command[-2:] == ["-o", "json"]:
             printed = json.loads(result.stdout)
             if command[:2] == ["describe", "engine"]:

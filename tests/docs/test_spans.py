@@ -17,11 +17,13 @@ from tests.support.agent.stories import DECODE_CORE
 
 _TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "spans.md").read_text()
 _NAME = re.compile(r"`([^`]+)`")
+_WITH_POLICY = "`penstock.request`, `kv.load`, `ec.load`, `penstock.recompute`, `penstock.policy.apply`"
 # What is added to spans that are built: by the sampling, by the export, by 'agentctl trace'.
 _ADDED = {
     semconv.SAMPLING: "every span of a request",
     semconv.REPLAYED: "every span",
     semconv.HISTORY_CUT: f"`{semconv.REQUEST}`",
+    **dict.fromkeys((semconv.POLICY_NAME, semconv.POLICY_GENERATION, semconv.POLICY_AUTHOR), _WITH_POLICY),
 }
 _NAMES = {value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)} - {
     semconv.SCHEMA_URL

@@ -23,12 +23,22 @@ def agentctl() -> NoReturn:
     _run("agentctl", "penstock.agent.ctl.main")
 
 
-def _run(program: str, module: str) -> NoReturn:
-    """Run the ``main`` of *module*; a package that is not installed is one sentence, whenever it is missed."""
+def kubectl_penstock() -> NoReturn:
+    """Run ``kubectl penstock``."""
+    _run("kubectl penstock", "penstock.agent.ctl.kubectl")
+
+
+def kubectl_complete_penstock() -> NoReturn:
+    """Print completions of ``kubectl penstock``; kubectl runs this."""
+    _run("kubectl penstock", "penstock.agent.ctl.kubectl", "complete")
+
+
+def _run(program: str, module: str, entry: str = "main") -> NoReturn:
+    """Run *entry* of *module*; a package that is not installed is one sentence, whenever it is missed."""
     # gRPC reads it when it is imported; its errors are sentences of ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        import_module(module).main()
+        getattr(import_module(module), entry)()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "penstock"):

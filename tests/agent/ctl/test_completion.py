@@ -46,10 +46,14 @@ def test_commands_options_and_words(harness: AdminHarness) -> None:
     """Without the agent's help; aliases lead on, a wrong command leads nowhere."""
     nowhere = "/nowhere/admin.sock"
     assert sorted(_complete(nowhere, "d")) == ["delete", "describe", "diff", "doctor", "drill"]
+    assert _complete(nowhere, "e") == ["explain", "edit"]
+    assert _complete(nowhere, "describe ") == ["engine", "peer", "policy", "request"]
+    assert "--no-headers" in _complete(nowhere, "get eng --")
     assert _complete(nowhere, "get pe") == ["peers"]
     assert "--outcome" in _complete(nowhere, "get request --o")
     assert _complete(nowhere, "get events --kind transfer_") == ["transfer_delayed", "transfer_failure"]
-    assert _complete(nowhere, "get engines -o ") == ["table", "wide", "json", "yaml"]
+    assert _complete(nowhere, "get engines -o ") == ["table", "wide", "json", "yaml", "name", "jsonpath="]
+    assert _complete(nowhere, "doctor -o j") == ["json", "jsonpath="]
     assert _complete(nowhere, "bogus x") == []
 
 
@@ -85,6 +89,9 @@ def test_names_are_those_that_the_agent_knows(
     agentctl("set-policy", "gold", "--all", "--kv-load-failure", "recompute")
     for line, names in (
         ("describe engine ", ["0", "prefill/1"]),
+        ("get engines ", ["0", "prefill/1"]),
+        ("describe peer ", [PEER]),
+        ("edit policy ", ["gold"]),
         ("get policy --effective pre", ["prefill/1"]),
         ("pause ", ["0", "prefill/1"]),
         ("quarantine add 10.", [PEER]),
@@ -94,6 +101,17 @@ def test_names_are_those_that_the_agent_knows(
         ("diff policy ", ["gold"]),
     ):
         assert _complete(harness.address, line) == names, line
+
+
+def test_names_of_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the contexts file; a file that cannot be read is silence."""
+    contexts = tmp_path / "contexts.yaml"
+    monkeypatch.setenv("PENSTOCK_CONTEXTS", str(contexts))
+    for text, names in (("contexts: {one: {}, two: {}, '$(x)': {}}", ["one", "two"]), ("[", [])):
+        contexts.write_text(text)
+        contexts.chmod(0o600)
+        assert _complete("/nowhere", "get engines --context ") == names
+        assert _complete("/nowhere", "config use-context ") == names
 
 
 def test_an_agent_that_is_not_there_is_silence() -> None:

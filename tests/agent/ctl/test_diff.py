@@ -42,7 +42,7 @@ def test_what_is_the_same_has_no_difference_and_the_other_way_round_mirrors_it(l
 
 
 def _cells(result: Result) -> list[list[str]]:
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == 1, result.stderr
     return [[cell.strip() for cell in line.split("   ") if cell] for line in result.stdout.splitlines()]
 
 
@@ -67,7 +67,7 @@ def test_generations_of_a_policy(harness: AdminHarness, agentctl: Agentctl) -> N
         (("p", "--generation", "9"), "no generation 9 in the audit log; it has 1, 2, 3"),
     ):
         result = agentctl("diff", "policy", *arguments)
-        assert (result.exit_code, words in result.stderr) == (1, True)
+        assert (result.exit_code, words in result.stderr) == (2, True)
 
 
 def test_a_file_against_what_holds(harness: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_a_file_against_what_holds(harness: AdminHarness, agentctl: Agentctl, tm
     seen = json.loads(agentctl("diff", "policy", "p", str(path), "-o", "json").stdout)
     assert seen["differences"] == [{"field": "spec.kvLoadFailure.action", "from": "recompute", "to": "auto"}]
     assert seen["engines"][0]["fields"][0]["newValue"] == "auto"
-    assert agentctl("diff", "policy", "p", str(path), "--exit-code").exit_code == 1
+    assert result.exit_code == agentctl("diff", "policy", "p", str(path), "--exit-code").exit_code == 1
     agentctl("apply", "--all", "-f", str(path))
-    same = agentctl("diff", "policy", "p", str(path), "--exit-code")
+    same = agentctl("diff", "policy", "p", str(path))
     assert (same.exit_code, same.stdout) == (0, f"policy p: generation 2 and {path} are the same\n")
     wrong = agentctl("diff", "policy", "nope", str(path))
     assert (wrong.exit_code, wrong.stderr.startswith(f"agentctl: {path} has no policy 'nope'")) == (2, True)
@@ -99,7 +99,7 @@ def test_a_policy_that_belongs_to_a_file_can_be_compared(
     path = tmp_path / "p.yaml"
     path.write_text(yaml.safe_dump(document("p", kvLoadFailure=action("auto"))))
     result = agentctl("diff", "policy", "p", str(path))
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == 1, result.stderr
     assert result.stdout.splitlines()[1].split() == ["spec.kvLoadFailure.action", "recompute", "auto"]
     assert "changes in engines are unknown: policy 'p' belongs to the file base.yaml" in result.stderr
     document_ = json.loads(agentctl("diff", "policy", "p", str(path), "-o", "json").stdout)
@@ -161,10 +161,12 @@ def test_two_engines_of_a_pod(two: AdminHarness, agentctl: Agentctl) -> None:
     assert rows["policy.kvLoadFailure.action"] == ["-", "recompute", "(p)"]
     assert not {"kvEngineId", "labels.POD_NAME"} & rows.keys()
     assert lines[-1] == "handshakes between them fail as incompatible: kv_cache_dtype"
-    alike = agentctl("diff", "engine", "0", "0", "--exit-code")
+    alike = agentctl("diff", "engine", "0", "0")
     assert (alike.exit_code, alike.stdout) == (0, "engines 0 and 0 do not differ\n")
-    assert agentctl("diff", "engine", "0", "1", "--exit-code").exit_code == 1
-    assert agentctl("diff", "engine", "0", "9").exit_code == 1
+    assert agentctl("diff", "engine", "0", "1").exit_code == 1
+    # More than 1 is an error.
+    assert agentctl("diff", "engine", "0", "9").exit_code == 2
+    assert agentctl("diff", "engine", "0", "1", "--address", "/nowhere").exit_code == 2
 
 
 def test_what_a_pause_holds_back_is_not_in_common(two: AdminHarness, agentctl: Agentctl) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.command_hints import COMMANDS, hinted, note_program
@@ -37,7 +38,8 @@ def test_commands_in_a_sentence(text: str, there: str) -> None:
 
 def test_every_command_is_known() -> None:
     """One that is added is added there."""
-    assert sorted(cli.list_commands(None)) == sorted(COMMANDS)  # type: ignore[arg-type]
+    names = [*cli.list_commands(None), *cli.hidden_commands]  # type: ignore[arg-type]
+    assert sorted(names) == sorted(COMMANDS)
 
 
 def test_the_address_that_was_typed_is_kept(harness: AdminHarness) -> None:
@@ -68,8 +70,12 @@ def test_certificates_that_were_typed_are_kept() -> None:
     """With quotes where the shell needs them; the address behind the command counts."""
     typed = ["--address", "a:1", "--tls-ca", "my ca", "get", "engines"]
     with cli.make_context("agentctl", typed) as context:
-        assert note_program(context, None) == "agentctl --address a:1 --tls-ca 'my ca'"
-        assert note_program(context, "b:2") == "agentctl --address b:2 --tls-ca 'my ca'"
+        assert note_program(context) == "agentctl --address a:1 --tls-ca 'my ca'"
+        behind = click.Context(click.Command("x"), parent=context)
+        behind.params = {"address": "b:2", "context": None}
+        assert note_program(behind) == "agentctl --address b:2 --tls-ca 'my ca'"
+    with cli.make_context("kubectl penstock", ["--context", "c", "top"]) as context:
+        assert note_program(context) == "kubectl penstock --context c"
 
 
 def test_the_doctor_names_the_address(harness: AdminHarness) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import yaml
 from google.protobuf.descriptor import FieldDescriptor
 from jsonschema import Draft202012Validator
 from penstock.agent.ctl import json_schema
+from penstock.agent.ctl.command_schemas import COMMANDS
 from penstock.agent.ctl.main import cli
 from penstock.agent.ctl.render.json_values import MOST, as_json_values, moment
 from penstock.agent.ctl.render.output import dump
@@ -77,7 +79,7 @@ def test_the_published_schema_is_current() -> None:
 def _with_output(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield the commands that have ``-o``, their words joined as the schema has them."""
     with click.Context(group) as context:
-        for name in group.list_commands(context):
+        for name in [*group.list_commands(context), *getattr(group, "hidden_commands", ())]:
             command = group.get_command(context, name)
             # Groups of groups are named in the singular, and what they list in the plural, as they are typed.
             if isinstance(command, click.Group):
@@ -89,7 +91,7 @@ def _with_output(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[st
 def test_every_command_with_a_format_is_published() -> None:
     """And no other."""
     assert isinstance(cli, click.Group)
-    assert set(_with_output(cli)) == set(json_schema.COMMANDS) == set(_TYPED)
+    assert set(_with_output(cli)) == set(COMMANDS) == set(_TYPED)
 
 
 # Typed one after the other; what a command prints is checked by the definition of its name.
@@ -108,12 +110,18 @@ _TYPED: dict[str, list[list[str]]] = {
         ["get", "policy", "p"],
         ["get", "policy", "--effective", "0"],
     ],
-    "get-engines": [["get", "engines"]],
+    "get-engines": [["get", "engines"], ["get", "engine", "0"], ["get", "engine", "0", "1"]],
     "get-peers": [["get", "peers"]],
     "get-requests": [["get", "requests"], ["get", "requests", "--deferred"]],
     "get-events": [["get", "events"]],
     "get-audit": [["get", "audit"]],
     "describe-engine": [["describe", "engine", "0"]],
+    "describe-peer": [["describe", "peer", _PEER]],
+    "describe-policy": [["describe", "policy", "p"]],
+    "describe-request": [["describe", "request", "req-1"]],
+    "edit-policy": [["edit", "policy", "p", "--reason", _EVIL]],
+    "version": [["version"], ["version", "--client"]],
+    "config-get-contexts": [["config", "get-contexts"]],
     "diff-policy": [["diff", "policy", "p"], ["diff", "policy", "a", "POLICIES"]],
     "diff-engine": [["diff", "engine", "0", "1"]],
     "trace": [["trace", "req-1"]],
@@ -131,6 +139,24 @@ _TYPED: dict[str, list[list[str]]] = {
     "pause": [["pause", "0"]],
     "resume": [["resume"]],
 }
+
+
+@pytest.fixture(autouse=True)
+def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a contexts file, and an editor that changes the priority to one it never was."""
+    contexts = tmp_path / "contexts"
+    contexts.write_text(yaml.safe_dump({"contexts": {_EVIL: {"address": _EVIL, "tls-ca": _EVIL}}}))
+    contexts.chmod(0o600)
+    monkeypatch.setenv("PENSTOCK_CONTEXTS", str(contexts))
+    editor = tmp_path / "editor.py"
+    editor.write_text(
+        "import pathlib, sys, time, yaml\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "made = yaml.safe_load(path.read_text())\n"
+        "made['spec']['priority'] = 1 + time.time_ns() % 800\n"
+        "path.write_text(yaml.safe_dump(made))\n"
+    )
+    monkeypatch.setenv("KUBE_EDITOR", f"{sys.executable} {editor}")
 
 
 @pytest.fixture
@@ -182,8 +208,9 @@ def test_what_every_command_prints_is_valid(filled: AdminHarness, agentctl: Agen
                     "PEER": _GONE[not first],
                 }
                 result = agentctl(*(known.get(word, word) for word in line), "-o", output)
-                # Engines vanished: doctor finds something wrong.
-                assert result.exit_code == (name == "doctor"), (line, result.output)
+                # Engines vanished: doctor finds something wrong; what is compared may differ.
+                codes = {1} if name == "doctor" else {0, 1} if name.startswith("diff") else {0}
+                assert result.exit_code in codes, (line, result.output)
                 for value in _read(result.stdout, output):
                     validator.validate(value)
                 _is_seen(result.output)

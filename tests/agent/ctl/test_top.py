@@ -186,8 +186,8 @@ def test_an_engine_that_is_away_and_a_peer_in_quarantine_stand_first() -> None:
             peers=(_peer("a", refused=9), _peer("b", status={"quarantine": 2})),
         )
     )
-    shown = _shown(history).splitlines()
-    assert shown[4].split()[:3] == ["1", "unknown", "down"]
+    shown = _shown(history, width=140).splitlines()
+    assert shown[4].split()[:3] == ["1", "unknown", "disconnected"]
     assert shown[8].split()[:4] == ["b", "0", "-", "quarantined"]
 
 

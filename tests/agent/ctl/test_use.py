@@ -179,12 +179,17 @@ def test_every_command_takes_all_formats() -> None:
             else:
                 yield (*names, name), command
 
-    without = {("export",), ("top",), ("completion",), ("drill", "stop")}
+    without = {("top",), ("completion",), ("drill", "stop")}
+    documents = ["table", "wide", "json", "yaml"]
     for names, command in commands(cli):
         choices = [
             list(option.type.choices)
             for option in command.params
             if option.name == "output" and isinstance(option.type, click.Choice)
         ]
-        assert choices == ([["table", "wide", "json", "yaml"]] if names not in without else choices), names
+        lists = names[0] == "get" or names[-1] == "list"
+        expected = [[*documents, "name"] if lists else documents]
+        if names in without or (names[0] == "config" and names[-1] != "get-contexts"):
+            expected = choices
+        assert choices == expected, names
         assert command.help

@@ -12,20 +12,23 @@ if TYPE_CHECKING:
     import click
 
 PROGRAM = "agentctl"
+PLUGIN = "kubectl penstock"
+PROGRAMS = (PROGRAM, PLUGIN)
 COMMANDS = (
-    "apply", "completion", "delete", "describe", "diff", "doctor", "drill", "explain", "export", "forget", "get", "import",
-    "inject-fault", "pause", "quarantine", "resume", "rollback", "set-policy", "top", "trace", "watch",
+    "apply", "completion", "config", "delete", "describe", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
+    "get", "import", "inject-fault", "pause", "quarantine", "resume", "rollback", "set-policy", "top", "trace", "version",
+    "watch",
 )  # fmt: skip
 _META = "penstock.hints"
-_OPTIONS = ("address", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
+_OPTIONS = ("context", "address", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
 # After -- stands a command for kubectl exec, where the default address is right.
 _TYPED = re.compile(rf"(?<!-- )\b{PROGRAM} (?=(?:{'|'.join(COMMANDS)})\b)")
 
 
-def note_program(context: click.Context, address: str | None) -> str:
-    """Return ``agentctl`` with the connection options of the command line, and keep it for :func:`hinted_here`.
+def note_program(context: click.Context) -> str:
+    """Return the program with the connection options of the command line, and keep it for :func:`hinted_here`.
 
-    Options from the environment are left out. *address* is the one behind the command.
+    Options from the environment are left out; those behind the command count before those in front of it.
     """
     root = context.find_root()
     given = {
@@ -33,10 +36,11 @@ def note_program(context: click.Context, address: str | None) -> str:
         for name in _OPTIONS
         if root.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-    if address:
-        given["address"] = address
+    if context is not root:
+        given |= {name: context.params[name] for name in ("context", "address") if context.params.get(name)}
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
-    program = context.meta[_META] = shlex.join([PROGRAM, *words])
+    name = root.info_name if root.info_name in PROGRAMS else PROGRAM
+    program = context.meta[_META] = " ".join([name, *map(shlex.quote, words)])
     return program
 
 

@@ -19,6 +19,12 @@ class RefusedError(FailedError):
     """The agent refused the call."""
 
 
+class ComparisonError(FailedError):
+    """A comparison failed; exit code 2, as 1 says that there are differences."""
+
+    exit_code = 2
+
+
 class UsageError(click.ClickException):
     """The command line is wrong; exit code 2."""
 

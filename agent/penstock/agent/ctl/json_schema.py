@@ -10,17 +10,21 @@ import sys
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
-from penstock.agent.ctl.diagnosis import NOTE, OK, WRONG
+from penstock.agent.ctl.command_schemas import (
+    ANYTHING,
+    COMMANDS,
+    OTHERS,
+    TEXT,
+    list_of,
+    message_name,
+    ref,
+)
 from penstock.agent.ctl.render.json_values import MOST, FieldKind, field_kind, field_name, may_be_absent
-from penstock.agent.policy.manifest import API_VERSION, KIND
+from penstock.agent.policy.manifest import API_VERSION
 from penstock.proto.v1 import admin_pb2 as admin
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ID = f"https://{API_VERSION.replace('/', '/schemas/')}/agentctl.json"
-_DEFINITIONS = "#/$defs/"
-_PACKAGE = "penstock.v1."
-_ANYTHING: dict[str, Any] = {"type": "object"}
-_TEXT: dict[str, Any] = {"type": "string"}
 _TYPES = {FieldDescriptor.CPPTYPE_STRING: "string", FieldDescriptor.CPPTYPE_BOOL: "boolean"}
 
 _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
@@ -69,120 +73,6 @@ _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _name(descriptor: Any) -> str:
-    return str(descriptor.full_name.removeprefix(_PACKAGE))
-
-
-def _ref(name: str) -> dict[str, Any]:
-    return {"$ref": _DEFINITIONS + name}
-
-
-def _message(message: Any) -> dict[str, Any]:
-    return _ref(_name(message.DESCRIPTOR))
-
-
-def _list_of(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"type": "object", "properties": required | (optional or {}), "required": list(required)}
-
-
-_ONE_CHANGE = {
-    "anyOf": [
-        _message(admin.ApplyPolicyResponse),
-        {
-            "description": "With --wait: also the rollout; null if the agent disconnected first.",
-            **_object(
-                {
-                    "change": _message(admin.ApplyPolicyResponse),
-                    "rollout": {"anyOf": [_message(admin.Rollout), {"type": "null"}]},
-                }
-            ),
-        },
-    ]
-}
-_CHANGES = {
-    "anyOf": [
-        _ref("Change"),
-        {"description": "Of several policies.", **_object({"items": _list_of(_ref("Change"))})},
-    ]
-}
-_SIDE = {"description": "Null if absent.", "type": ["string", "null"]}
-# Documents that are no messages.
-_OTHERS: dict[str, dict[str, Any]] = {
-    "Change": _ONE_CHANGE,
-    "Manifest": {
-        "description": "A policy as 'apply' takes it: transferpolicy.schema.json. 'apply' ignores the status.",
-        **_object(
-            {
-                "apiVersion": {"const": API_VERSION},
-                "kind": {"const": KIND},
-                "metadata": _ANYTHING,
-                "spec": _ANYTHING,
-            },
-            {"status": _ref("ManifestStatus")},
-        ),
-    },
-    "Manifests": _object(
-        {"apiVersion": {"const": "v1"}, "kind": {"const": "List"}, "items": _list_of(_ref("Manifest"))}
-    ),
-    "Finding": _object(
-        {"level": {"enum": [OK, NOTE, WRONG]}, "subject": _TEXT, "what": _TEXT, "advice": _TEXT}
-    ),
-}
-
-# By command, its words joined by "-".
-COMMANDS: dict[str, dict[str, Any]] = {
-    "apply": _CHANGES,
-    "delete-policy": _ref("Change"),
-    "describe-engine": {
-        "allOf": [_message(admin.Engine), _object({"effectivePolicy": _message(admin.EffectivePolicy)})]
-    },
-    "diff-engine": _object(
-        {
-            "engines": _list_of(_TEXT),
-            "differences": _list_of(_object({"field": _TEXT, "first": _SIDE, "second": _SIDE})),
-        }
-    ),
-    "diff-policy": _object(
-        {
-            "policy": _TEXT,
-            "from": _TEXT,
-            "to": _TEXT,
-            "differences": _list_of(_object({"field": _TEXT, "from": _SIDE, "to": _SIDE})),
-        },
-        {"engines": _list_of(_message(admin.EngineChange))},
-    ),
-    "doctor": _object({"healthy": {"type": "boolean"}, "findings": _list_of(_ref("Finding"))}),
-    "drill-list": _message(admin.ListDrillsResponse),
-    "drill-stop": _message(admin.ListDrillsResponse),
-    "explain": _message(admin.Explanation),
-    "export": _ref("Manifests"),
-    "forget-engine": _message(admin.ForgetResponse),
-    "forget-peer": _message(admin.ForgetResponse),
-    "get-audit": _message(admin.ListAuditResponse),
-    "get-engines": _message(admin.ListEnginesResponse),
-    "get-events": _message(admin.ListEventsResponse),
-    "get-peers": _message(admin.ListPeersResponse),
-    "get-policy": {
-        "description": "With --effective the last; in YAML several policies are several documents.",
-        "anyOf": [_ref("Manifests"), _ref("Manifest"), _message(admin.EffectivePolicy)],
-    },
-    "get-requests": _message(admin.ListRequestsResponse),
-    "import": _ref("Change"),
-    "inject-fault": _message(admin.Drill),
-    "pause": _message(admin.Rollout),
-    "quarantine-add": _message(admin.Rollout),
-    "quarantine-lift": _message(admin.Rollout),
-    "quarantine-list": _message(admin.ListQuarantinesResponse),
-    "resume": _message(admin.Rollout),
-    "rollback": _ref("Change"),
-    "set-policy": _CHANGES,
-    "trace": _message(admin.Trace),
-    "watch": {"description": "One event; in JSON one a line.", **_message(admin.LoggedEvent)},
-}
 _MESSAGES = (
     admin.ApplyPolicyResponse,
     admin.EffectivePolicy,
@@ -209,7 +99,7 @@ def schema() -> dict[str, Any]:
     definitions = {
         **COMMANDS,
         **dict(_SCALARS.values()),
-        **_OTHERS,
+        **OTHERS,
         "ManifestStatus": status,
         **dict(sorted(messages.items())),
     }
@@ -218,16 +108,16 @@ def schema() -> dict[str, Any]:
         "$id": _ID,
         "title": "What agentctl prints with -o json and -o yaml",
         "description": "The output of one command is $defs/COMMAND, words joined by hyphens: $defs/get-engines.",
-        "anyOf": [_ref(name) for name in COMMANDS],
+        "anyOf": [ref(name) for name in COMMANDS],
         "$defs": definitions,
     }
 
 
 def _add(descriptor: Any, found: dict[str, Any]) -> None:
     """Add the definitions of a message and its fields to *found*."""
-    if _name(descriptor) in found:
+    if message_name(descriptor) in found:
         return
-    found[_name(descriptor)] = _properties(descriptor)
+    found[message_name(descriptor)] = _properties(descriptor)
     for field in descriptor.fields:
         if field_kind(field) is FieldKind.MESSAGE:
             _add(field.message_type, found)
@@ -248,23 +138,23 @@ def _properties(descriptor: Any, without: frozenset[str] = frozenset()) -> dict[
 
 
 def _field(field: Any) -> dict[str, Any]:
-    return _list_of(_value(field)) if _is_list(field) else _value(field)
+    return list_of(_value(field)) if _is_list(field) else _value(field)
 
 
 def _value(field: Any) -> dict[str, Any]:
     kind = field_kind(field)
     if kind in _SCALARS:
-        return _ref(_SCALARS[kind][0])
+        return ref(_SCALARS[kind][0])
     if kind is FieldKind.MESSAGE:
-        return _ref(_name(field.message_type))
+        return ref(message_name(field.message_type))
     if kind is FieldKind.WORD:
         words = [value.name for value in field.enum_type.values]
         prefix = words[0].removesuffix("UNSPECIFIED")
         return {"enum": [*(word.removeprefix(prefix).lower() for word in words[1:]), "unknown"]}
     if kind is FieldKind.MAP:
-        return {"type": "object", "additionalProperties": _TEXT}
+        return {"type": "object", "additionalProperties": TEXT}
     if kind is FieldKind.DOCUMENT:
-        return _ANYTHING
+        return ANYTHING
     return {"type": _TYPES.get(field.cpp_type, "integer")}
 
 

@@ -10,32 +10,50 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-from penstock.agent.ctl.command_hints import hinted_here
+from penstock.agent.ctl.command_hints import PROGRAM, hinted_here
 from penstock.agent.ctl.errors import FailedError, UsageError
+from penstock.agent.ctl.formats import group_output, output_of_groups
 from penstock.agent.ctl.render import say
 
 _HELP_WIDTH = 80
+# The spellings of what commands show, as kubectl has them: the names of commands are the first or the second.
+_SPELLINGS = (
+    ("engine", "engines", "eng"),
+    ("peer", "peers", "pe"),
+    ("request", "requests", "req"),
+    ("event", "events", "ev"),
+    ("policy", "policies", "pol"),
+)
 
 
 class LazyGroup(click.Group):
     """A group whose commands are ``name -> (module, help)`` or ``name -> (module:attribute, help)``.
 
     Without an attribute, the command's own name is the attribute's. The help lists commands by *sections*; the rest
-    come last. Commands are imported when they run: ``--help`` and shell completion do not import gRPC.
+    come last, and those in *hidden* not at all. Commands are imported when they run: ``--help`` and shell completion
+    do not import gRPC. What a command shows may be named in the singular, the plural and in short, and with a name
+    behind a slash: ``get eng``, ``get engine/0``.
     """
 
     def __init__(
         self,
         *args: Any,
         lazy: dict[str, tuple[str, str]] | None = None,
-        aliases: dict[str, str] | None = None,
         sections: dict[str, tuple[str, ...]] | None = None,
+        hidden: tuple[str, ...] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.hidden_commands = hidden
         self._sections = sections or {}
         self._lazy = lazy or {}
-        self._aliases = aliases or {}
+        self.params.append(group_output())
+
+    def _real_name(self, name: str) -> str:
+        """Return the name of the command that *name* spells; *name* itself if it spells none."""
+        known = {*self._lazy, *self.commands}
+        same = next((words for words in _SPELLINGS if name in words), ())
+        return name if name in known else next((word for word in same if word in known), name)
 
     def list_commands(self, _: click.Context) -> list[str]:
         """Return the names in the order of the help."""
@@ -45,12 +63,14 @@ class LazyGroup(click.Group):
         """Return names and help texts without importing a command."""
         rows = {name: text for name, (_, text) in self._lazy.items()}
         rows |= {name: command.get_short_help_str(_HELP_WIDTH) for name, command in self.commands.items()}
+        for name in self.hidden_commands:
+            del rows[name]
         first = [name for names in self._sections.values() for name in names if name in rows]
         return [(name, rows[name]) for name in dict.fromkeys([*first, *rows])]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command."""
-        name = self._aliases.get(cmd_name, cmd_name)
+        name = self._real_name(cmd_name)
         if name not in self._lazy:
             return super().get_command(ctx, name)
         path, _, attribute = self._lazy[name][0].partition(":")
@@ -63,16 +83,19 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; an error lists the known ones."""
-        name = self._aliases.get(args[0], args[0])
-        if (
-            not ctx.resilient_parsing
-            and not name.startswith("-")
-            and name not in {*self._lazy, *self.commands}
-        ):
+        known = {*self._lazy, *self.commands}
+        kind, slash, rest = args[0].partition("/")
+        if slash and rest and self._real_name(kind) in known:
+            args = [kind, rest, *args[1:]]
+        name = self._real_name(args[0])
+        if not ctx.resilient_parsing and not name.startswith("-") and name not in known:
             raise click.UsageError(
                 f"{ctx.command_path} has no {args[0]!r}; use one of {', '.join(self.list_commands(ctx))}"
             )
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        if not ctx.resilient_parsing and output_of_groups(ctx) and not _has_output(found[1]):
+            raise click.UsageError(f"{ctx.command_path} {name} has no option --output")
+        return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
         """Return commands and options that begin with *incomplete*, without importing the commands."""
@@ -92,6 +115,10 @@ class LazyGroup(click.Group):
                 formatter.write_dl(list(rows.items()))
 
 
+def _has_output(command: click.Command | None) -> bool:
+    return command is not None and any(option.name == "output" for option in command.params)
+
+
 class RootGroup(LazyGroup):
     """The outermost group: prints an error as one sentence and exits with its code."""
 
@@ -105,7 +132,7 @@ class RootGroup(LazyGroup):
             click.echo(error.format_message())
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            say(f"agentctl: {_sentence(error)}", err=True)
+            say(f"{kwargs.get('prog_name') or PROGRAM}: {_sentence(error)}", err=True)
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 
 import click
+from penstock.agent.ctl.command_hints import PROGRAM
+from penstock.agent.ctl.connection import with_connection
 from penstock.agent.ctl.lazy_group import LazyGroup, RootGroup
-from penstock.agent.ctl.tls import ClientTls, with_tls
 from penstock.proto.version import __version__
 
-DEFAULT_ADDRESS = "unix:///run/penstock/admin.sock"
 _PACKAGE = "penstock.agent.ctl.commands"
 
 _COMMANDS = {
@@ -23,8 +23,9 @@ _COMMANDS = {
         f"{_PACKAGE}.set_policy",
         "Set fields of a policy by flags; create it if it does not exist.",
     ),
-    "apply": (f"{_PACKAGE}.apply", "Create or replace policies from a file."),
+    "apply": (f"{_PACKAGE}.bundle", "Create or replace policies from a file."),
     "rollback": (f"{_PACKAGE}.apply", "Roll back a policy to an earlier revision."),
+    # Older spellings of "get policy --by-hand -o yaml" and "apply --atomic".
     "export": (f"{_PACKAGE}.bundle", "Print all policies as one document."),
     "import": (f"{_PACKAGE}.bundle", "Create or replace many policies in one change: all or none."),
     "trace": (f"{_PACKAGE}.trace", "Show the spans of one request as a tree."),
@@ -39,13 +40,16 @@ _COMMANDS = {
     "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
     "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
     "watch": (f"{_PACKAGE}.watch", "Print events as they come."),
+    "config": (f"{_PACKAGE}.config", "Contexts: named addresses of agents."),
+    "version": (f"{_PACKAGE}.version", "Versions of agentctl and of the agent."),
 }
+_HIDDEN = ("export", "import")
 
 _SECTIONS = {
     "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
-    "Change policies": ("set-policy", "apply", "rollback", "delete", "export", "import"),
+    "Change policies": ("set-policy", "apply", "edit", "rollback", "delete"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
-    "Other": ("forget", "completion"),
+    "Other": ("forget", "config", "version", "completion"),
 }
 
 _GET = {
@@ -53,8 +57,20 @@ _GET = {
     "engines": (f"{_PACKAGE}.get", "Engines: connected, policy in force, deferred requests."),
     "peers": (f"{_PACKAGE}.get", "Peers: transfers, failures, in flight."),
     "requests": (f"{_PACKAGE}.get_requests", "Requests: outcome, or what they wait for."),
-    "events": (f"{_PACKAGE}.get", "Events of the log."),
+    "events": (f"{_PACKAGE}.get_events", "Events of the log."),
     "audit": (f"{_PACKAGE}.get", "Audit log: who changed what, when and why."),
+}
+
+
+_DESCRIBE = {
+    "engine": (f"{_PACKAGE}.describe", "One engine, in full."),
+    "peer": (f"{_PACKAGE}.describe_peer", "One peer, as each engine sees it."),
+    "policy": (f"{_PACKAGE}.describe_policy", "One policy: content, where it is in force, its history."),
+    "request": (f"{_PACKAGE}.trace:explain", "What happened to one request, as 'explain' says it."),
+}
+_DIFF = {
+    "policy": (f"{_PACKAGE}.diff", "What changed in a policy, or what a file would change."),
+    "engine": (f"{_PACKAGE}.diff", "Compare two engines."),
 }
 
 
@@ -63,57 +79,37 @@ _GET = {
     cls=RootGroup,
     lazy=_COMMANDS,
     sections=_SECTIONS,
+    hidden=_HIDDEN,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 failed or not found, 2 usage error.",
+    epilog="Exit codes: 0 done, 1 failed or not found, 2 usage error; diff: 0 same, 1 different, more for an error.",
 )
-@click.option(
-    "--address",
-    envvar="AGENTCTL_ADDRESS",
-    default=DEFAULT_ADDRESS,
-    show_default=True,
-    show_envvar=True,
-    metavar="ADDRESS",
-    help="The agent's admin socket, or host:port with the --tls options.",
-)
-@with_tls
+@with_connection
 @click.version_option(__version__, message="agentctl %(version)s")
 @click.pass_context
-def cli(context: click.Context, address: str, tls: ClientTls) -> None:
+def cli(context: click.Context, /, **_: str) -> None:
     """Inspect and control the transfers of vLLM engines, through the agent beside them."""
-    context.obj = (address, tls)
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False
 
 
-@cli.group(
-    cls=LazyGroup,
-    lazy=_GET,
-    aliases={
-        "policies": "policy",
-        "engine": "engines",
-        "peer": "peers",
-        "request": "requests",
-        "event": "events",
-    },
-)
+@cli.group(cls=LazyGroup, lazy=_GET)
 def get() -> None:
     """List engines, peers, requests, events, policies, the audit log."""
 
 
-@cli.group(cls=LazyGroup, lazy={"engine": (f"{_PACKAGE}.describe", "One engine, in full.")})
+@cli.group(cls=LazyGroup, lazy=_DESCRIBE)
 def describe() -> None:
-    """Show an engine in full, and where its policy comes from."""
+    """Show an engine, a peer, a policy or a request in full."""
 
 
-@cli.group(
-    cls=LazyGroup,
-    lazy={
-        "policy": (f"{_PACKAGE}.diff", "What changed in a policy, or what a file would change."),
-        "engine": (f"{_PACKAGE}.diff", "Compare two engines."),
-    },
-)
+@cli.group(cls=LazyGroup, lazy=_DIFF)
 def diff() -> None:
     """Show what changed in a policy, or compare two engines."""
+
+
+@cli.group(cls=LazyGroup, lazy={"policy": (f"{_PACKAGE}.edit", "Edit a policy.")})
+def edit() -> None:
+    """Change a policy in an editor."""
 
 
 @cli.group(cls=LazyGroup, lazy={"policy": (f"{_PACKAGE}.apply:delete_policy", "Delete a policy.")})
@@ -121,8 +117,8 @@ def delete() -> None:
     """Delete a policy."""
 
 
-def main() -> None:
-    """Run ``agentctl``."""
+def main(program: str = PROGRAM) -> None:
+    """Run ``agentctl``; *program* is its name in messages and usage lines."""
     # gRPC logs to stderr; every error of agentctl is one sentence.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    cli.main(prog_name="agentctl")
+    cli.main(prog_name=program)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from click.shell_completion import CompletionItem
 from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.connection import endpoint_of
 from penstock.agent.ctl.options import Parsed
-from penstock.agent.ctl.tls import ClientTls
 from penstock.agent.parsing import parse_key
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
@@ -53,10 +53,9 @@ class Named(Parsed):
 
 
 def _client(ctx: click.Context) -> Client:
-    """Connect as the command would; callbacks of options have not run in a completion."""
-    root = ctx.find_root().params
-    tls = ClientTls(*(root.get(f"tls_{name}") or "" for name in ("ca", "cert", "key", "server_name")))
-    return Client(ctx.params.get("address") or root["address"], tls)
+    """Connect as the command would."""
+    endpoint = endpoint_of(ctx)
+    return Client(endpoint.address, endpoint.tls)
 
 
 def _engines(client: Client) -> Iterable[str]:

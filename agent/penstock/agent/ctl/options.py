@@ -12,6 +12,7 @@ import click
 from google.protobuf.duration_pb2 import Duration
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.command_hints import note_program
+from penstock.agent.ctl.connection import ContextName, endpoint_of
 from penstock.agent.parsing import parse_duration, parse_labels
 from penstock.proto.v1.admin_pb2 import EngineSelector
 from penstock.proto.v1.common_pb2 import EngineKey
@@ -73,42 +74,36 @@ with_selector = click.option(
 )
 
 
-def with_output(*, wide: bool = False) -> Callable[[F], F]:
-    """Add ``-o``; unless *wide*, the command sees ``table`` for ``wide``."""
-
-    def narrowed(_: click.Context, __: click.Parameter, value: str) -> str:
-        return value if wide or value != "wide" else "table"
-
-    return click.option(
-        "--output",
-        "-o",
-        type=click.Choice(["table", "wide", "json", "yaml"]),
-        default="table",
-        callback=narrowed,
-        help="Output format.",
-    )
-
-
 def with_client(function: F) -> F:
-    """Add ``--address`` and pass a :class:`Client` as the first argument."""
+    """Add ``--address`` and ``--context``, and pass a :class:`Client` as the first argument."""
 
-    @click.option(
-        "--address",
-        "address",
-        metavar="ADDRESS",
-        help="The agent's admin socket; overrides the option before the command.",
-    )
+    @with_place
     @click.pass_context
     @functools.wraps(function)
-    def command(context: click.Context, /, address: str | None, **arguments: Any) -> Any:
-        default, tls = context.find_root().obj
-        client = Client(address or default, tls, note_program(context, address))
+    def command(context: click.Context, /, **arguments: Any) -> Any:
+        del arguments["address"], arguments["context"]
+        client = open_client(context)
         try:
             return function(client, **arguments)
         finally:
             client.close()
 
     return command  # type: ignore[return-value]
+
+
+def with_place(function: F) -> F:
+    """Add ``--address`` and ``--context`` to a command; the function sees them, and :func:`open_client` reads them."""
+    for name, metavar, kind in (("address", "ADDRESS", click.STRING), ("context", "NAME", ContextName())):
+        function = click.option(
+            f"--{name}", name, type=kind, metavar=metavar, help="Overrides the option before the command."
+        )(function)
+    return function
+
+
+def open_client(context: click.Context) -> Client:
+    """Return a client of the agent that the command line of *context* names."""
+    endpoint = endpoint_of(context)
+    return Client(endpoint.address, endpoint.tls, note_program(context))
 
 
 def engine_selector(

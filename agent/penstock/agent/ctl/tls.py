@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,19 +59,18 @@ class ClientTls:
 
 
 def with_tls(function: F) -> F:
-    """Add ``--tls-ca``, ``--tls-cert``, ``--tls-key`` and ``--tls-server-name`` as one argument ``tls``."""
-
-    @_option("ca", "FILE", "With a TCP address: CA bundle for the agent's certificate.")
-    @_option("cert", "FILE", "With a TCP address: the client certificate.")
-    @_option("key", "FILE", "With a TCP address: the key of the client certificate.")
-    @_option("server-name", "NAME", "Name in the agent's certificate, if it differs from the address's host.")
-    @functools.wraps(function)
-    def command(
-        *args: Any, tls_ca: str, tls_cert: str, tls_key: str, tls_server_name: str, **arguments: Any
-    ) -> Any:
-        return function(*args, tls=ClientTls(tls_ca, tls_cert, tls_key, tls_server_name), **arguments)
-
-    return command  # type: ignore[return-value]
+    """Add ``--tls-ca``, ``--tls-cert``, ``--tls-key`` and ``--tls-server-name``."""
+    options = (
+        _option("ca", "FILE", "With a TCP address: CA bundle for the agent's certificate."),
+        _option("cert", "FILE", "With a TCP address: the client certificate."),
+        _option("key", "FILE", "With a TCP address: the key of the client certificate."),
+        _option(
+            "server-name", "NAME", "Name in the agent's certificate, if it differs from the address's host."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 def _option(name: str, metavar: str, text: str) -> Callable[[F], F]:

@@ -113,7 +113,7 @@ async def test_spans_name_the_policy_of_the_field_that_decided(book):
         return (CALM, LIMITS) if unix_nano == decided.time_unix_nano else ()
 
     with book.journal.reader() as reader:
-        named, plain = get_trace(reader, DECODE, known).spans, get_trace(reader, DECODE).spans
+        named, plain = get_trace(reader, DECODE, policies=known).spans, get_trace(reader, DECODE).spans
     having = [span for span in named if semconv.POLICY_HASH in span.attributes]
     assert {span.name for span in having} == {semconv.REQUEST, semconv.KV_LOAD, semconv.RECOMPUTE}
     for span in having:

@@ -1,4 +1,4 @@
-"""``agentctl apply``, ``rollback`` and ``delete policy``, and the options that changes share."""
+"""Changes of policies: ``agentctl rollback``, ``delete policy``, and what all changes share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import click
 from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, show_change
 from penstock.agent.ctl.commands.rollout_wait import Followed, change_name, conclude, time_left, wait_for
 from penstock.agent.ctl.errors import UnreachableError, UsageError
+from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.name_arguments import POLICY
-from penstock.agent.ctl.options import DURATION, author, with_client, with_output, with_paths
+from penstock.agent.ctl.options import DURATION, author, with_client
 from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.parsing import Requirement, format_labels
 from penstock.proto.v1 import admin_pb2 as admin
@@ -186,17 +187,6 @@ def _send(
     except click.ClickException as error:
         raise type(error)(f"{manifest.where}: {error.message}{so_far}") from None
     return response
-
-
-@click.command()
-@with_paths("YAML or JSON file, directory, or - for standard input. May be repeated.")
-@with_if_generation
-@with_all
-@with_change
-@with_client
-def apply(client: Client, paths: tuple[str, ...], **how: Any) -> None:
-    """Create or replace policies from files or directories. All are checked before the first is applied."""
-    apply_files(client, paths, **how)
 
 
 @click.command()

@@ -1,14 +1,22 @@
-"""``agentctl export`` and ``import``: all policies as one document."""
+"""Policies from files: ``agentctl apply``, and the older ``export`` and ``import``."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.apply import selector_of, with_all, with_change
+from penstock.agent.ctl.commands.apply import (
+    apply_files,
+    selector_of,
+    with_all,
+    with_change,
+    with_if_generation,
+)
 from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warnings
 from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, wait_for
+from penstock.agent.ctl.errors import UsageError
+from penstock.agent.ctl.formats import with_document_output
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.options import author, with_client, with_paths
 from penstock.agent.ctl.render import say
@@ -23,14 +31,26 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Output format.",
-)
+@with_paths("YAML or JSON file, directory, or - for standard input. May be repeated.")
+@with_if_generation
+@click.option("--atomic", is_flag=True, help="Change all policies at once, or none; the rollout is one, too.")
+@with_all
+@with_change
+@with_client
+def apply(
+    client: Client, paths: tuple[str, ...], if_generation: int | None, atomic: bool, **how: Any
+) -> None:
+    """Create or replace policies from files or directories. All are checked before the first is applied."""
+    if not atomic:
+        apply_files(client, paths, if_generation=if_generation, **how)
+        return
+    if if_generation is not None:
+        raise UsageError("--if-generation takes one policy; omit --atomic")
+    apply_bundle(client, paths, **how)
+
+
+@click.command()
+@with_document_output
 @with_client
 def export(client: Client, output: str) -> None:
     """Print all policies as one document for 'import' or 'apply'. Policies from files are omitted."""
@@ -45,18 +65,24 @@ def export(client: Client, output: str) -> None:
 @with_all
 @with_change
 @with_client
-def import_(
+def import_(client: Client, paths: tuple[str, ...], **how: Any) -> None:
+    """Create or replace many policies in one change: all or none. Other policies are unchanged."""
+    apply_bundle(client, paths, **how)
+
+
+def apply_bundle(
     client: Client,
     paths: tuple[str, ...],
-    reason: str,
+    *,
     everywhere: bool,
     dry_run: bool,
     wait: bool,
     allow_none: bool,
     timeout: timedelta,
     output: str,
+    reason: str = "",
 ) -> None:
-    """Create or replace many policies in one change: all or none. Other policies are unchanged."""
+    """Apply the manifests of files and directories as one change."""
     manifests = read_paths(paths)
     document = {"kind": "List", "items": [json.loads(item.text) for item in manifests]}
     request = admin.ImportPoliciesRequest(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.commands.engine_document import document, effective_policy, find_engine
+from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
-from penstock.agent.ctl.options import engine_selector, with_client, with_output
+from penstock.agent.ctl.options import engine_selector, with_client
 from penstock.agent.ctl.render import latency, rows, say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.field_diff import flat_values

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from penstock.agent.ctl.commands.engine_document import comparable, described, read_engine
 from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warnings
-from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
+from penstock.agent.ctl.errors import ComparisonError, FailedError, UnreachableError, UsageError
+from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
-from penstock.agent.ctl.options import PATH, author, with_client, with_output
+from penstock.agent.ctl.options import PATH, author, with_client
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.field_diff import Difference, difference_rows, differences, plain_rows
@@ -20,14 +22,30 @@ from penstock.agent.ctl.render.output import say_document, say_table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey
 
+F = TypeVar("F", bound="Callable[..., Any]")
+
 _MOST_AUDIT = 1000
-# Exit code with --exit-code, as of diff(1).
+# Exit codes, as of diff(1) and kubectl diff: 0 for no difference, 1 for some, more for an error.
 _DIFFERS = 1
 
-with_exit_code = click.option("--exit-code", is_flag=True, help="Exit with 1 if there are differences.")
+
+def with_codes(function: F) -> F:
+    """Let the command's errors exit with more than 1, and accept the older ``--exit-code``, which is the default now."""
+
+    @click.option("--exit-code", is_flag=True, hidden=True, expose_value=False)
+    @functools.wraps(function)
+    def command(*args: Any, **arguments: Any) -> Any:
+        try:
+            return function(*args, **arguments)
+        except FailedError as error:
+            raise ComparisonError(error.message) from error
+
+    return command  # type: ignore[return-value]
 
 
 @click.command()
@@ -39,13 +57,14 @@ with_exit_code = click.option("--exit-code", is_flag=True, help="Exit with 1 if 
     metavar="N",
     help="Compare generation N with the current one.  [default: the previous one]",
 )
-@with_exit_code
 @with_output()
+@with_codes
 @with_client
-def policy(
-    client: Client, name: str, file: str | None, generation: int | None, exit_code: bool, output: str
-) -> int:
-    """Show what changed in policy NAME. With FILE: what 'apply' would change in it and in the engines."""
+def policy(client: Client, name: str, file: str | None, generation: int | None, output: str) -> int:
+    """Show what changed in policy NAME. With FILE: what 'apply' would change in it and in the engines.
+
+    Exits with 0 if there is no difference, 1 if there is one, more for an error.
+    """
     if file is not None and generation is not None:
         raise UsageError("--generation compares with an earlier revision; give FILE or --generation")
     if file is None:
@@ -70,7 +89,7 @@ def policy(
             if found:
                 say("")
                 show_fields(change)
-    return _DIFFERS if found and exit_code else 0
+    return _DIFFERS if found else 0
 
 
 def _show(name: str, before: str, after: str, found: list[Difference], file: str | None) -> None:
@@ -157,18 +176,20 @@ def _document(manifest_json: str) -> dict[str, Any]:
     metavar="FILE",
     help="The other engine, in another pod: output of 'agentctl describe engine -o json' there.",
 )
-@with_exit_code
 @with_output()
+@with_codes
 @with_client
 def engine(
     client: Client,
     first: EngineKey,
     second: EngineKey | None,
     file: str | None,
-    exit_code: bool,
     output: str,
 ) -> int:
-    """Compare two engines: labels, versions, compatibility, hooks, policy in force."""
+    """Compare two engines: labels, versions, compatibility, hooks, policy in force.
+
+    Exits with 0 if there is no difference, 1 if there is one, more for an error.
+    """
     if (second is None) == (file is None):
         raise UsageError(
             "the second engine is missing: name it, or give --file with the output of another pod's agentctl"
@@ -185,7 +206,7 @@ def engine(
         _explain(found)
     else:
         say(f"engines {names[0]} and {names[1]} do not differ")
-    return _DIFFERS if found and exit_code else 0
+    return _DIFFERS if found else 0
 
 
 def _explain(found: list[Difference]) -> None:

@@ -18,7 +18,8 @@ from penstock.agent.ctl.diagnosis import (
     probe_address,
 )
 from penstock.agent.ctl.errors import FailedError, RefusedError, UnreachableError
-from penstock.agent.ctl.options import with_client, with_output
+from penstock.agent.ctl.formats import with_output
+from penstock.agent.ctl.options import with_client
 from penstock.agent.ctl.render import say, text
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin

@@ -7,19 +7,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.commands.get import show_table
+from penstock.agent.ctl.commands.list_command import show_listing, with_listing
+from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.commands.order_options import follow_order, with_order, with_timeout
 from penstock.agent.ctl.errors import UsageError
+from penstock.agent.ctl.formats import with_output
+from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.name_arguments import DRILL, PEER
-from penstock.agent.ctl.options import (
-    DURATION,
-    author,
-    duration_message,
-    engine_selector,
-    with_client,
-    with_output,
-)
+from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
 from penstock.agent.ctl.render import order_rows, say
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.order_rows import drill_words
 from penstock.agent.ctl.render.output import show
 from penstock.agent.parsing import DRILL_MODES, SLOW
@@ -36,19 +33,29 @@ _BY_CHANNEL = "; ".join(f"{channel}: {', '.join(modes)}" for channel, modes in D
 _TTL = timedelta(seconds=60)
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def drill() -> None:
     """List and stop fault drills; 'agentctl inject-fault' starts one."""
 
 
 @drill.command("list")
-@with_output(wide=True)
+@with_listing
 @with_client
-def list_drills(client: Client, output: str) -> None:
+def list_drills(client: Client, style: ListStyle) -> None:
     """List running drills and their state in each engine."""
-    response = client.call("ListDrills", admin.ListDrillsRequest())
-    found = order_rows.drills(response.drills, time.time())
-    show_table(response, found, output, "no drill is running")
+
+    def fetch() -> Listing:
+        response = client.call("ListDrills", admin.ListDrillsRequest())
+        return Listing(
+            "drill",
+            order_rows.drills(response.drills, time.time()),
+            [item.id for item in response.drills],
+            lambda: as_json_values(response),
+            "drills",
+            "no drill is running",
+        )
+
+    show_listing(fetch, style)
 
 
 @drill.command()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.formats import with_output
+from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.name_arguments import ENGINE, PEER
-from penstock.agent.ctl.options import author, engine_selector, with_client, with_output, with_selector
+from penstock.agent.ctl.options import author, engine_selector, with_client, with_selector
 from penstock.agent.ctl.render import say, text
 from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 _with_reason = click.option("--reason", default="", help="Reason, for the audit log.")
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def forget() -> None:
     """Forget a disconnected engine, or a peer, before --retire-after ends.
 

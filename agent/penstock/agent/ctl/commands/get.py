@@ -1,88 +1,28 @@
-"""``agentctl get engines|peers|events|audit``."""
+"""``agentctl get engines|peers|audit``."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.name_arguments import KIND, PEER, POLICY
-from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.render import rows, say
-from penstock.agent.ctl.render.output import say_table, show, warn_unreadable
-from penstock.proto.names import number, words
+from penstock.agent.ctl.commands.list_command import show_listing, with_listing
+from penstock.agent.ctl.commands.listing import Listing, ListStyle
+from penstock.agent.ctl.errors import UsageError
+from penstock.agent.ctl.name_arguments import ENGINE, PEER, POLICY
+from penstock.agent.ctl.options import engine_selector, with_client, with_selector
+from penstock.agent.ctl.render import rows
+from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.agent.model import EngineKey
+from penstock.agent.parsing import no_engine
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.common_pb2 import Channel, FailureMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import timedelta
-
-    from google.protobuf.message import Message
     from penstock.agent.ctl.client import Client
 
 
 _NO_ENGINE = "no known engines: none has connected, or all were disconnected for longer than --retire-after"
-
-
-def with_filters(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that filter events."""
-    options = (
-        with_selector,
-        click.option(
-            "--kind",
-            "kinds",
-            type=KIND,
-            multiple=True,
-            help="Only this kind, such as transfer_failure. May be repeated.",
-        ),
-        click.option("--channel", type=click.Choice(words(Channel)), help="Only this channel."),
-        click.option("--mode", type=click.Choice(words(FailureMode)), help="Only this failure mode."),
-        click.option("--peer", type=PEER, default="", help="Only this peer, as host:port."),
-        click.option("--request", "request_id", default="", help="Only this request."),
-        click.option("--since", type=DURATION, help="Only events of the last 10m, 2h, ..."),
-        click.option(
-            "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum rows."
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def events_request(
-    *,
-    selector: str,
-    kinds: tuple[str, ...],
-    channel: str | None,
-    mode: str | None,
-    peer: str,
-    request_id: str,
-    since: timedelta | None,
-    limit: int,
-) -> admin.ListEventsRequest:
-    """Return the request for the filters."""
-    request = admin.ListEventsRequest(
-        selector=engine_selector(selector), kinds=kinds, peer=peer, request_id=request_id, limit=limit
-    )
-    if channel is not None:
-        request.channel = number(Channel, channel)  # type: ignore[assignment]
-    if mode is not None:
-        request.mode = number(FailureMode, mode)  # type: ignore[assignment]
-    if since is not None:
-        request.since.FromTimedelta(since)
-    return request
-
-
-def show_table(message: Message, found: rows.Table, output: str, nothing: str) -> None:
-    """Print a listing in any format; an empty one prints *nothing* on stderr."""
-    if output in {"json", "yaml"}:
-        show(message, output)
-    elif not found.rows:
-        say(nothing, err=True)
-    else:
-        shown = found if output == "wide" else found.narrow()
-        say_table(shown.headers, shown.rows)
 
 
 def nothing_fits(selector: str, text: str) -> str:
@@ -90,7 +30,19 @@ def nothing_fits(selector: str, text: str) -> str:
     return f"no engine matches {selector!r}; omit --selector to list all" if selector else text
 
 
+def names_alone(names: tuple[object, ...], selector: str) -> None:
+    """Refuse names beside a selector.
+
+    Raises:
+        UsageError: both are given.
+
+    """
+    if names and selector:
+        raise UsageError("names and --selector exclude each other; give one of them")
+
+
 @click.command()
+@click.argument("keys", nargs=-1, type=ENGINE, metavar="[ENGINE]...")
 @with_selector
 @click.option(
     "--state",
@@ -99,73 +51,112 @@ def nothing_fits(selector: str, text: str) -> str:
     show_default=True,
     help="Only engines in this state.",
 )
-@with_output(wide=True)
+@with_listing
 @with_client
-def engines(client: Client, selector: str, state: str, output: str) -> None:
-    """List engines: connected, policy in force, deferred requests."""
+def engines(client: Client, keys: tuple[EngineKey, ...], selector: str, state: str, style: ListStyle) -> None:
+    """List engines, or those that are named: connected, policy in force, deferred requests."""
+    names_alone(keys, selector)
     request = admin.ListEnginesRequest(
-        selector=engine_selector(selector), state="" if state == "all" else state
+        selector=engine_selector(selector, keys), state="" if state == "all" else state
     )
-    response = client.call("ListEngines", request)
-    show_table(
-        response,
-        rows.engines(response.engines, time.time()),
-        output,
-        nothing_fits(selector, _NO_ENGINE if state == "all" else f"no engine is {state}"),
-    )
+
+    def fetch() -> Listing:
+        response = client.call("ListEngines", request)
+        return Listing(
+            "engine",
+            rows.engines(response.engines, time.time()),
+            [words.engine(item.key) for item in response.engines],
+            lambda: as_json_values(response),
+            "engines",
+            nothing_fits(selector, _NO_ENGINE if state == "all" else f"no engine is {state}"),
+            missing=_missing_engines(client, keys, response.engines),
+            single=len(keys) == 1,
+        )
+
+    show_listing(fetch, style)
+
+
+def _missing_engines(client: Client, keys: tuple[EngineKey, ...], found: list[admin.Engine]) -> list[str]:
+    there = {EngineKey(item.key.server, item.key.engine) for item in found}
+    missing = [key for key in keys if key not in there]
+    if not missing:
+        return []
+    everything = client.call("ListEngines", admin.ListEnginesRequest()).engines
+    known = [EngineKey(item.key.server, item.key.engine) for item in everything]
+    prefix = "there is no engine {!r}; "
+    return [
+        f"engine {str(key)!r} not found; {no_engine(key, known).removeprefix(prefix.format(str(key)))}"
+        for key in missing
+    ]
 
 
 @click.command()
+@click.argument("names", nargs=-1, type=PEER, metavar="[PEER]...")
 @with_selector
 @click.option(
     "--state",
     type=click.Choice(["active", "retired", "all"]),
-    default="active",
-    show_default=True,
-    help="Only peers in this state; retired: neither used nor reported for --retire-after.",
+    help="Only peers in this state; retired: neither used nor reported for --retire-after.  "
+    "[default: active; all for peers that are named]",
 )
-@with_output(wide=True)
+@with_listing
 @with_client
-def peers(client: Client, selector: str, state: str, output: str) -> None:
-    """List peers: transfers, failures, in flight. Counted since the state directory was created."""
+def peers(client: Client, names: tuple[str, ...], selector: str, state: str | None, style: ListStyle) -> None:
+    """List peers, or those that are named: transfers, failures, in flight.
+
+    Counted since the state directory was created.
+    """
+    state = state or ("all" if names else "active")
     request = admin.ListPeersRequest(selector=engine_selector(selector), state=state)
-    response = client.call("ListPeers", request)
-    show_table(
-        response,
-        rows.peers(response.peers, time.time()),
-        output,
-        nothing_fits(selector, f"no peer is {state}" if response.left_out else "no known peers"),
-    )
-    if response.left_out and state == "active" and output in {"table", "wide"}:
-        count = response.left_out
-        say(
-            f"{count} retired peer{'s are' if count > 1 else ' is'} not shown; --state all lists them",
-            err=True,
+
+    def fetch() -> Listing:
+        response = client.call("ListPeers", request)
+        if names:
+            found = [item for item in response.peers if item.peer.address in names]
+            del response.peers[:]
+            response.peers.extend(found)
+        there = {item.peer.address for item in response.peers}
+        notes = []
+        if (count := response.left_out) and state == "active":
+            notes.append(
+                f"{count} retired peer{'s are' if count > 1 else ' is'} not shown; --state all lists them"
+            )
+        return Listing(
+            "peer",
+            rows.peers(response.peers, time.time()),
+            [item.peer.address for item in response.peers],
+            lambda: as_json_values(response),
+            "peers",
+            nothing_fits(selector, f"no peer is {state}" if response.left_out else "no known peers"),
+            notes,
+            [
+                f"peer {name!r} not found; 'agentctl get peers --state all' lists them"
+                for name in names
+                if name not in there
+            ],
         )
 
-
-@click.command()
-@with_filters
-@with_output(wide=True)
-@with_client
-def events(client: Client, output: str, **filters: Any) -> None:
-    """List events of the log, newest last."""
-    response = client.call("ListEvents", events_request(**filters))
-    found = rows.logged_events(response.events, time.time(), wide=output == "wide")
-    where = "among the newest of the log" if response.truncated else "in the log"
-    show_table(response, found, output, f"no matching event {where}")
-    if response.truncated and output in {"table", "wide"}:
-        say("older events are not shown; use --limit or --since", err=True)
-    if output in {"table", "wide"}:
-        warn_unreadable(response.unreadable_batches)
+    show_listing(fetch, style)
 
 
 @click.command()
 @click.argument("name", type=POLICY, default="")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Maximum rows.")
-@with_output(wide=True)
+@with_listing
 @with_client
-def audit(client: Client, name: str, limit: int, output: str) -> None:
+def audit(client: Client, name: str, limit: int, style: ListStyle) -> None:
     """List the audit log, newest first: who changed what, when and why. With NAME: only its entries."""
-    response = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=limit))
-    show_table(response, rows.audit(response.entries, time.time()), output, "no changes yet")
+
+    def fetch() -> Listing:
+        response = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=limit))
+        return Listing(
+            "audit",
+            rows.audit(response.entries, time.time()),
+            [str(item.id) for item in response.entries],
+            lambda: as_json_values(response),
+            "entries",
+            "no changes yet",
+            limited=True,
+        )
+
+    show_listing(fetch, style)

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.ctl.commands.apply import selector_of
-from penstock.agent.ctl.commands.get import show_table
+from penstock.agent.ctl.commands.list_command import show_listing, with_listing
+from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
-from penstock.agent.ctl.options import engine_selector, with_client, with_output
+from penstock.agent.ctl.options import engine_selector, with_client
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import say_document, say_documents, say_table, show
+from penstock.agent.ctl.render.output import say_lines, show
 from penstock.agent.ctl.render.rows import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
@@ -25,28 +26,61 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey
 
+# The owner of policies that are set over the wire.
+_BY_HAND = "imperative"
 _REASON = "penstock.dev/reason"
 _NOT_SET = frozenset({"selector", "priority", "expiresAt", "mode"})
 
 
 @click.command()
-@click.argument("name", type=POLICY, default="")
+@click.argument("names", type=POLICY, nargs=-1, metavar="[NAME]...")
 @click.option("--effective", "engine", type=ENGINE, help="The merge of all policies in this engine.")
-@with_output(wide=True)
+@click.option("--by-hand", is_flag=True, help="Only policies that 'apply' may change: not those of files.")
+@with_listing
 @with_client
-def policy(client: Client, name: str, engine: EngineKey | None, output: str) -> None:
-    """List policies, or policy NAME. -o yaml prints manifests for 'apply'."""
-    if engine is not None:
-        if name:
-            raise UsageError("--effective shows the merge of all policies; omit NAME")
-        _show_effective(client, engine, output)
+def policy(
+    client: Client, names: tuple[str, ...], engine: EngineKey | None, by_hand: bool, style: ListStyle
+) -> None:
+    """List policies, or those that are named. -o yaml prints manifests for 'apply'."""
+    if engine is None:
+        show_listing(lambda: _listing(client, names, by_hand=by_hand), style)
         return
-    response = client.call("ListPolicies", admin.ListPoliciesRequest(name=name))
-    if output in {"json", "yaml"}:
-        _show_manifests([_manifest(item) for item in response.policies], output, single=bool(name))
-        return
-    found = policies(response.policies, time.time())
-    show_table(response, found, output, "no policies; vLLM's own configuration is in force")
+    if names:
+        raise UsageError("--effective shows the merge of all policies; omit NAME")
+    if style.watch or style.output == "name":
+        raise UsageError("--effective shows one merge; omit --watch and -o name")
+    _show_effective(client, engine, style)
+
+
+def _listing(client: Client, names: tuple[str, ...], *, by_hand: bool) -> Listing:
+    response = client.call("ListPolicies", admin.ListPoliciesRequest())
+    now = time.time()
+    found = [
+        item
+        for item in response.policies
+        if (not names or item.name in names) and (not by_hand or _is_editable(item, now))
+    ]
+    return Listing(
+        "policy",
+        policies(found, now),
+        [item.name for item in found],
+        lambda: {"apiVersion": "v1", "kind": "List", "items": [manifest_of(item) for item in found]},
+        "items",
+        "no policies; vLLM's own configuration is in force",
+        missing=[
+            f"policy {name!r} not found; 'agentctl get policy' lists them"
+            for name in names
+            if all(item.name != name for item in found)
+        ],
+        single=len(names) == 1,
+        manifests=True,
+    )
+
+
+def _is_editable(item: admin.Policy, now: float) -> bool:
+    """Return whether 'apply' takes the policy: it is not of a file, and not expired."""
+    expires = json.loads(item.manifest_json)["spec"].get("expiresAt", "")
+    return item.owner == _BY_HAND and not (expires and datetime.fromisoformat(expires).timestamp() <= now)
 
 
 def policies(items: list[admin.Policy], now: float) -> Table:
@@ -62,10 +96,10 @@ def policies(items: list[admin.Policy], now: float) -> Table:
                 item.name,
                 str(spec.get("priority", 100)),
                 spec.get("mode", "enforce"),
-                _selector_words(item.manifest_json),
+                selector_words(item.manifest_json),
                 ",".join(f"{path}={value}" for path, value in _leaves(spec, "")),
-                _in_force(item),
-                _expiry(expires, now),
+                in_force_words(item),
+                expiry_words(expires, now),
                 words.ago_of(item.changed, now).removesuffix(" ago"),
                 str(item.generation),
                 item.author or words.NONE,
@@ -80,11 +114,11 @@ def policies(items: list[admin.Policy], now: float) -> Table:
     return Table(headers, rows, wide=4)
 
 
-def _show_effective(client: Client, engine: EngineKey, output: str) -> None:
+def _show_effective(client: Client, engine: EngineKey, style: ListStyle) -> None:
     key = EngineKeyMessage(server=engine.server, engine=engine.engine)
     effective = client.call("GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=key))
-    if output in {"json", "yaml"}:
-        show(effective, output)
+    if not style.is_table:
+        show(effective, style.output)
         return
     if not effective.fields:
         say(f"no policy selects engine {engine}; vLLM's own configuration is in force", err=True)
@@ -94,7 +128,7 @@ def _show_effective(client: Client, engine: EngineKey, output: str) -> None:
             (field.field, field.new_value, names.get(field.new_policy, field.new_policy))
             for field in effective.fields
         ]
-        say_table(("FIELD", "VALUE", "POLICY"), rows)
+        say_lines([*([("FIELD", "VALUE", "POLICY")] if style.headers else []), *rows])
     _show_standing(client, engine)
     now = time.time()
     for step in effective.schedule[1:]:
@@ -116,30 +150,22 @@ def _show_standing(client: Client, engine: EngineKey) -> None:
         say(words.style(text, "yellow"), err=True)
 
 
-def _manifest(item: admin.Policy) -> dict[str, Any]:
+def manifest_of(item: admin.Policy) -> dict[str, Any]:
+    """Return the manifest of a policy with its status."""
     document = as_json_values(item)
     manifest: dict[str, Any] = document.pop("manifest")
     document.pop("name")
     return manifest | {"status": document}
 
 
-def _show_manifests(manifests: list[dict[str, Any]], output: str, *, single: bool) -> None:
-    if output == "yaml":
-        say_documents(manifests)
-    else:
-        say_document(manifests[0] if single else _list(manifests), output)
-
-
-def _list(manifests: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "List", "items": manifests}
-
-
-def _in_force(item: admin.Policy) -> str:
+def in_force_words(item: admin.Policy) -> str:
+    """Return in how many of the selected engines a policy is in force."""
     paused = f" ({item.engines_paused} paused)" if item.engines_paused else ""
     return f"{item.engines_in_force}/{item.engines_selected}{paused}"
 
 
-def _selector_words(manifest_json: str) -> str:
+def selector_words(manifest_json: str) -> str:
+    """Return the selector of a manifest; ``all`` for none."""
     selector = selector_of(manifest_json)
     parts = [selector.labels] if selector.labels else []
     parts += [f"model={model}" for model in selector.models]
@@ -158,7 +184,8 @@ def _leaves(document: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
     return leaves
 
 
-def _expiry(text: str, now: float) -> str:
+def expiry_words(text: str, now: float) -> str:
+    """Return when a policy expires."""
     if not text:
         return "never"
     moment = datetime.fromisoformat(text).timestamp()

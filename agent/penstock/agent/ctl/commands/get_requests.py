@@ -6,13 +6,16 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.commands.get import nothing_fits, show_table
+from penstock.agent.ctl.commands.get import nothing_fits
+from penstock.agent.ctl.commands.list_command import show_listing, with_listing
+from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import PEER
-from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.render import latency, say
+from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
+from penstock.agent.ctl.render import latency
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.output import warn_unreadable
+from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.agent.ctl.render.output import unreadable_words
 from penstock.agent.ctl.render.rows import Table
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.ctl.client import Client
 
+_MOST = 10_000
 _COLOURS = {
     common.OUTCOME_FAILED: "red",
     common.OUTCOME_ABORTED: "red",
@@ -32,6 +36,7 @@ _COLOURS = {
 
 
 @click.command()
+@click.argument("names_of_requests", nargs=-1, metavar="[REQUEST]...")
 @click.option("--deferred", is_flag=True, help="Only deferred requests, longest wait first.")
 @click.option("--slow", is_flag=True, help="The slowest of the newest requests, slowest first.")
 @click.option("--outcome", type=click.Choice(names.words(common.Outcome)), help="Only this outcome.")
@@ -45,10 +50,11 @@ _COLOURS = {
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum rows.")
 @with_selector
-@with_output(wide=True)
+@with_listing
 @with_client
 def requests(
     client: Client,
+    names_of_requests: tuple[str, ...],
     deferred: bool,
     slow: bool,
     outcome: str | None,
@@ -57,9 +63,12 @@ def requests(
     sort: str | None,
     limit: int,
     selector: str,
-    output: str,
+    style: ListStyle,
 ) -> None:
-    """List requests of the log, newest first; 'agentctl explain REQUEST' explains one."""
+    """List requests of the log, newest first, or those whose ids begin as named.
+
+    'agentctl explain REQUEST' explains one.
+    """
     if deferred and outcome:
         raise UsageError("a request that is deferred has no outcome yet; give --deferred or --outcome")
     if slow and (deferred or outcome):
@@ -76,21 +85,60 @@ def requests(
         request.outcome = names.number(common.Outcome, outcome)  # type: ignore[assignment]
     if since is not None:
         request.since.FromTimedelta(since)
-    response = client.call("ListRequests", request)
+    if names_of_requests:
+        # The log is asked for the newest; the names are looked for among these.
+        request.limit = _MOST
+
+    def fetch() -> Listing:
+        return _listing(
+            client.call("ListRequests", request),
+            names_of_requests,
+            selector,
+            deferred=deferred,
+            ranked=deferred or slow,
+        )
+
+    show_listing(fetch, style)
+
+
+def _listing(
+    response: admin.ListRequestsResponse,
+    wanted: tuple[str, ...],
+    selector: str,
+    *,
+    deferred: bool,
+    ranked: bool,
+) -> Listing:
+    notes = []
+    if wanted:
+        found = [item for item in response.requests if item.request_id.startswith(wanted)]
+        del response.requests[:]
+        response.requests.extend(found)
+    elif response.truncated:
+        which = "more" if ranked else "older"
+        notes.append(f"{which} requests are not shown; use --limit, --since or --peer")
+    notes += unreadable_words(response.unreadable_batches)
+    if response.unnamed_deferred:
+        notes.append(
+            f"{response.unnamed_deferred} more are deferred whose ids are not in the log (new, or lost)"
+        )
     where = "among the newest events of the log" if response.truncated else "in the log"
     nothing = "no request is deferred" if deferred else f"no matching request {where}"
-    show_table(response, rows(response.requests, time.time()), output, nothing_fits(selector, nothing))
-    if output in {"json", "yaml"}:
-        return
-    if response.truncated:
-        which = "more" if deferred or slow else "older"
-        say(f"{which} requests are not shown; use --limit, --since or --peer", err=True)
-    warn_unreadable(response.unreadable_batches)
-    if response.unnamed_deferred:
-        say(
-            f"{response.unnamed_deferred} more are deferred whose ids are not in the log (new, or lost)",
-            err=True,
-        )
+    return Listing(
+        "request",
+        rows(response.requests, time.time()),
+        [item.request_id for item in response.requests],
+        lambda: as_json_values(response),
+        "requests",
+        nothing_fits(selector, nothing),
+        notes,
+        [
+            f"request {name!r} not found {where}; 'agentctl explain {name}' looks in all of it"
+            for name in wanted
+            if not any(item.request_id.startswith(name) for item in response.requests)
+        ],
+        limited=True,
+    )
 
 
 def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:

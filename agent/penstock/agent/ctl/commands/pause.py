@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow_rollout
+from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import (
     DURATION,
@@ -14,7 +15,6 @@ from penstock.agent.ctl.options import (
     duration_message,
     engine_selector,
     with_client,
-    with_output,
     with_selector,
 )
 from penstock.agent.ctl.render import say

@@ -7,8 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.get import show_table
+from penstock.agent.ctl.commands.list_command import show_listing, with_listing
+from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.commands.order_options import follow_order, with_engines, with_order
+from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import (
     DURATION,
@@ -16,11 +18,11 @@ from penstock.agent.ctl.options import (
     duration_message,
     engine_selector,
     with_client,
-    with_output,
     with_selector,
 )
 from penstock.agent.ctl.render import order_rows, say
 from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
@@ -33,7 +35,7 @@ _ADD_TTL = timedelta(hours=1)
 _LIFT_TTL = timedelta(minutes=1)
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def quarantine() -> None:
     """List quarantined peers, add one, or lift a quarantine."""
 
@@ -41,15 +43,25 @@ def quarantine() -> None:
 @quarantine.command("list")
 @with_engines
 @with_selector
-@with_output(wide=True)
+@with_listing
 @with_client
-def list_quarantines(client: Client, engines: tuple[EngineKey, ...], selector: str, output: str) -> None:
+def list_quarantines(client: Client, engines: tuple[EngineKey, ...], selector: str, style: ListStyle) -> None:
     """List quarantined peers, and peers exempt by 'lift', in each engine."""
     request = admin.ListQuarantinesRequest(selector=engine_selector(selector, engines))
-    response = client.call("ListQuarantines", request)
-    found = order_rows.quarantines(response.quarantines, time.time())
     where = f" in an engine that matches {selector!r}" if selector else ""
-    show_table(response, found, output, f"no peer is in quarantine{where}")
+
+    def fetch() -> Listing:
+        response = client.call("ListQuarantines", request)
+        return Listing(
+            "quarantine",
+            order_rows.quarantines(response.quarantines, time.time()),
+            [item.peer.address for item in response.quarantines],
+            lambda: as_json_values(response),
+            "quarantines",
+            f"no peer is in quarantine{where}",
+        )
+
+    show_listing(fetch, style)
 
 
 @quarantine.command()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.options import with_client, with_output
+from penstock.agent.ctl.formats import with_output
+from penstock.agent.ctl.options import with_client
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render.output import show, warn_unreadable
 from penstock.agent.ctl.render.span_tree import tree_lines

@@ -8,9 +8,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.get import events_request, with_filters
+from penstock.agent.ctl.commands.event_filters import events_request, with_filters
 from penstock.agent.ctl.errors import UnreachableError
-from penstock.agent.ctl.options import with_client, with_output
+from penstock.agent.ctl.formats import with_output
+from penstock.agent.ctl.options import with_client
 from penstock.agent.ctl.render import say, text
 from penstock.agent.ctl.render.events import event_peer, logged_words
 from penstock.agent.ctl.render.json_values import as_json_values
@@ -43,21 +44,29 @@ def watch(client: Client, count: int | None, output: str, **filters: Any) -> Non
 
 
 def follow(
-    client: Client, request: admin.ListEventsRequest, sleep: Callable[[float], None] = time.sleep
+    client: Client,
+    request: admin.ListEventsRequest,
+    sleep: Callable[[float], None] = time.sleep,
+    after: tuple[int, int] | None = None,
 ) -> Iterator[admin.LoggedEvent]:
     """Yield events for ever, each once; reports lost and restored connections on stderr.
+
+    They begin behind the position *after* (batch, index); by default at the end of the log, or at ``since``.
 
     Raises:
         FailedError: no agent answers at the start, or the agent refuses the request.
 
     """
-    status = client.call("GetStatus", admin.GetStatusRequest())
-    # Position of the last event seen; at first the end of the log.
-    batch, index = status.log_last, _NO_INDEX
     asked = admin.ListEventsRequest()
     asked.CopyFrom(request)
-    if not request.HasField("since"):
-        asked.after_batch = batch
+    # Position of the last event seen.
+    if after is not None:
+        batch, index = after
+        asked.after_batch = max(batch - 1, 0)
+    else:
+        batch, index = client.call("GetStatus", admin.GetStatusRequest()).log_last, _NO_INDEX
+        if not request.HasField("since"):
+            asked.after_batch = batch
     while True:
         try:
             for item in client.stream("WatchEvents", asked):

@@ -33,7 +33,7 @@ def quarantines(items: Iterable[admin.Quarantine], now: float) -> Table:
                 item.peer.address,
                 _STATES.get(item.state, "unknown"),
                 text.one_line(item.reason) or text.NONE,
-                _until(item, now),
+                until_words(item, now),
                 item.author or text.NONE,
                 item.peer.engine_id or text.NONE,
             )
@@ -85,7 +85,8 @@ def _mode(item: admin.Drill) -> str:
     return f"{SLOW} by {text.span_of_time(item.spec.delay.ToNanoseconds() / 1e9)}"
 
 
-def _until(item: admin.Quarantine, now: float) -> str:
+def until_words(item: admin.Quarantine, now: float) -> str:
+    """Return when a quarantine ends: ``in 59m``, at the next request, or with the engine id."""
     if item.HasField("until"):
         # After its end, the next request probes the peer.
         return text.ago_of(item.until, now) if item.until.ToNanoseconds() / 1e9 > now else "next request"

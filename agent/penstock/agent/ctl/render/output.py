@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.agent.ctl.render.jsonpath import fill_template, parse_template
 from penstock.agent.ctl.render.text import printable
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 _GAP = "   "
+_JSONPATH = "jsonpath="
 _UNPRINTABLE = re.compile(r"[^\n -~]")
 # Numbers in YAML 1.2 and strings in 1.1, which PyYAML writes: some hashes and span ids.
 _NUMBER = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -31,9 +33,20 @@ def say_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     click.echo(table(headers, rows))
 
 
+def say_lines(lines: Sequence[Sequence[str]], widths: Sequence[int] = ()) -> list[int]:
+    """Print lines of cells in columns of at least *widths*; return the widths of the columns."""
+    cells = [tuple(map(printable, line)) for line in lines]
+    widest = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    taken = [max(pair) for pair in zip(widest, widths or widest, strict=True)]
+    click.echo("\n".join(_line(line, taken) for line in cells))
+    return taken
+
+
 def say_document(document: Any, output: str) -> None:
-    """Print JSON values in the format ``json`` or ``yaml``."""
-    click.echo(dump(document, output))
+    """Print JSON values as :func:`dump` writes them."""
+    text = dump(document, output)
+    # The template of a JSONPath may end its lines itself.
+    click.echo(text, nl=not text.endswith("\n"))
 
 
 def say_documents(documents: Iterable[Any]) -> None:
@@ -47,7 +60,12 @@ def show(message: Message, output: str) -> None:
 
 
 def dump(document: Any, output: str) -> str:
-    """Return *document* in the format ``json``, ``line`` (JSON) or ``yaml``, without a newline at its end."""
+    """Return *document* in the format ``json``, ``line`` (JSON), ``yaml`` or ``jsonpath=TEMPLATE``.
+
+    Only a template may put a newline at the end.
+    """
+    if output.startswith(_JSONPATH):
+        return fill_template(parse_template(output.removeprefix(_JSONPATH)), document)
     if output == "yaml":
         return dump_yaml(document)
     text = json.dumps(document, indent=2 if output == "json" else None, ensure_ascii=False)
@@ -87,17 +105,29 @@ _Dumper.add_representer(str, _Dumper.text)
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Align columns as kubectl does; colours have no width."""
     lines = [tuple(map(printable, line)) for line in (headers, *rows)]
-    widths = [max(len(click.unstyle(line[column])) for line in lines) for column in range(len(headers))]
-    return "\n".join(
-        _GAP.join(
-            cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(line, widths, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    widths = [max(_width(line[column]) for line in lines) for column in range(len(headers))]
+    return "\n".join(_line(line, widths) for line in lines)
+
+
+def _width(cell: str) -> int:
+    return len(click.unstyle(cell))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return _GAP.join(
+        cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
+    ).rstrip()
 
 
 def warn_unreadable(count: int) -> None:
     """Warn on stderr about *count* damaged batches of the log."""
-    if count:
-        which = "1 batch of the log is" if count == 1 else f"{count} batches of the log are"
-        click.echo(f"{which} damaged on disk; their entries are missing here", err=True)
+    for text in unreadable_words(count):
+        click.echo(text, err=True)
+
+
+def unreadable_words(count: int) -> list[str]:
+    """Return the sentence about *count* damaged batches of the log; none for 0."""
+    if not count:
+        return []
+    which = "1 batch of the log is" if count == 1 else f"{count} batches of the log are"
+    return [f"{which} damaged on disk; their entries are missing here"]

@@ -73,7 +73,7 @@ def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
                 text.engine(item.key),
                 item.peer.address,
                 latency.styled_condition(item),
-                _peer_status(item),
+                peer_status(item),
                 str(item.transfers_ok),
                 str(failed_attempts(item)),
                 latency.window(item.waits.last_minute),
@@ -206,7 +206,8 @@ def failure_words(item: admin.PeerSummary) -> str:
     )
 
 
-def _peer_status(item: admin.PeerSummary) -> str:
+def peer_status(item: admin.PeerSummary) -> str:
+    """Return a peer's status: connected or not, known to vLLM as invalid, in quarantine."""
     if not item.HasField("status"):
         return text.NONE
     parts = ["connected" if item.status.connected else "not connected"]

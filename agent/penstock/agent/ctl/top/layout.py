@@ -44,15 +44,15 @@ class Column(NamedTuple):
 
 
 _ENGINES = (
-    Column("ENGINE", 0), Column("ROLE", 5), Column("STATUS", 0), Column("POLICY", 3), Column("TR/S", 2, True),
-    Column("BYTES/S", 4, True), Column("FAIL/S", 1, True), Column("FAILED", 6, True), Column("FLIGHT", 2, True),
-    Column("DEFER", 1, True), Column("OLDEST", 3, True),
+    Column("ENGINE", 0), Column("ROLE", 5), Column("STATUS", 0), Column("KV-ACTION", 1), Column("TR/S", 2, True),
+    Column("BYTES/S", 4, True), Column("FAIL/S", 1, True), Column("FAILED", 6, True), Column("IN-FLIGHT", 2, True),
+    Column("DEFERRED", 1, True), Column("OLDEST", 3, True),
 )  # fmt: skip
 _PEERS = (
-    Column("PEER", 0), Column("ENGINE", 1), Column("NOW", 0), Column("STATE", 5), Column("TR/S", 5, True),
+    Column("PEER", 0), Column("ENGINE", 1), Column("NOW", 0), Column("STATUS", 5), Column("TR/S", 5, True),
     Column("FAIL/S", 2, True), Column("FAILED", 4, True), Column("WAIT-1M", 1, True), Column("WAIT-HOUR", 3, True),
-    Column("TRANSFER-1M", 9, True), Column("FLIGHT", 6, True), Column("OLDEST", 2, True), Column("LAST", 7, True),
-    Column("MOSTLY", 8),
+    Column("TRANSFER-1M", 9, True), Column("IN-FLIGHT", 7, True), Column("OLDEST", 2, True), Column("LAST-FAILURE", 8, True),
+    Column("FAILURES", 6),
 )  # fmt: skip
 
 
@@ -153,10 +153,10 @@ def _engine_cells(row: EngineRow, now: float) -> list[Piece]:
 
 def _status(row: EngineRow) -> Piece:
     if not row.connected:
-        return Piece("down", BAD)
+        return Piece("disconnected", BAD)
     if row.cores > 1:
         return Piece(f"{row.cores} share a name", BAD)
-    return Piece("paused", WARN) if row.paused else Piece("up")
+    return Piece("paused", WARN) if row.paused else Piece("connected")
 
 
 def _peer_cells(row: PeerRow, now: float) -> list[Piece]:

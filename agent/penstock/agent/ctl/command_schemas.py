@@ -1,0 +1,173 @@
+"""The shape of what each command prints, as parts of the JSON Schema; ``json_schema.py`` adds the messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.agent.ctl.diagnosis import NOTE, OK, WRONG
+from penstock.agent.policy.manifest import API_VERSION, KIND
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey
+
+_DEFINITIONS = "#/$defs/"
+_PACKAGE = "penstock.v1."
+ANYTHING: dict[str, Any] = {"type": "object"}
+TEXT: dict[str, Any] = {"type": "string"}
+
+
+def message_name(descriptor: Any) -> str:
+    """Return the name of a message in the schema."""
+    return str(descriptor.full_name.removeprefix(_PACKAGE))
+
+
+def ref(name: str) -> dict[str, Any]:
+    """Return a reference to a definition."""
+    return {"$ref": _DEFINITIONS + name}
+
+
+def message_ref(message: Any) -> dict[str, Any]:
+    """Return a reference to a message."""
+    return ref(message_name(message.DESCRIPTOR))
+
+
+def list_of(items: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a list."""
+    return {"type": "array", "items": items}
+
+
+def object_of(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the schema of an object."""
+    return {"type": "object", "properties": required | (optional or {}), "required": list(required)}
+
+
+_ONE_CHANGE = {
+    "anyOf": [
+        message_ref(admin.ApplyPolicyResponse),
+        {
+            "description": "With --wait: also the rollout; null if the agent disconnected first.",
+            **object_of(
+                {
+                    "change": message_ref(admin.ApplyPolicyResponse),
+                    "rollout": {"anyOf": [message_ref(admin.Rollout), {"type": "null"}]},
+                }
+            ),
+        },
+    ]
+}
+_CHANGES = {
+    "anyOf": [
+        ref("Change"),
+        {"description": "Of several policies.", **object_of({"items": list_of(ref("Change"))})},
+    ]
+}
+_SIDE = {"description": "Null if absent.", "type": ["string", "null"]}
+# Documents that are no messages.
+OTHERS: dict[str, dict[str, Any]] = {
+    "Change": _ONE_CHANGE,
+    "Manifest": {
+        "description": "A policy as 'apply' takes it: transferpolicy.schema.json. 'apply' ignores the status.",
+        **object_of(
+            {
+                "apiVersion": {"const": API_VERSION},
+                "kind": {"const": KIND},
+                "metadata": ANYTHING,
+                "spec": ANYTHING,
+            },
+            {"status": ref("ManifestStatus")},
+        ),
+    },
+    "Manifests": object_of(
+        {"apiVersion": {"const": "v1"}, "kind": {"const": "List"}, "items": list_of(ref("Manifest"))}
+    ),
+    "Context": object_of(
+        {"name": TEXT},
+        {"address": TEXT, "tlsCa": TEXT, "tlsCert": TEXT, "tlsKey": TEXT, "tlsServerName": TEXT},
+    ),
+    "Standing": object_of(
+        {
+            "key": message_ref(EngineKey),
+            "connected": {"type": "boolean"},
+            "paused": {"type": "boolean"},
+            "inSync": {"type": "boolean"},
+        }
+    ),
+    "Finding": object_of(
+        {"level": {"enum": [OK, NOTE, WRONG]}, "subject": TEXT, "what": TEXT, "advice": TEXT}
+    ),
+}
+
+# By command, its words joined by "-".
+COMMANDS: dict[str, dict[str, Any]] = {
+    "apply": _CHANGES,
+    "config-get-contexts": object_of({"currentContext": TEXT, "items": list_of(ref("Context"))}),
+    "delete-policy": ref("Change"),
+    "describe-engine": {
+        "allOf": [
+            message_ref(admin.Engine),
+            object_of({"effectivePolicy": message_ref(admin.EffectivePolicy)}),
+        ]
+    },
+    "describe-peer": object_of(
+        {
+            "peer": TEXT,
+            "engines": list_of(message_ref(admin.PeerSummary)),
+            "quarantines": list_of(message_ref(admin.Quarantine)),
+            "failures": list_of(message_ref(admin.LoggedEvent)),
+        }
+    ),
+    "describe-policy": object_of(
+        {
+            "policy": ref("Manifest"),
+            "engines": list_of(ref("Standing")),
+            "audit": list_of(message_ref(admin.AuditEntry)),
+        }
+    ),
+    "describe-request": message_ref(admin.Explanation),
+    "diff-engine": object_of(
+        {
+            "engines": list_of(TEXT),
+            "differences": list_of(object_of({"field": TEXT, "first": _SIDE, "second": _SIDE})),
+        }
+    ),
+    "diff-policy": object_of(
+        {
+            "policy": TEXT,
+            "from": TEXT,
+            "to": TEXT,
+            "differences": list_of(object_of({"field": TEXT, "from": _SIDE, "to": _SIDE})),
+        },
+        {"engines": list_of(message_ref(admin.EngineChange))},
+    ),
+    "doctor": object_of({"healthy": {"type": "boolean"}, "findings": list_of(ref("Finding"))}),
+    "drill-list": message_ref(admin.ListDrillsResponse),
+    "drill-stop": message_ref(admin.ListDrillsResponse),
+    "edit-policy": ref("Change"),
+    "explain": message_ref(admin.Explanation),
+    "export": ref("Manifests"),
+    "forget-engine": message_ref(admin.ForgetResponse),
+    "forget-peer": message_ref(admin.ForgetResponse),
+    "get-audit": message_ref(admin.ListAuditResponse),
+    "get-engines": {
+        "description": "With the name of one engine the last.",
+        "anyOf": [message_ref(admin.ListEnginesResponse), message_ref(admin.Engine)],
+    },
+    "get-events": message_ref(admin.ListEventsResponse),
+    "get-peers": message_ref(admin.ListPeersResponse),
+    "get-policy": {
+        "description": "With --effective the last; in YAML several policies are several documents.",
+        "anyOf": [ref("Manifests"), ref("Manifest"), message_ref(admin.EffectivePolicy)],
+    },
+    "get-requests": message_ref(admin.ListRequestsResponse),
+    "import": ref("Change"),
+    "inject-fault": message_ref(admin.Drill),
+    "pause": message_ref(admin.Rollout),
+    "quarantine-add": message_ref(admin.Rollout),
+    "quarantine-lift": message_ref(admin.Rollout),
+    "quarantine-list": message_ref(admin.ListQuarantinesResponse),
+    "resume": message_ref(admin.Rollout),
+    "rollback": ref("Change"),
+    "set-policy": _CHANGES,
+    "trace": message_ref(admin.Trace),
+    "version": object_of({"clientVersion": TEXT}, {"agentVersion": TEXT}),
+    "watch": {"description": "One event; in JSON one a line.", **message_ref(admin.LoggedEvent)},
+}

@@ -1,0 +1,110 @@
+"""``agentctl describe peer``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.formats import with_output
+from penstock.agent.ctl.name_arguments import PEER
+from penstock.agent.ctl.options import with_client
+from penstock.agent.ctl.render import rows, say
+from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.events import logged_words
+from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.agent.ctl.render.order_rows import until_words
+from penstock.agent.ctl.render.output import say_document, unreadable_words
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.ctl.client import Client
+
+_EVENTS = 5
+_INDENT = "  "
+
+
+@click.command()
+@click.argument("name", type=PEER, metavar="PEER")
+@with_output()
+@with_client
+def peer(client: Client, name: str, output: str) -> None:
+    """Show PEER (host:port) as each engine sees it: transfers, failures, quarantine, its last failures."""
+    found = [
+        item
+        for item in client.call("ListPeers", admin.ListPeersRequest(state="all")).peers
+        if item.peer.address == name
+    ]
+    if not found:
+        raise FailedError(f"peer {name!r} not found; 'agentctl get peers --state all' lists them")
+    quarantines = [
+        item
+        for item in client.call("ListQuarantines", admin.ListQuarantinesRequest()).quarantines
+        if item.peer.address == name
+    ]
+    request = admin.ListEventsRequest(peer=name, kinds=["transfer_failure"], limit=_EVENTS)
+    failures = client.call("ListEvents", request)
+    failures.events.sort(key=lambda item: item.event.time_unix_nano)
+    if output != "table":
+        document = {
+            "peer": name,
+            "engines": [as_json_values(item) for item in found],
+            "quarantines": [as_json_values(item) for item in quarantines],
+            "failures": [as_json_values(item) for item in failures.events],
+        }
+        say_document(document, output)
+        return
+    say(*description(name, found, quarantines, list(failures.events), time.time()))
+    for text in unreadable_words(failures.unreadable_batches):
+        say(text, err=True)
+
+
+def description(
+    name: str,
+    found: list[admin.PeerSummary],
+    quarantines: list[admin.Quarantine],
+    failures: list[admin.LoggedEvent],
+    now: float,
+) -> Iterator[str]:
+    """Yield the lines of a description."""
+    yield f"Peer: {name}"
+    for item in found:
+        yield f"Engine {words.engine(item.key)}:"
+        yield from (f"{_INDENT}{line}" for line in _as_seen(item, now))
+        for order in quarantines:
+            if order.key == item.key:
+                yield f"{_INDENT}{_quarantine(order, now)}"
+    if failures:
+        yield "Last failures:"
+        for entry in failures:
+            when = words.ago(entry.event.time_unix_nano, now)
+            request = entry.event.request_id or words.NONE
+            yield f"{_INDENT}{when}, engine {words.engine(entry.key)}, request {request}: {logged_words(entry)}"
+
+
+def _as_seen(item: admin.PeerSummary, now: float) -> Iterator[str]:
+    retired = " (retired)" if item.retired else ""
+    yield f"Status: {rows.peer_status(item)}{retired}"
+    if item.peer.engine_id:
+        yield f"Engine id: {item.peer.engine_id}"
+    mean = f", {words.span_of_time(item.mean_duration_seconds)} on average" if item.transfers_ok else ""
+    yield f"Transfers: {item.transfers_ok} ok{mean}, {rows.failed_attempts(item)} failed"
+    if item.failures:
+        last = f", last {words.ago_of(item.last_failure, now)}" if item.HasField("last_failure") else ""
+        yield f"Failures: {rows.failure_words(item)}{last}"
+    if item.in_flight:
+        yield f"In flight: {item.in_flight}, oldest since {words.ago_of(item.oldest_in_flight, now)}"
+    if item.deferred:
+        yield f"Deferred: {item.deferred}, oldest since {words.ago_of(item.oldest_deferred, now)}"
+
+
+def _quarantine(order: admin.Quarantine, now: float) -> str:
+    parts = [f"Quarantine: {words.quarantine_state(order.state)}", f"until: {until_words(order, now)}"]
+    if order.reason:
+        parts.append(words.one_line(order.reason))
+    if order.author:
+        parts.append(f"by {order.author}")
+    return ", ".join(parts)
