@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.agent.ctl.main import cli
 
 from tests.docs.samples import documents, outdated, shows_output
 from tests.support.samples.blocks import blocks, rendered, steps
@@ -57,7 +58,21 @@ _TYPED = re.compile(
 
 
 _INLINE = re.compile(r"`([^`\n]+)`")
-_COMMANDS = ("agentctl", "penstock-agent", "make", "python", "pip", "source", "promtool", "KEEP=1")
+# An option, or a word that stands for another.
+_PLACEHOLDER = re.compile(r" -|\b[A-Z]{3,}\b")
+_COMMANDS = (
+    "* on",
+    "on (",
+    "agentctl",
+    "kubectl",
+    "penstock-agent",
+    "make",
+    "python",
+    "pip",
+    "source",
+    "promtool",
+    "KEEP=1",
+)
 
 
 def _with_samples() -> list[Any]:
@@ -114,12 +129,15 @@ def test_messages_are_those_of_the_programs() -> None:
 
 def test_quoted_messages_are_those_of_the_programs() -> None:
     """A sentence that README or a guide quotes within the text stands in the source."""
+    commands = (*_COMMANDS, *(f"{name} " for name in cli.list_commands(None)))  # type: ignore[arg-type]
     found = []
     for path in documents():
         if path.parent.name == "guides" or path.name == "README.md":
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 quoted = [text for text in _INLINE.findall(line) if len(text.split()) > 2]
-                messages = [text for text in quoted if " -" not in text and not text.startswith(_COMMANDS)]
+                messages = [
+                    text for text in quoted if not (_PLACEHOLDER.search(text) or text.startswith(commands))
+                ]
                 found += [f"{path.relative_to(ROOT)}:{number}: {text}" for text in messages if not said(text)]
     assert found == []
 

@@ -67,7 +67,11 @@ def unwrapped(lines: Sequence[str]) -> list[str]:
     before = ""
     for line in lines:
         word = line.strip().partition(" ")[0]
-        if found and _indent(line) == _indent(found[-1]) + _HANGING and len(before) + 1 + len(word) > _WIDTH:
+        if (
+            found
+            and _indent(line) == _indent(found[-1]) + _HANGING
+            and len(before) <= _WIDTH < len(before) + 1 + len(word)
+        ):
             found[-1] += f" {line.strip()}"
         else:
             found.append(line)

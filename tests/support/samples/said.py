@@ -28,14 +28,16 @@ def _source() -> str:
 
 
 def said(line: str) -> bool:
-    """Tell whether the programs say *line*, with any values; ``…`` in it stands for what is left out."""
+    """Tell whether the programs say *line*, with any values; ``…`` in it stands for what is left out.
+
+    What stands before a colon may be said elsewhere than what stands behind it.
+    """
     parts = [part.strip() for part in line.split(_ELLIPSIS) if part.strip()]
-    return bool(parts) and all(re.search(_pattern(part), _source()) for part in parts)
+    return bool(parts) and all(_said(part) or all(map(_said, part.split(": "))) for part in parts)
 
 
-def _pattern(part: str) -> str:
-    words = [
-        re.escape(word) if word.isalpha() and not word.isupper() else f"(?:{re.escape(word)}|{_VALUE})"
-        for word in part.split()
-    ]
-    return r"\s+".join(words)
+def _said(part: str) -> bool:
+    words = part.split()
+    pattern = r"\s+".join(f"(?:{re.escape(word)}|{_VALUE})" for word in words)
+    # Values alone match everything.
+    return any(6 * match.group().count("{") <= 5 * len(words) for match in re.finditer(pattern, _source()))
