@@ -26,6 +26,7 @@ from penstock.agent.ctl.render.text import printable
 from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History
 from penstock.agent.errors import NotFoundError
+from penstock.agent.policy.distribution import PolicySources
 from penstock.agent.policy.distribution.feed import PolicyFeed
 from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
@@ -62,7 +63,9 @@ class Answers:
         self._directory = tempfile.TemporaryDirectory(prefix="ps-fuzz-")
         policies = self._policies = PolicyDatabase.open(Path(self._directory.name))
         store, pauses, orders = PolicyStore(policies), Pauses(policies), OrderStore(policies)
-        self._parts: dict[str, Any] = {"store": store, "feed": PolicyFeed(store, pauses, orders)}
+        feed = PolicyFeed(store, pauses, orders)
+        sources = PolicySources(store, feed)
+        self._parts: dict[str, Any] = {"store": store, "pauses": pauses, "feed": feed, "policies": sources}
         self._converter = SpanConverter()
 
     def close(self) -> None:
