@@ -22,6 +22,7 @@ _STYLE = (
 _HEADING, _PROMPT = "━━━ ", "$ "
 # Labels that are the same in all lines.
 _SAME = re.compile(r'(?:channel|connector|direction|engine|rehearsal|server)="[^"]*",?')
+_AUTHOR = re.compile(r"by \S+@\S+\)")
 _LEFT_OUT = {"(b)": ("$ agentctl explain", "$ agentctl trace"), "(d)": ("$ agentctl explain",)}
 _COLOURS = (
     (re.compile(r"HTTP 5\d\d|ERROR"), "#ff7b72"),
@@ -34,20 +35,14 @@ def chosen(printed: str) -> list[str]:
     """Return the lines of the picture."""
     lines: list[str] = []
     step, skipping = "", False
-    for line in printed.splitlines():
+    for line in printed.partition("\nDone;")[0].splitlines():
         if line.startswith(_HEADING):
             step, skipping = line.removeprefix(_HEADING)[:3], False
             if step != "(a)" and lines:
                 lines.append("")
         elif line.startswith(_PROMPT):
             skipping = line.startswith(_LEFT_OUT.get(step, ()))
-        if (
-            step in {"", "(a)"}
-            or skipping
-            or not line
-            or line.startswith(("The OTLP", "Done;"))
-            or "linked to" in line
-        ):
+        if step in {"", "(a)"} or skipping or not line or line.startswith("The OTLP") or "linked to" in line:
             continue
         if re.fullmatch(r"[0-9a-f]{32}\.", line):
             continue
@@ -59,6 +54,7 @@ def shortened(line: str) -> str:
     """Return a line of the demo as the picture has it."""
     if line.startswith("  penstock_"):
         line = _SAME.sub("", line).replace(",}", "}")
+    line = _AUTHOR.sub("by ada@ops)", line)
     return line if len(line) <= _COLUMNS else line[: _COLUMNS - 1] + CUT
 
 
