@@ -193,6 +193,7 @@ def test_contexts_are_set_used_listed_and_deleted(path: Path) -> None:
     assert _run("config", "current-context").exit_code == 1
     assert _run("config", "set-context", "x").exit_code == 2
     assert _run("config", "set-context", "a b", "--address", "/x").exit_code == 2
+    assert "address 'agent' is not valid" in _run("config", "set-context", "x", "--address", "agent").stderr
     assert (
         _run("config", "set-context", "x", "--address", "x:1", "--tls-ca", "ca").stdout
         == "context x created\n"

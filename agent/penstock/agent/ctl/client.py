@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.ctl.command_hints import PROGRAM, hinted
+from penstock.agent.ctl.contexts import check_address
 from penstock.agent.ctl.errors import RefusedError, UnreachableError, UsageError
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # Seconds, the default deadline of a call.
 ANSWER_DEADLINE = 15.0
 
-_ADDRESS = re.compile(r"unix:(//)?/.+|/.+|\[.+\]:\d{1,5}|[^/:\[\]]+:\d{1,5}")
 _OPTIONS = (
     # HTTP_PROXY is not meant for the agent.
     ("grpc.enable_http_proxy", 0),
@@ -46,10 +45,7 @@ class Client:
             UsageError: the address cannot be parsed, or is TCP and *tls* is incomplete.
 
         """
-        if not _ADDRESS.fullmatch(address):
-            raise UsageError(
-                f"address {address!r} is not valid; write unix:///path/of/the/socket or host:port"
-            )
+        check_address(address)
         self.address = f"unix://{address}" if address.startswith("/") else address
         self._program = program
         self._channel = self._connect(tls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from contextlib import suppress
@@ -16,6 +17,7 @@ from penstock.agent.ctl.tls import ClientTls
 DEFAULT_ADDRESS = "unix:///run/penstock/admin.sock"
 FILE_VARIABLE = "PENSTOCK_CONTEXTS"
 _CURRENT, _CONTEXTS = "current-context", "contexts"
+_ADDRESS = re.compile(r"unix:(//)?/.+|/.+|\[.+\]:\d{1,5}|[^/:\[\]]+:\d{1,5}")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -48,6 +50,17 @@ class Contexts:
 _TLS = {f"tls-{item.name.replace('_', '-')}": item.name for item in fields(ClientTls)}
 _FIELDS = ("address", *_TLS)
 _FILES = frozenset(_FIELDS) - {"address", "tls-server-name"}
+
+
+def check_address(address: str) -> None:
+    """Check the form of an agent's address.
+
+    Raises:
+        UsageError: it is neither a socket nor host:port.
+
+    """
+    if not _ADDRESS.fullmatch(address):
+        raise UsageError(f"address {address!r} is not valid; write unix:///path/of/the/socket or host:port")
 
 
 def contexts_path() -> Path | None:

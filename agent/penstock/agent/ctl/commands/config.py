@@ -10,6 +10,7 @@ from penstock.agent.ctl.connection import CONTEXT, ContextName
 from penstock.agent.ctl.contexts import (
     Contexts,
     Endpoint,
+    check_address,
     contexts_path,
     find_context,
     read_contexts,
@@ -96,6 +97,8 @@ def set_context(name: str, address: str | None, **tls: str | None) -> None:
         raise UsageError("nothing to set; give --address or a --tls option")
     if not CONTEXT.fullmatch(name):
         raise UsageError(f"{name!r} is no name of a context; use letters, digits and . : @ / -")
+    if address:
+        check_address(address)
     path = contexts_path()
     contexts = read_contexts(path)
     before = contexts.endpoints.get(name)
