@@ -136,6 +136,11 @@ def test_formats_before_and_behind(filled: AdminHarness, agentctl: Agentctl) -> 
     assert json.loads(agentctl("get", "-o", "json", "policy").stdout) == behind
     assert yaml.safe_load(agentctl("-o", "json", "get", "engine", "0", "-o", "yaml").stdout)["connected"]
     assert json.loads(agentctl("-o", "json", "version").stdout)["clientVersion"] == __version__
+    assert agentctl("get", "engines", "-o=name", "-l=role=decode").stdout == "engine/0\n"
+    assert (
+        agentctl("get", "engines", "-l=role=prefill", "-o=jsonpath={.items[*].name}").stdout == "prefill/1\n"
+    )
+    assert json.loads(agentctl("-o=json", "get", "policy").stdout) == behind
     for arguments, words in (
         (("-o", "json", "top"), "agentctl top has no option --output"),
         (("-o", "name", "doctor"), "'name' is not one of 'table', 'wide', 'json', 'yaml', jsonpath=TEMPLATE"),

@@ -23,6 +23,8 @@ class OutputType(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Check *value*; the template of a JSONPath is parsed before anything is asked of the agent."""
+        # As kubectl, -o=json: click takes the sign for a part of the value.
+        value = value.removeprefix("=") if isinstance(value, str) else value
         if not isinstance(value, str) or not value.startswith(JSONPATH):
             if value not in self.choices:
                 known = ", ".join(map(repr, self.choices))

@@ -42,6 +42,8 @@ class Parsed(click.ParamType[Any]):
 
 
 def _labels(text: str) -> str:
+    # As kubectl, -l=role=decode: click takes the sign for a part of the value.
+    text = text.removeprefix("=")
     parse_labels(text)
     return text
 
