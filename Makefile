@@ -40,7 +40,7 @@ test-fast: setup prometheus ## The same without engines.
 test-engine: setup ## The same, only the tests that start vLLM.
 	@$(PYTEST) -m "engine and not long" $(ARGS)
 
-test-long: setup prometheus ## The exhaustive variants that `make test` leaves out, engines included, and all examples of properties.
+test-long: setup prometheus ## What `make test` leaves out: exhaustive variants, engines included, the five incidents, and all examples of properties.
 	@$(PYTEST) $(TOGETHER) -m "long or hypothesis" --hypothesis-profile=long $(ARGS)
 
 test-repeat: setup prometheus ## `make test` N=10 times beside a busy loop; ends at the first failure.

@@ -38,7 +38,7 @@ settings.load_profile("fixed")
 # Engines mostly wait: their tests come first, in two sequences that end with the last of the others. Tests that share
 # servers have to be in one process, those of the pair `cpu` in the first.
 _ENGINES = "tests/e2e/"
-_SHARE_A_PAIR = re.compile(_ENGINES + r"test_(agent_trouble|caller_context|demo|kv_(?!ranks))")
+_SHARE_A_PAIR = re.compile(_ENGINES + r"test_(agent_trouble|caller_context|demo|incidents|kv_(?!ranks))")
 # What begins late has to be short, or the other workers wait for it.
 _SLOW = "tests/faults/"
 _FAREWELL_SECONDS = 60

@@ -58,9 +58,22 @@ class RanksRun:
 
 
 def run_ranks(
-    agent: Agent, out: Path, *arguments: str, dying: int | None = None, server: str = "experts"
+    agent: Agent,
+    out: Path,
+    *arguments: str,
+    dying: int | None = None,
+    late: int | None = None,
+    server: str = "experts",
 ) -> RanksRun:
-    """RanksRun a group of ranks to its end; rank *dying* kills itself in the middle of its first transfer.
+    """Run a group of ranks to its end.
+
+    Args:
+        agent: what the ranks report to.
+        out: a new directory for what they write.
+        arguments: of each rank.
+        dying: the rank that kills itself in the middle of its first transfer.
+        late: the rank that begins each transfer half a second later than the others.
+        server: its name in the agent.
 
     Raises:
         ChildError: a rank did not end in time.
@@ -82,6 +95,7 @@ def run_ranks(
             command = [
                 *(sys.executable, "-m", "demo.eplb.rank", "--rank", str(rank), "--ranks", str(RANKS)),
                 *("--port", str(port), "--out", str(out), *arguments, *(["--die"] if rank == dying else [])),
+                *(["--stall", "0.5"] if rank == late else []),
             ]
             child = Child(f"rank {rank}", command, env=environment, cwd=out, log=out / f"rank{rank}.log")
             ended.callback(child.stop)

@@ -72,6 +72,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--asynchronous", action="store_true")
     parser.add_argument("--profile", action="store_true", help="first a profile run, which is no rebalance")
     parser.add_argument("--linger", action="store_true", help="wait for a file 'end' before leaving")
+    parser.add_argument(
+        "--stall", type=float, default=0.0, help="seconds by which it is late for each transfer"
+    )
     parser.add_argument("--die", action="store_true", help="kill itself in the middle of the first transfer")
     return parser.parse_args()
 
@@ -109,6 +112,17 @@ def _start_receiving(state: Any) -> None:
     threading.Thread(target=receive, daemon=True).start()
 
 
+def _be_late(communicator: Any, seconds: float) -> None:
+    """Let each transfer of a layer begin later, as a rank with a slow host does."""
+    execute = communicator.execute
+
+    def late() -> Any:
+        time.sleep(seconds)
+        return execute()
+
+    communicator.execute = late
+
+
 def _write(path: Path, state: Any, experts: Experts) -> None:
     (model,) = state.model_states.values()
     arrays = {
@@ -134,6 +148,8 @@ def main() -> None:
         _start_receiving(state)
     if options.profile:
         state.step(is_profile=True)
+    if options.stall:
+        _be_late(model.communicator, options.stall)
     if options.die:
         model.communicator.execute = lambda: os.kill(os.getpid(), signal.SIGKILL)
     load = torch.from_numpy(

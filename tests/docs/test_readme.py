@@ -1,4 +1,4 @@
-"""What the README says of the commands is what the commands say of themselves."""
+"""What README and the reference say of the commands is what the commands say of themselves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from penstock.agent.daemon.config import OPTIONS
 
 _ROOT = Path(__file__).parents[2]
 _README = (_ROOT / "README.md").read_text()
+_CONFIGURATION = (_ROOT / "docs/reference/configuration.md").read_text()
+_BENCHMARKS = (_ROOT / "docs/benchmarks.md").read_text()
+_FOLDED = " ".join(_README.split())
 _ROW = re.compile(r"^\| (`--[^|]*)\|([^|]*)\|", re.MULTILINE)
 _QUOTED = re.compile(r"`([^`]*)`")
 
@@ -17,7 +20,7 @@ _QUOTED = re.compile(r"`([^`]*)`")
 def _table() -> dict[str, str]:
     """Return the flags of the table and their defaults, empty where there is none."""
     table: dict[str, str] = {}
-    for flags, defaults in _ROW.findall(_README):
+    for flags, defaults in _ROW.findall(_CONFIGURATION):
         names, values = _QUOTED.findall(flags), _QUOTED.findall(defaults)
         table |= dict(zip(names, values or [""] * len(names), strict=True))
     return table
@@ -32,5 +35,49 @@ def test_the_agents_part_is_what_the_readme_installs() -> None:
     """The engine's image gets the base, the sidecar the extra of that name."""
     extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert "agent" in extras
-    assert "`pip install penstock`" in _README
-    assert "`pip install 'penstock[agent]'`" in _README
+    assert "`pip install penstock`" in _FOLDED
+    assert "`pip install 'penstock[agent]'`" in _FOLDED
+
+
+def test_the_first_screen_says_for_whom_it_is() -> None:
+    """What it needs, was tested on, costs, and when not to use it; then what to try, three steps, the incidents."""
+    screen = _README.partition("\n## Try it")[0]
+    assert len(screen.splitlines()) <= 45
+    said = [
+        "**Needs**",
+        "**Tested on**",
+        "**GPU: not yet**",
+        "**Costs an engine**",
+        "**Costs a pod**",
+        "**Do not use it**",
+    ]
+    assert [words for words in said if words not in screen] == []
+    assert re.findall(r"^## (.*)", _README, re.MULTILINE) == [
+        "Try it",
+        "Add it to a vLLM server",
+        "Five incidents",
+        "Further",
+    ]
+    assert len(re.findall(r"^### ", _README.partition("\n## Five incidents")[2], re.MULTILINE)) == 5
+
+
+def test_what_it_costs_is_what_was_measured() -> None:
+    """The numbers of the first screen are those of the benchmarks, rounded."""
+    sample, event = (_measured(f"`emit()` of {what}")[0] / 1000 for what in ("a sample", "an event"))
+    ratio, low, high = _measured("real vLLM throughput: Penstock, agent ÷ without")
+    (memory, *_) = _measured("agent memory at 2,000 events/s from 64 sources")
+    for words in (
+        f"{sample:.1f} µs a transfer, {event:.1f} µs an event",
+        f"Throughput with ÷ without: {ratio:.2f} ({low:.2f} to {high:.2f})",
+        f"the agent at 2,000 events/s: {memory:.0f} MiB",
+    ):
+        assert words in _README
+
+
+def _measured(what: str) -> tuple[float, float, float]:
+    """Return a budget's number and the interval of its median."""
+    row = next(line for line in _BENCHMARKS.splitlines() if line.startswith(f"| {what} |"))
+    found = re.search(r"\| (?:ratio )?([\d.,]+) .*?, median ([\d.,]+) to ([\d.,]+)", row)
+    assert found, row
+    number, low, high = (float(text.replace(",", "")) for text in found.groups())
+    return number, low, high

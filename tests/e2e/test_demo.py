@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from demo.common.steps import until
 from demo.steps import bad_request, good_request, set_policy
+from demo.story import play
+from tests.docs.demo_picture import CUT, shortened, shown
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.engine.stacks import CALLER_SPAN, forget_policy, named
+from tests.support.samples.comparison import normal
 
 if TYPE_CHECKING:
     from demo.common.otlp_receiver import Span
@@ -112,3 +116,19 @@ def test_no_span_names_a_parent_that_nobody_exports(stack: Stack) -> None:
         return [span for span in spans if span.parent_id not in known]
 
     until(lambda: not orphans(), f"The parents of some spans were never exported: {orphans()}", seconds=60)
+
+
+@pytest.mark.long
+def test_the_picture_shows_what_the_demo_prints(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line of the README's picture is one of the demo's, but for numbers, times and ids."""
+    play(stack, keep=False)
+
+    printed = [_numberless(shortened(line)) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in shown() if not any(text.startswith(_numberless(line)) for text in printed)] == []
+
+
+def _numberless(line: str) -> str:
+    """Return *line* without what differs from run to run; of a line that is cut, its whole words."""
+    if line.endswith(CUT):
+        line = line.rsplit(" ", 1)[0]
+    return re.sub(r"\d+", "N", normal(line))

@@ -32,8 +32,11 @@ class Spare:
     Its leases are short, and it refuses fault drills.
     """
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, name: str = "spare", *args: str) -> None:
+        """Name the server, and give further arguments of it."""
         self._stack = stack
+        self._name = name
+        self._args = args
         self._server: Server | None = None
 
     def server(self) -> Server:
@@ -50,14 +53,14 @@ class Spare:
             "kv_connector_extra_config": {"kv_lease_duration": LEASE_SECONDS},
         }
         spec = ServerSpec(
-            "spare",
+            self._name,
             "kv_producer",
             # The later one holds.
-            args=("--kv-transfer-config", json.dumps(transfer)),
+            args=("--kv-transfer-config", json.dumps(transfer), *self._args),
             env={
                 "PENSTOCK_ENDPOINT": self._stack.agent.endpoint,
-                "PENSTOCK_SERVER": "spare",
-                "PENSTOCK_LABELS": "role=prefill,tier=spare",
+                "PENSTOCK_SERVER": self._name,
+                "PENSTOCK_LABELS": f"role=prefill,tier={self._name}",
             },
         )
         logs = self._stack.prefill.child.log.parent
