@@ -12,7 +12,7 @@ from penstock.instrumentation.core.drop_counter import DropCounter
 from penstock.instrumentation.telemetry import encoder, records
 from penstock.instrumentation.telemetry.encoder import cut_text, frame, seal
 from penstock.instrumentation.telemetry.outbox import Sealed
-from penstock.proto.v1 import common_pb2, events_pb2
+from penstock.proto.v1 import common_pb2, events_pb2, snapshot_pb2
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 
@@ -234,7 +234,7 @@ def test_constants_are_the_wires() -> None:
     names = [name for name in vars(constants) if name.isupper() and name != "ROLES"]
     assert len(names) > 50
     for name in names:
-        module = common_pb2 if hasattr(common_pb2, name) else events_pb2
+        module = next(each for each in (common_pb2, events_pb2, snapshot_pb2) if hasattr(each, name))
         assert getattr(constants, name) == getattr(module, name), name
     assert {
         word: common_pb2.Role.Value(f"ROLE_{word.upper()}") for word in constants.ROLES
