@@ -298,6 +298,32 @@ def test_a_pause_waits_for_what_was_recorded_before_it(harness: AdminHarness) ->
     assert list(rollout)[-1].done
 
 
+def test_a_pause_waits_for_a_snapshot_from_after_it(harness: AdminHarness) -> None:
+    """The last one may tell of an earlier pause."""
+    harness.heeding = False
+    core = harness.source("0")
+    harness.engine("0")
+    harness.snapshot(core, Snapshot(paused=True))
+    harness.registry.kill_switch_changed(core.epoch)
+    rollout = harness.stub.SetPaused(admin.SetPausedRequest(paused=True, timeout={"seconds": 60}))
+    _waits_for(rollout, "0 of 1 process is passive")
+    harness.snapshot(core, Snapshot(paused=True))
+    assert list(rollout)[-1].done
+
+
+def test_a_pause_that_ends_before_every_process_follows_is_not_in_force(harness: AdminHarness) -> None:
+    """By its ttl or another operator's resume; active processes are no success of the pause."""
+    harness.heeding = False
+    core = harness.source("0")
+    harness.engine("0")
+    rollout = harness.stub.SetPaused(admin.SetPausedRequest(paused=True, timeout={"seconds": 60}))
+    _waits_for(rollout, "0 of 1 process is passive")
+    harness.run(harness.pauses.set(None, False, author="other", which="all engines"))
+    harness.snapshot(core, Snapshot(paused=False))
+    (engine,) = list(rollout)[-1].engines
+    assert (engine.state, engine.error.partition(",")[0]) == ("refused", "the pause ended")
+
+
 def test_a_pause_for_a_time_says_who_why_and_until_when(harness: AdminHarness) -> None:
     """In the progress, in the list of engines, and in the audit log; without a ttl it has no end."""
     harness.source("0")

@@ -188,6 +188,24 @@ def test_a_pause_reaches_a_stream_that_is_idle(ingest):
         assert len(other._acks) == 2
 
 
+def test_a_snapshot_from_before_a_change_of_the_kill_switch_says_nothing_about_it(ingest):
+    """Of a pause that follows a resumption at once, the snapshot of the pause before is no proof."""
+    key = {EngineKey("", "0")}
+    with FakeEngine(ingest.address, engine="0") as engine:
+        ingest.call(ingest.pauses.set, key)
+        engine.wait(lambda: engine.paused, "the pause")
+        engine.snapshot(Snapshot(paused=True))
+        wait_until(lambda: ingest.call(ingest.registry.get, engine.epoch).snapshot, "the snapshot")
+        assert not ingest.call(ingest.registry.get, engine.epoch).kill_switch_unread
+        ingest.call(ingest.pauses.set, set())
+        ingest.call(ingest.pauses.set, key)
+        assert ingest.call(ingest.registry.get, engine.epoch).kill_switch_unread
+        engine.snapshot(Snapshot(paused=True))
+        wait_until(
+            lambda: not ingest.call(ingest.registry.get, engine.epoch).kill_switch_unread, "the next snapshot"
+        )
+
+
 def test_a_paused_engine_is_told_in_the_greeting(ingest):
     """So that it never becomes active."""
     ingest.call(ingest.pauses.set, {EngineKey("", "0")})

@@ -195,6 +195,26 @@ def test_a_dump_that_cannot_be_used_changes_nothing(blob: bytes, reason: str) ->
     assert aggregator.dump() == before
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        7,
+        [["other"]],
+        [[["", "0"], "p", [1, [[0, 1, [[0, -1]]]]], [0, []], [0, []]]],
+        [[["", "0"], "p", [1, [[0, 1, [[999, 1]]]]], [0, []], [0, []]]],
+    ],
+)
+def test_windows_of_another_version_do_not_cost_the_counters(rows: object) -> None:
+    """They begin empty: a replay would count only what the log still holds."""
+    aggregator = aggregated([(source(), Batch(events=[transfer_failure("r")]))])
+    before = aggregator.engines()
+    state = json.loads(zlib.decompress(aggregator.dump()))
+    state["peers"] = rows
+    aggregator.load(zlib.compress(json.dumps(state).encode()))
+    assert aggregator.engines() == before
+    assert json.loads(zlib.decompress(aggregator.dump()))["peers"] == []
+
+
 def lost(epoch: int, *ends: Event) -> Batch:
     """Build what the agent writes when a source vanished and left deferrals open."""
     return Batch(events=[*ends, event("source_lost", epoch=epoch)])

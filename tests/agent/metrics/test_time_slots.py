@@ -90,6 +90,6 @@ def test_a_count_stops_at_the_largest() -> None:
     "state", [None, [1], [1, [[9, 1, []]]], [1, [[0, 1, [[99, 1]]]]], [1, [[0, 1, [[0, -1]]]]]]
 )
 def test_a_state_of_another_shape_is_refused(state: object) -> None:
-    """With one of the errors that the aggregator turns into a replay."""
+    """With one of the errors after which the aggregator begins with empty windows."""
     with pytest.raises((ValueError, TypeError, IndexError, OverflowError)):
         TimeSlots.load(4, state)

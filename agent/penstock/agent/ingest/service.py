@@ -298,6 +298,7 @@ class IngestService:
     def _pauses_changed(self) -> None:
         for stream in self._streams.values():
             if self._pauses.is_paused(stream.source.key) is not stream.paused:
+                self._registry.kill_switch_changed(stream.source.epoch)
                 telling = asyncio.ensure_future(self._send_pause(stream))
                 self._telling.add(telling)
                 telling.add_done_callback(self._telling.discard)

@@ -11,6 +11,7 @@ import threading
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import structlog
 from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.bulk_updates import ended_bulks, probe_bulks, transfer_bulks
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
+
+_log = structlog.get_logger(__name__)
 
 # What every request that has waited has one of.
 _ENDED = "deferral_end"
@@ -183,10 +186,8 @@ class Aggregator:
             engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
             accounts = Accounts.load(state["accounts"])
             ended = EndedByLoss(state["ended"])
-            latencies = PeerLatencies()
-            # An older agent saved none: the windows begin empty.
-            latencies.load(state.get("peers", ()))
-        except (zlib.error, ValueError, KeyError, TypeError, IndexError) as error:
+            latencies = _load_latencies(state.get("peers", ()))
+        except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:
             self._engines, self._accounts, self._room = engines, accounts, room
@@ -200,6 +201,16 @@ class Aggregator:
             if metric is not None:
                 engine.series[metric] = Series.load(metric, series, self._cap, room)
         return engine
+
+
+def _load_latencies(rows: Any) -> PeerLatencies:
+    """Return the windows of *rows*; empty ones if another version saved them or none: the counters matter more."""
+    latencies = PeerLatencies()
+    try:
+        latencies.load(rows)
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
+        _log.warning("the saved windows of peers cannot be used; they begin empty", reason=repr(error))
+    return latencies
 
 
 def _engine_text(key: EngineKey, engine: EngineSeries) -> str:

@@ -142,7 +142,7 @@ class PeerLatencies:
         """Take over what :meth:`dump` returned.
 
         Raises:
-            ValueError, TypeError, IndexError: it is of another shape.
+            ValueError, TypeError, LookupError, OverflowError: it is of another shape; nothing has changed.
 
         """
         self._peers = {

@@ -104,7 +104,7 @@ class TimeSlots:
         """Return what :meth:`dump` described.
 
         Raises:
-            ValueError, TypeError, IndexError: it is of another shape.
+            ValueError, TypeError, LookupError, OverflowError: it is of another shape.
 
         """
         found = cls(size)

@@ -41,6 +41,7 @@ class LiveSource:
         unaccounted: entries that its last snapshot speaks of, and that are neither in the log, nor lost, nor pending;
             negative if the log has more than it emitted. None before a snapshot has told.
         said_goodbye: it is away, and said so.
+        kill_switch_unread: the kill switch has changed for it since its last snapshot.
 
     """
 
@@ -55,6 +56,7 @@ class LiveSource:
     account: Account | None = None
     unaccounted: int | None = None
     said_goodbye: bool = False
+    kill_switch_unread: bool = False
 
     @property
     def clock_offset_nano(self) -> int | None:
@@ -199,11 +201,18 @@ class Registry:
         live = self._sources.get(epoch)
         if live is not None:
             live.snapshot, live.last_seen_unix_nano = snapshot, self._clock()
+            live.kill_switch_unread = False
             if snapshot.time_unix_nano:
                 live.clock_readings.append(snapshot.time_unix_nano - live.last_seen_unix_nano)
             live.unaccounted = _unaccounted(live.account, snapshot)
             if snapshot.HasField("engine"):
                 self.roles.note(live.source, snapshot.engine)
+
+    def kill_switch_changed(self, epoch: int) -> None:
+        """Note that what the source's last snapshot says about the kill switch precedes its last change."""
+        live = self._sources.get(epoch)
+        if live is not None:
+            live.kill_switch_unread = True
 
     def committed(self, epoch: int, batch: Batch) -> None:
         """Apply what a committed batch reports about its source."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import StateError
 from penstock.agent.model import EngineKey
+from penstock.agent.policy.orders import kill_switch
 from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
@@ -139,6 +140,30 @@ async def test_the_task_ends_a_pause_that_is_ordered_while_it_waits(directory: P
     ending = asyncio.ensure_future(pauses.keep_ending(lambda: [A]))
     try:
         await _pause(pauses, 0.05)
+        await asyncio.wait_for(ended.wait(), 60)
+    finally:
+        ending.cancel()
+        await asyncio.wait({ending})
+        database.close()
+
+
+async def test_an_error_does_not_end_the_task(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no pause would ever end by itself."""
+    monkeypatch.setattr(kill_switch, "_TRY_AGAIN", 0.001)
+    database = PolicyDatabase.open(directory)
+    pauses = Pauses(database)
+    await _pause(pauses, 0.05)
+    ended = asyncio.Event()
+    pauses.subscribe(lambda: None if pauses.is_paused(A) else ended.set())
+    answers = iter([RuntimeError("a bug")])
+
+    def engines() -> list[EngineKey]:
+        for error in answers:
+            raise error
+        return [A]
+
+    ending = asyncio.ensure_future(pauses.keep_ending(engines))
+    try:
         await asyncio.wait_for(ended.wait(), 60)
     finally:
         ending.cancel()

@@ -80,7 +80,7 @@ def _count_processes(agent: AgentContext, view: EngineView) -> tuple[int, int]:
 def _has_settled(live: LiveSource, *, paused: bool) -> bool:
     """Return whether the source's last snapshot says *paused*, and that nothing from before a pause is unsent."""
     snapshot = live.snapshot
-    if snapshot is None or snapshot.paused is not paused:
+    if snapshot is None or live.kill_switch_unread or snapshot.paused is not paused:
         return False
     return not (paused and snapshot.emitter.pending_entries)
 

@@ -20,6 +20,8 @@ State = Literal["acknowledged", "refused", "waiting", "disconnected", "paused", 
 # States that only a change or another engine ends.
 _FINAL = frozenset({"acknowledged", "refused", "paused", "contested"})
 
+# Of a pause.
+_ENDED = "the pause ended, by its ttl or a resume, before every process was passive"
 # Seconds until a change of the registry is seen, and while the rest of the processes is awaited.
 _LOOK_AGAIN = 1.0
 _LOOK_AT_PROCESSES = 0.1
@@ -162,6 +164,8 @@ def _of_subscriber(subscriber: Subscriber, now: float, *, pausing: bool) -> Engi
         since = subscriber.waiting_since()
         error = "" if since is None or now - since < 1 else "the push is unanswered"
         return EngineProgress(key, "waiting", subscriber.hash_in_force, error, wanted=wanted)
+    if pausing and not subscriber.wanted.paused:
+        return EngineProgress(key, "refused", subscriber.hash_in_force, _ENDED, wanted=wanted)
     state: State = "acknowledged"
     if not (pausing and answer.paused):
         state = "refused" if answer.error else "paused" if subscriber.held_back else state

@@ -125,7 +125,11 @@ class Pauses:
         """End each pause at its time, until cancelled; *engines* returns all engines."""
         while True:
             seen = self._changed.version
-            await self.end_due(engines())
+            try:
+                await self.end_due(engines())
+            except Exception:  # noqa: BLE001  (a bug must not end the loop)
+                _log.exception("pauses could not be ended; retrying")
+                await asyncio.sleep(_TRY_AGAIN)
             await self._changed.wait(seen, self._seconds_until_due())
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:

@@ -48,9 +48,8 @@ class PolicyHistory:
     """The policies after each of the newest changes. One writer; reads from any thread."""
 
     def __init__(self, states: Iterable[_State]) -> None:
-        # Replaced as a whole: a reader takes both at once.
-        self._states = tuple(states)
-        self._answers: dict[object, tuple[PolicySource, ...]] = {}
+        # The states with the answers found in them; replaced as a whole, since other threads read meanwhile.
+        self._known: tuple[tuple[_State, ...], dict[object, tuple[PolicySource, ...]]] = (tuple(states), {})
 
     @classmethod
     def load(cls, connection: sqlite3.Connection, present: Mapping[str, StoredPolicy]) -> PolicyHistory:
@@ -74,12 +73,12 @@ class PolicyHistory:
 
     def add(self, policies: Mapping[str, StoredPolicy], unix_nano: int) -> None:
         """Add the policies after a change."""
-        self._states = (*self._states[-MAX_CHANGES:], _State(unix_nano, policies))
-        self._answers = {}
+        states, _ = self._known
+        self._known = ((*states[-MAX_CHANGES:], _State(unix_nano, policies)), {})
 
     def sources(self, hash_: str, target: Target, unix_nano: int) -> tuple[PolicySource, ...]:
         """Return what the effective policy *hash_* of *target* was merged from; as :meth:`Store.sources`."""
-        states, answers = self._states, self._answers
+        states, answers = self._known
         at = max(bisect_right(states, unix_nano, key=lambda state: state.since_unix_nano), 1)
         key = (hash_, at, target.key, target.model, frozenset(target.labels.items()))
         found = answers.get(key)
