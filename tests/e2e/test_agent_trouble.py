@@ -94,6 +94,7 @@ def test_an_agent_that_is_away_is_a_line_of_vllms_log(stack: Stack) -> None:
         log = stack.decode.child.log.read_text(errors="replace")
         return [line for line in log.splitlines() if "penstock delivers nothing" in line]
 
+    transfers, closed = _transfers(stack), _closed(stack)
     stack.agent.stop()
     try:
         assert _burst(stack) == []
@@ -102,6 +103,7 @@ def test_an_agent_that_is_away_is_a_line_of_vllms_log(stack: Stack) -> None:
         stack.agent.start()
     prefix = re.compile(r"\(\S+ pid=\d+\) WARNING \d\d-\d\d \d\d:\d\d:\d\d \[exporter\.py:\d+\] penstock")
     assert [line for line in lines() if not prefix.match(line)] == []
+    _count_reaches(stack, transfers + _BURST, closed + _BURST)
 
 
 @pytest.mark.parametrize("round_", _ROUNDS)
