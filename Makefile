@@ -3,8 +3,8 @@ SHELL := /bin/bash
 VENV := $(or $(PENSTOCK_VENV),.venv)
 PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest
-# Tests at a time. Two of them may be of engines, which mostly wait: three keep two cores busy.
-TOGETHER := -n $(or $(JOBS),3)
+# Tests at a time; those of engines come last, one after the other.
+TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help

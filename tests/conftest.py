@@ -1,4 +1,4 @@
-"""How the suite is shared out when several tests run at a time (``pytest -n``, xdist): by file, engines in two sequences.
+"""How the suite is shared out when several tests run at a time (``pytest -n``, xdist): by file, and all engines to one worker.
 
 A failing test's report ends with the files to look at.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -35,12 +34,11 @@ settings.register_profile("long", settings.get_profile("fixed"), max_examples=10
 settings.register_profile("fresh", settings.get_profile("fixed"), derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
-# Engines mostly wait: their tests come first, in two sequences that end with the last of the others. Tests that share
-# servers have to be in one process, those of the pair `cpu` in the first.
+# Two cores have room for one set of engines: their tests come last, with nothing beside them (vLLM's own handshake has a
+# deadline of five seconds), and who shares a set has to be in one process.
 _ENGINES = "tests/e2e/"
-_SHARE_A_PAIR = re.compile(_ENGINES + r"test_(agent_trouble|caller_context|demo|incidents|kv_(?!ranks))")
-# What begins late has to be short, or the other workers wait for it.
-_SLOW = "tests/faults/"
+# What is begun late must be short, or one worker waits for the other.
+_LONG = "tests/faults/"
 _FAREWELL_SECONDS = 60
 
 _BEGUN = pytest.StashKey[float]()
@@ -66,12 +64,12 @@ def _end(number: int, _frame: object) -> None:
 
 
 def _rank(item: pytest.Item) -> int:
-    return 0 if item.nodeid.startswith(_ENGINES) else 1 if item.nodeid.startswith(_SLOW) else 2
+    return item.nodeid.startswith(_ENGINES) - item.nodeid.startswith(_LONG)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with engines and other slow tests where several workers run."""
+    """Where tests are shared out, begin with the long ones and end with the engines."""
     if hasattr(config, "workerinput"):
         items.sort(key=_rank)
 
@@ -97,12 +95,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None])
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduler(LoadScopeScheduling):
-        """Gives all tests of a file, or of a sequence of engines, to one worker."""
+        """Keeps a file together, and all engines' tests."""
 
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(_ENGINES):
-                return "engines that share a pair" if _SHARE_A_PAIR.match(nodeid) else "other engines"
-            return nodeid.partition("::")[0]
+            return _ENGINES if nodeid.startswith(_ENGINES) else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
     return Scheduler(config, log)
