@@ -12,9 +12,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.ctl.commands.list_watch import Changes, watch_rows
-from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.errors import RefusedError, UnreachableError
+from penstock.agent.ctl.listing.model import Listing, ListStyle
+from penstock.agent.ctl.listing.watch import Changes, watch_rows
 from penstock.agent.ctl.render.rows import Table
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ctl.commands.rollout_progress import follow_rollout
+from penstock.agent.ctl.rollout.progress import follow_rollout
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

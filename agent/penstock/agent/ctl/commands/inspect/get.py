@@ -6,9 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.commands.list_command import show_listing, with_listing
-from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.errors import UsageError
+from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE, PEER, POLICY
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
 from penstock.agent.ctl.render import rows

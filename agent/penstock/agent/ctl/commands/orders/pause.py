@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow_rollout
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import (
@@ -20,6 +19,7 @@ from penstock.agent.ctl.options import (
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.output import show
+from penstock.agent.ctl.rollout import DEFAULT_TIMEOUT, GRACE, follow_rollout
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -6,22 +6,20 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.apply import (
+from penstock.agent.ctl.commands.policies.change import (
     apply_files,
-    selector_of,
     with_all,
     with_change,
     with_if_generation,
 )
-from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warnings
-from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, wait_for
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.formats import with_document_output
 from penstock.agent.ctl.manifest_files import read_paths
-from penstock.agent.ctl.options import author, with_client, with_paths
+from penstock.agent.ctl.options import author, selector_of, with_client, with_paths
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document
+from penstock.agent.ctl.rollout import Followed, conclude, show_fields, show_warnings, wait_for
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, show_change
-from penstock.agent.ctl.commands.rollout_wait import Followed, change_name, conclude, time_left, wait_for
 from penstock.agent.ctl.errors import UnreachableError, UsageError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.name_arguments import POLICY
-from penstock.agent.ctl.options import DURATION, author, with_client
+from penstock.agent.ctl.options import DURATION, author, selector_of, with_client
 from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.parsing import Requirement, format_labels
+from penstock.agent.ctl.rollout import (
+    DEFAULT_TIMEOUT,
+    Followed,
+    change_name,
+    conclude,
+    show_change,
+    time_left,
+    wait_for,
+)
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -96,19 +101,6 @@ def follow_change(
     if wait:
         return wait_for(client, response, {change_name(response): selector}, **how)
     return Followed(as_json_values(response))
-
-
-def selector_of(manifest_json: str) -> admin.EngineSelector:
-    """Return the selector of a manifest that the agent accepted."""
-    selector = json.loads(manifest_json)["spec"].get("selector", {})
-    requirements = [
-        Requirement(key, "In", (value,)) for key, value in selector.get("matchLabels", {}).items()
-    ]
-    requirements += [
-        Requirement(item["key"], item["operator"], tuple(item.get("values", ())))
-        for item in selector.get("matchExpressions", ())
-    ]
-    return admin.EngineSelector(labels=format_labels(requirements), models=selector.get("models", ()))
 
 
 def changed_engines(response: admin.ApplyPolicyResponse) -> admin.EngineSelector | None:
