@@ -20,10 +20,7 @@ _PACKAGE = "penstock.agent.ctl.commands"
 _INSPECT, _POLICIES, _ORDERS = (f"{_PACKAGE}.{room}" for room in ("inspect", "policies", "orders"))
 
 _COMMANDS = {
-    "set-policy": (
-        f"{_POLICIES}.set",
-        "Set fields of a policy by flags; create it if it does not exist.",
-    ),
+    "set-policy": (f"{_POLICIES}.set", "Set fields of a policy by flags; create it if it does not exist."),
     "apply": (f"{_POLICIES}.apply", "Create or replace policies from a file."),
     "rollback": (f"{_POLICIES}.change", "Roll back a policy to an earlier revision."),
     # Older spellings of "get policy --by-hand -o yaml" and "apply --atomic".
@@ -55,11 +52,11 @@ _SECTIONS = {
 
 _GET = {
     "policy": (f"{_INSPECT}.get_policy", "Policies, or their merge in one engine (--effective)."),
-    "engines": (f"{_INSPECT}.get", "Engines: connected, policy in force, deferred requests."),
-    "peers": (f"{_INSPECT}.get", "Peers: transfers, failures, in flight."),
+    "engines": (f"{_INSPECT}.get_engines", "Engines: connected, policy in force, deferred requests."),
+    "peers": (f"{_INSPECT}.get_peers", "Peers: transfers, failures, in flight."),
     "requests": (f"{_INSPECT}.get_requests", "Requests: outcome, or what they wait for."),
     "events": (f"{_INSPECT}.get_events", "Events of the log."),
-    "audit": (f"{_INSPECT}.get", "Audit log: who changed what, when and why."),
+    "audit": (f"{_INSPECT}.get_audit", "Audit log: who changed what, when and why."),
 }
 
 

@@ -1,4 +1,4 @@
-"""Options and waiting of the commands that order quarantines and fault drills."""
+"""Options of orders to engines, and the wait until the engines acknowledge one."""
 
 from __future__ import annotations
 

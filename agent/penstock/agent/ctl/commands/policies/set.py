@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
+from penstock.agent.ctl.commands.policies.apply import apply_files
 from penstock.agent.ctl.commands.policies.change import (
-    apply_files,
     report_change,
     with_all,
     with_change,
