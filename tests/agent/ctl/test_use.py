@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 from click.testing import CliRunner, Result
-from penstock.agent.ctl.main import cli
+from penstock.agent.ctl.lazy_group import LazyGroup
+from penstock.agent.ctl.main import _SECTIONS, cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,6 +143,27 @@ def test_the_help_has_every_command_in_a_section() -> None:
     for name in cli.list_commands(click.Context(cli)):
         assert len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1, name
     assert "\nCommands:" not in text
+
+
+@pytest.mark.parametrize(
+    ("section", "room"),
+    [
+        ("Inspect", "commands.inspect"),
+        ("Change policies", "commands.policies"),
+        ("Orders to engines", "commands.orders"),
+        ("Other", "commands"),
+    ],
+)
+def test_a_command_lies_in_the_room_of_its_section(section: str, room: str) -> None:
+    """Its subcommands, too; ``top`` has a package of its own."""
+    found = set()
+    for name in _SECTIONS[section]:
+        command = cli.get_command(click.Context(cli), name)
+        groups = [command._lazy] if isinstance(command, LazyGroup) else []
+        places = [path for lazy in groups for path, _ in lazy.values()]
+        places += [cli._lazy[name][0]] if name in cli._lazy else []
+        found |= {path.partition(":")[0].rpartition(".")[0] for path in places}
+    assert found - {"penstock.agent.ctl.top"} == {f"penstock.agent.ctl.{room}"}
 
 
 def test_help_is_fast_because_it_imports_little() -> None:
