@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.errors import FullError
-from penstock.agent.journal import retention, schema
+from penstock.agent.journal.commit import retention
+from penstock.agent.journal.commit.retention import TRACES
+from penstock.agent.journal.database import schema
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.retention import TRACES
 from penstock.agent.metrics.aggregator import Aggregator
-from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
+from penstock.agent.metrics.catalogue.from_log import TRANSFER_FAILURES
 from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.state import disk_budget

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 from penstock.agent.errors import StateError
+from penstock.agent.journal.database.schema import VERSION, create_schema
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.schema import VERSION, create_schema
 from penstock.proto.v1.ingest_pb2 import Batch
 
 

@@ -7,9 +7,9 @@ import shutil
 import sqlite3
 import threading
 
-from penstock.agent.journal import schema
+from penstock.agent.journal.database import schema
+from penstock.agent.journal.database.wal_checkpointer import WalCheckpointer
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.wal_checkpointer import WalCheckpointer
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent.agent import wait_until
@@ -47,7 +47,7 @@ def test_the_writer_waits_for_a_slow_checkpoint_only(tmp_path, monkeypatch):
     """The writer waits for a slow checkpoint, which bounds the write-ahead log, and not for a quick one."""
     made = WalCheckpointer(tmp_path / "none" / "journal.db")
     made.wait_if_slow()
-    monkeypatch.setattr("penstock.agent.journal.wal_checkpointer._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.agent.journal.database.wal_checkpointer._PATIENCE_SECONDS", 0.0)
     made._turn.acquire()
     made._begun = 0.0
     waiting = threading.Thread(target=made.wait_if_slow)

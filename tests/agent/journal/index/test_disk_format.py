@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.journal.request_index_format import (
+from penstock.agent.journal.index.disk_format import (
     batches_in,
     bucket_of,
     make_run,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.journal import request_index
-from penstock.agent.journal.index_keys import request_ids
-from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.retention import Retention
+from penstock.agent.journal.commit.retention import Retention
+from penstock.agent.journal.index import requests as request_index
+from penstock.agent.journal.index.keys import request_ids
+from penstock.agent.journal.query.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent.agent import wait_until

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import ImpossibleError
-from penstock.agent.journal import reader as reading
-from penstock.agent.journal.connection import signed, unsigned
-from penstock.agent.journal.index_keys import kind_rows, request_ids, request_key
-from penstock.agent.journal.read_budget import ReadBudget
+from penstock.agent.journal.database.connection import signed, unsigned
+from penstock.agent.journal.index.keys import kind_rows, request_ids, request_key
+from penstock.agent.journal.query import reader as reading
+from penstock.agent.journal.query.budget import ReadBudget
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics.catalogue import METRICS
-from penstock.agent.metrics.exposition import OPENMETRICS, PLAIN, negotiate, write
-from penstock.agent.metrics.model import Distribution, ExemplarPoint, Family, MetricKind, Sample
+from penstock.agent.metrics.catalogue.metric import MetricKind
+from penstock.agent.metrics.exposition.families import Distribution, ExemplarPoint, Family, Sample
+from penstock.agent.metrics.exposition.text_formats import OPENMETRICS, PLAIN, negotiate, write
 
 from tests.support.agent.metric_logs import UNTIMED
 from tests.support.prometheus.exposition import reference
 
 if TYPE_CHECKING:
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue.metric import Metric
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(['a"b', "a\\b", "a\nb", "", "%s"])
 NUMBERS = st.integers(0, 1 << 60) | st.floats(allow_nan=False)

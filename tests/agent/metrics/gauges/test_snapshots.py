@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.gauge_set import MAX, GaugeSet, add
-from penstock.agent.metrics.snapshot_gauges import add_snapshots
+from penstock.agent.metrics.catalogue import from_snapshots as c
+from penstock.agent.metrics.gauges.label_sets import MAX, GaugeSet, add
+from penstock.agent.metrics.gauges.snapshots import add_snapshots
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -18,7 +18,7 @@ from tests.support.agent.batches import PEER, TIME
 from tests.support.agent.metric_logs import SECOND, live, source
 
 if TYPE_CHECKING:
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue.metric import Metric
     from penstock.agent.sources.registry import LiveSource
 
 KV, EC = common.CHANNEL_KV, common.CHANNEL_EC

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
-from penstock.agent.metrics.peer_latencies import PeerLatencies, PeerWindows
+from penstock.agent.metrics.latencies.peers import PeerLatencies, PeerWindows
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.proto.v1.common_pb2 import (
     FAILURE_MODE_COLLATERAL,

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.metrics.time_slots import FINEST_NANO, KEPT_SECONDS, TimeSlots
+from penstock.agent.metrics.latencies.time_slots import FINEST_NANO, KEPT_SECONDS, TimeSlots
 
 from tests.support.agent.batches import TIME
 from tests.support.agent.metric_logs import SECOND, UNTIMED

@@ -8,7 +8,8 @@ from bisect import bisect_left
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.metrics.duration_windows import (
+from penstock.agent.metrics.latencies.time_slots import FINEST_NANO, TimeSlots
+from penstock.agent.metrics.latencies.windows import (
     BOUNDS,
     BUCKETS,
     DurationWindow,
@@ -16,7 +17,6 @@ from penstock.agent.metrics.duration_windows import (
     duration_windows,
     quantile,
 )
-from penstock.agent.metrics.time_slots import FINEST_NANO, TimeSlots
 
 from tests.support.agent.batches import TIME
 from tests.support.agent.metric_logs import SECOND, UNTIMED

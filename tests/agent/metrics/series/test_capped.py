@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, RESERVED, Series, SeriesBudget
+from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.series.capped import IDLE_NANO, MAX_LABEL, RESERVED, Series, SeriesBudget
 
 from tests.support.agent.metric_logs import UNTIMED
 
 if TYPE_CHECKING:
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue.metric import Metric
 
 
 def failure(peer: str, mode: str = "handshake") -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
-from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.bulk_updates import probe_bulks, transfer_bulks
-from penstock.agent.metrics.event_updates import event_updates, transfer_updates
+from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.series.bulk_updates import probe_bulks, transfer_bulks
+from penstock.agent.metrics.series.updates import event_updates, transfer_updates
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events

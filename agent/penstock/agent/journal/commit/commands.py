@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.batch import BatchColumns
-    from penstock.agent.journal.transaction import Appended, Transaction
+    from penstock.agent.journal.commit.transaction import Appended, Transaction
     from penstock.agent.model import Source
 
 Write: TypeAlias = "Callable[[Transaction], None]"

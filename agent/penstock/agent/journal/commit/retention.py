@@ -8,11 +8,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
-from penstock.agent.journal.connection import unsigned
-from penstock.agent.journal.index_keys import KIND_NUMBERS
+from penstock.agent.journal.database import unsigned
+from penstock.agent.journal.index import KIND_NUMBERS
 
 if TYPE_CHECKING:
-    from penstock.agent.journal.request_index import RequestIndex
+    from penstock.agent.journal.index import RequestIndex
     from penstock.agent.state import Budget
 
 _log = structlog.get_logger(__name__)

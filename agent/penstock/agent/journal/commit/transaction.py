@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import GapError
-from penstock.agent.journal.compression import pack
-from penstock.agent.journal.connection import signed
-from penstock.agent.journal.index_keys import kind_rows, request_keys
-from penstock.agent.journal.open_deferrals import OpenDeferrals
-from penstock.agent.journal.request_index_format import pack_keys
-from penstock.agent.journal.source_encoding import encode_source
+from penstock.agent.journal.commit.open_deferrals import OpenDeferrals
+from penstock.agent.journal.database import encode_source, pack, signed
+from penstock.agent.journal.index import kind_rows, pack_keys, request_keys
 from penstock.agent.model import AGENT_PROCESS
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from penstock.agent.errors import FullError, PenstockError, StateError
-from penstock.agent.journal.commands import probe, run_command
-from penstock.agent.journal.transaction import Transaction
+from penstock.agent.journal.commit.commands import probe, run_command
+from penstock.agent.journal.commit.transaction import Transaction
 from penstock.agent.state import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.journal.commands import Command, Write
-    from penstock.agent.journal.disk_reserve import DiskReserve
-    from penstock.agent.journal.request_index import RequestIndex
-    from penstock.agent.journal.retention import Retention
+    from penstock.agent.journal.commit.commands import Command, Write
+    from penstock.agent.journal.commit.retention import Retention
+    from penstock.agent.journal.database import DiskReserve
+    from penstock.agent.journal.index import RequestIndex
 
 _log = structlog.get_logger(__name__)
 

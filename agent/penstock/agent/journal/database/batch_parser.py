@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from google.protobuf.message import DecodeError
-from penstock.agent.journal.compression import unpack
-from penstock.agent.journal.connection import unsigned
+from penstock.agent.journal.database.compression import unpack
+from penstock.agent.journal.database.connection import unsigned
 from penstock.agent.model import LoggedBatch
 from penstock.agent.state import DamagedError
 from penstock.proto.v1.events_pb2 import Event

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-FILE = "reserve"
+RESERVE_FILE = "reserve"
 
 
 class DiskReserve:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.connection import unsigned
-from penstock.agent.journal.source_encoding import decode_source
+from penstock.agent.journal.database.connection import unsigned
+from penstock.agent.journal.database.source_encoding import decode_source
 from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import StateError
-from penstock.agent.journal import disk_reserve
-from penstock.agent.journal.connection import connect, journal_errors, limit_to
-from penstock.agent.journal.integrity_check import check_version, prove
+from penstock.agent.journal.database.connection import connect, journal_errors, limit_to
+from penstock.agent.journal.database.disk_reserve import RESERVE_FILE
+from penstock.agent.journal.database.integrity_check import check_version, prove
 from penstock.agent.state import MIN_LIMIT, Budget, archive_database, is_bad_state, size_of, trim_archive
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ CREATE TABLE kinds (
     PRIMARY KEY (kind, batch)
 ) WITHOUT ROWID;
 
--- The keys of the requests that a batch names, until they move into a run; packed by journal.request_index_format.
+-- The keys of the requests that a batch names, until they move into a run; packed by journal.index.disk_format.
 CREATE TABLE recent (batch INTEGER PRIMARY KEY, keys BLOB NOT NULL);
 
 -- A run has the keys of the batches from its first to its last.
@@ -139,9 +139,9 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
         try:
             database = _open(path, pod_uid)
         except sqlite3.DatabaseError as error:
-            if not is_bad_state(error) and path.with_name(disk_reserve.FILE).exists():
+            if not is_bad_state(error) and path.with_name(RESERVE_FILE).exists():
                 # On a full disk even opening needs room; it is taken again when there is some.
-                path.with_name(disk_reserve.FILE).unlink()
+                path.with_name(RESERVE_FILE).unlink()
             else:
                 raise
             database = _open(path, pod_uid)
@@ -157,7 +157,7 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
 def _share(state_dir: Path, limit: int) -> Budget:
     """Give the journal what the limit leaves it beside all other files."""
     trim_archive(state_dir, limit // 2)
-    own = {FILE, f"{FILE}-wal", f"{FILE}-shm", disk_reserve.FILE}
+    own = {FILE, f"{FILE}-wal", f"{FILE}-shm", RESERVE_FILE}
     others = sum(size_of(place) for place in state_dir.iterdir() if place.name not in own)
     return Budget(max(MIN_LIMIT, limit - others))
 
@@ -201,7 +201,7 @@ def _make_private(path: Path) -> None:
     """Create the file for its owner alone: it names requests and peers. SQLite's other files take after it."""
     if not path.exists():
         # It stands for a journal that is there; a start that is interrupted here must not look like a loss.
-        path.with_name(disk_reserve.FILE).unlink(missing_ok=True)
+        path.with_name(RESERVE_FILE).unlink(missing_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE))
     path.chmod(_MODE)
 

@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.journal.connection import connect
+from penstock.agent.journal.database.connection import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable

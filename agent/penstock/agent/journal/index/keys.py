@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from penstock.agent.journal.connection import MAX_INTEGER
+from penstock.agent.journal.database import MAX_INTEGER
 from penstock.proto.v1.events_pb2 import Event
 
 if TYPE_CHECKING:

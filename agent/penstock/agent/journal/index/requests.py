@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.connection import blob
-from penstock.agent.journal.request_index_format import (
+from penstock.agent.journal.database import blob
+from penstock.agent.journal.index.disk_format import (
     BUCKETS,
     RUN_BATCHES,
     RUN_KEYS,

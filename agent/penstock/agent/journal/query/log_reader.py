@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
 from penstock.agent.errors import ImpossibleError
-from penstock.agent.journal.batch_parser import BATCH_COLUMNS, BatchParser, event_of, logged_of
-from penstock.agent.journal.connection import (
+from penstock.agent.journal.database import (
+    BATCH_COLUMNS,
+    BatchParser,
     connect_reader,
+    decode_source,
+    event_of,
     journal_errors,
+    logged_of,
     signed,
     unsigned,
 )
-from penstock.agent.journal.request_index import RequestLookup
-from penstock.agent.journal.source_encoding import decode_source
+from penstock.agent.journal.index import RequestLookup
 from penstock.agent.state import DamagedError, error_text, is_damage
 
 if TYPE_CHECKING:

@@ -7,13 +7,10 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from penstock.agent.batch import BatchColumns, typed_events
-from penstock.agent.journal.connection import (
-    MAX_INTEGER,
-    whole,
-)
-from penstock.agent.journal.index_keys import KIND_NUMBERS, event_request_ids, request_ids, request_key
-from penstock.agent.journal.log_reader import BATCH_QUERY, LogReader
-from penstock.agent.journal.read_budget import STEP_SECONDS, ReadBudget
+from penstock.agent.journal.database import MAX_INTEGER, whole
+from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, request_ids, request_key
+from penstock.agent.journal.query.budget import STEP_SECONDS, ReadBudget
+from penstock.agent.journal.query.log_reader import BATCH_QUERY, LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

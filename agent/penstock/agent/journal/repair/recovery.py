@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.journal import disk_reserve
-from penstock.agent.journal.salvage import Salvage
-from penstock.agent.journal.schema import FILE
+from penstock.agent.journal.database import FILE, RESERVE_FILE
+from penstock.agent.journal.repair.salvage import Salvage
 from penstock.agent.state import is_bad_state, is_unwritable, set_aside, size_of
 
 if TYPE_CHECKING:
@@ -102,5 +101,5 @@ def _damage_of(path: Path) -> str:
 
 def _was_cut_to_nothing(path: Path) -> bool:
     """Return whether the file was truncated to nothing: to SQLite an empty file is a new database."""
-    beside = (path.with_name(disk_reserve.FILE), path.with_name(f"{path.name}-wal"))
+    beside = (path.with_name(RESERVE_FILE), path.with_name(f"{path.name}-wal"))
     return path.exists() and not size_of(path) and any(size_of(place) for place in beside)

@@ -15,12 +15,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 from penstock.agent.batch import BatchColumns
-from penstock.agent.journal.batch_parser import BATCH_COLUMNS, logged_of, parse_batch
-from penstock.agent.journal.connection import connect, connect_reader, unsigned
-from penstock.agent.journal.index_keys import kind_rows, request_keys
-from penstock.agent.journal.request_index_format import pack_keys
-from penstock.agent.journal.schema import create_schema
-from penstock.agent.journal.source_encoding import decode_source
+from penstock.agent.journal.database import (
+    BATCH_COLUMNS,
+    connect,
+    connect_reader,
+    create_schema,
+    decode_source,
+    logged_of,
+    parse_batch,
+    unsigned,
+)
+from penstock.agent.journal.index import kind_rows, pack_keys, request_keys
 from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:

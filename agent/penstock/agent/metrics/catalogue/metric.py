@@ -1,16 +1,28 @@
-"""A metric of the catalogue, and the families of samples that an exposition is made of."""
+"""A metric of the catalogue: its name, kind, labels and scale."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
+
+from penstock.proto.names import NANOS
 
 ENGINE_LABELS: Final = ("engine", "server")
 """What every metric of an engine carries before its own labels."""
 
 OTHER: Final = "__other__"
 """What stands for the values of a label beyond the cap."""
+
+PEER: Final = frozenset({"peer"})
+"""The label ``peer`` as the only free one."""
+
+_MICRO = NANOS // 10**6
+
+
+def seconds(*bounds: float) -> tuple[int, ...]:
+    """Return the bounds of a histogram in nanoseconds, each a whole number of microseconds."""
+    return tuple(round(bound * 10**6) * _MICRO for bound in bounds)
 
 
 class MetricKind(Enum):
@@ -72,50 +84,3 @@ class Metric:
         return tuple(
             OTHER if name in self.free else value for name, value in zip(self.labels, labels, strict=True)
         )
-
-
-class ExemplarPoint(NamedTuple):
-    """An exemplar in base units; ``labels`` are its trace_id and span_id."""
-
-    trace_id: str
-    span_id: str
-    value: float
-    time_seconds: float
-
-
-class Sample(NamedTuple):
-    """One series of a counter, gauge or info.
-
-    Attributes:
-        labels: values of `Metric.all_labels`, in their order.
-
-    """
-
-    labels: tuple[str, ...]
-    value: float
-    mark: ExemplarPoint | None = None
-
-
-class Distribution(NamedTuple):
-    """One series of a histogram.
-
-    Attributes:
-        labels: values of `Metric.all_labels`, in their order.
-        counts: by bucket, not cumulative, infinity last.
-        marks: exemplars by bucket index.
-
-    """
-
-    labels: tuple[str, ...]
-    total: float
-    counts: tuple[int, ...]
-    marks: dict[int, ExemplarPoint]
-
-
-@dataclass(slots=True)
-class Family:
-    """One metric with its series: samples, or distributions if it is a histogram."""
-
-    metric: Metric
-    samples: list[Sample] = field(default_factory=list)
-    distributions: list[Distribution] = field(default_factory=list)

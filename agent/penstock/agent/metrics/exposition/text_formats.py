@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.metrics.model import MetricKind
+from penstock.agent.metrics.catalogue import MetricKind
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.exposition import generate_latest as _generate_plain
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
@@ -19,7 +19,8 @@ from prometheus_client.utils import floatToGoString
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.metrics.model import Distribution, ExemplarPoint, Family, Metric, Sample
+    from penstock.agent.metrics.catalogue import Metric
+    from penstock.agent.metrics.exposition.families import Distribution, ExemplarPoint, Family, Sample
     from prometheus_client import CollectorRegistry
 
 PLAIN: Final = CONTENT_TYPE_PLAIN_0_0_4

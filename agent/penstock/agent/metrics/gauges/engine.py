@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.event_updates import boolean
-from penstock.agent.metrics.gauge_set import MAX, MIN
+from penstock.agent.metrics.catalogue import from_snapshots as c
+from penstock.agent.metrics.gauges.label_sets import MAX, MIN
+from penstock.agent.metrics.series import boolean
 from penstock.agent.sources import engine_role
 from penstock.proto.names import NANOS, label, words
 from penstock.proto.v1 import common_pb2 as common
@@ -15,7 +15,7 @@ from penstock.proto.v1 import policy_pb2 as policy
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.agent.metrics.gauge_set import GaugeSet
+    from penstock.agent.metrics.gauges.label_sets import GaugeSet
     from penstock.agent.model import EngineKey, Source
     from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
 

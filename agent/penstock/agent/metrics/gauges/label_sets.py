@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.metrics.model import Family, Sample
+from penstock.agent.metrics.exposition import Family, Sample
 from penstock.agent.metrics.series import CAP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue import Metric
     from penstock.agent.model import EngineKey
 
     Merge = Callable[[float, float], float]

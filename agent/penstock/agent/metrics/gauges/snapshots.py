@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.engine_gauges import add_facts, add_hooks, add_pause, add_policy
-from penstock.agent.metrics.event_updates import UNKNOWN, peer_of
-from penstock.agent.metrics.gauge_set import MAX, MIN, add
+from penstock.agent.metrics.catalogue import from_snapshots as c
+from penstock.agent.metrics.gauges.engine import add_facts, add_hooks, add_pause, add_policy
+from penstock.agent.metrics.gauges.label_sets import MAX, MIN, add
+from penstock.agent.metrics.series import UNKNOWN, peer_of
 from penstock.agent.model import engines_by_server
 from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
@@ -28,12 +28,14 @@ from penstock.proto.v1.snapshot_pb2 import BlockHolder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.agent.metrics.gauge_set import GaugeSet
+    from penstock.agent.metrics.gauges.label_sets import GaugeSet
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import LiveSource
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
-    Wanted = Callable[[EngineKey], str | None]
+
+Wanted: TypeAlias = "Callable[[EngineKey], str | None]"
+"""Returns the hash of the policy that an engine should have; None where that is not known yet."""
 
 
 def by_engine(sources: Iterable[LiveSource]) -> dict[EngineKey, list[LiveSource]]:

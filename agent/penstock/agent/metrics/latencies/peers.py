@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from operator import sub
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from penstock.agent.metrics.duration_windows import BOUNDS, BUCKETS, DurationWindows, duration_windows
-from penstock.agent.metrics.event_updates import UNKNOWN
-from penstock.agent.metrics.model import OTHER
-from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL
-from penstock.agent.metrics.time_slots import FINEST_NANO, TimeSlots
+from penstock.agent.metrics.catalogue import OTHER
+from penstock.agent.metrics.latencies.time_slots import FINEST_NANO, TimeSlots
+from penstock.agent.metrics.latencies.windows import BOUNDS, BUCKETS, DurationWindows, duration_windows
+from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, UNKNOWN
 from penstock.agent.model import EngineKey
 from penstock.proto.names import NANOS
 from penstock.proto.v1.common_pb2 import FAILURE_MODE_COLLATERAL, TRANSFER_RESULT_OK

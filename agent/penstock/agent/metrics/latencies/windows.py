@@ -10,7 +10,7 @@ from penstock.proto.names import NANOS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.agent.metrics.time_slots import TimeSlots
+    from penstock.agent.metrics.latencies.time_slots import TimeSlots
 
 _FIRST_NANO, _PER_OCTAVE, _OCTAVES = 32_000, 3, 25
 BOUNDS: Final = tuple(

@@ -1,6 +1,6 @@
 """Columns of samples and of ended waits, aggregated without an object for each.
 
-What is here does to the series what the updates of :mod:`mapping`, one by one, would do.
+What is here does to the series what the updates of :mod:`updates`, one by one, would do.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from itertools import islice
 from operator import gt, itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.event_updates import ENDINGS, REASONS, UNKNOWN, transfer_key
+from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.series.updates import ENDINGS, REASONS, UNKNOWN, transfer_key
 from penstock.proto.names import label
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK, ProbeResult
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.agent.batch import BatchColumns, EventGroup, SampleColumns
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue import Metric
 
 _Key = TypeVar("_Key")
 

@@ -6,13 +6,13 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.agent.metrics.model import OTHER
+from penstock.agent.metrics.catalogue import OTHER
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue import Metric
 
 CAP: Final = 1000
 """Label sets of its own that a metric may have in an engine."""

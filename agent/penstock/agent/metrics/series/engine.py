@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.series import Row, Series
+from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.series.capped import Row, Series
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.agent.metrics.bulk_updates import BulkUpdate
-    from penstock.agent.metrics.model import Metric
-    from penstock.agent.metrics.series import SeriesBudget
+    from penstock.agent.metrics.catalogue import Metric
+    from penstock.agent.metrics.series.bulk_updates import BulkUpdate
+    from penstock.agent.metrics.series.capped import SeriesBudget
 
 
 class EngineSeries:

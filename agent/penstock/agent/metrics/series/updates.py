@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.batch import balancedness
-from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.catalogue import from_log as c
 from penstock.proto.names import NANOS, label, labels
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from penstock.agent.batch import TransferSample
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue import Metric
 
 UNKNOWN = "unknown"
 
