@@ -17,7 +17,7 @@ import structlog
 from pathlib import Path
 from penstock.agent.state import disk_budget
 from penstock.agent.metrics import Aggregator, AggregatorCheckpoint
-from penstock.agent.journal import schema
+from penstock.agent.journal.database import schema
 from penstock.agent.journal.journal import Journal
 from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
 from penstock.agent.model import EngineKey, Source

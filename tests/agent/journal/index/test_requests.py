@@ -132,7 +132,8 @@ async def test_batches_far_apart_are_in_different_runs(journal, log, monkeypatch
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from penstock.agent.journal import Journal, request_index
+from penstock.agent.journal import Journal
+from penstock.agent.journal.index import requests as request_index
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
 from tests.support.agent.batches import transfer_failure
