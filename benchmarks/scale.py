@@ -26,7 +26,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.journal.schema import FILE
+from penstock.agent.journal.database.schema import FILE
 from penstock.instrumentation.telemetry.batcher import URGENT_DELAY
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1.common_pb2 import ROLE_DECODE

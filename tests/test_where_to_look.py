@@ -23,8 +23,8 @@ def test_fails():
 def test_a_test_file_mirrors_the_product() -> None:
     """Its module where there is one of its name, else its package; what runs engines names how they are started."""
     tests = ROOT / "tests"
-    assert where_to_look.places(tests / "agent/journal/test_retention.py") == [
-        "agent/penstock/agent/journal/retention.py"
+    assert where_to_look.places(tests / "agent/journal/commit/test_retention.py") == [
+        "agent/penstock/agent/journal/commit/retention.py"
     ]
     assert where_to_look.places(tests / "agent/journal/test_damage.py") == ["agent/penstock/agent/journal"]
     assert "demo/servers.py" in where_to_look.places(tests / "e2e/test_demo.py")

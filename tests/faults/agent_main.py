@@ -69,8 +69,8 @@ def _after(owner: Any, name: str, action: Callable[[], None]) -> None:
 def install(place: str, passes: int) -> None:
     """Set the trap."""
     from penstock.agent.admin.calls import backup
+    from penstock.agent.journal.commit.transaction import Transaction
     from penstock.agent.journal.journal import Journal
-    from penstock.agent.journal.transaction import Transaction
     from penstock.agent.traces.export.otlp_client import OtlpClient
 
     trap = Trap(passes)

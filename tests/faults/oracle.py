@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.schema import FILE
+from penstock.agent.journal.database.schema import FILE
+from penstock.agent.journal.query.reader import Reader
 from penstock.agent.model import AGENT_PROCESS
 from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -6,8 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.journal.batch_parser import parse_batch
-from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.database.batch_parser import parse_batch
+from penstock.agent.journal.query.reader import Reader
 from penstock.agent.sources.accounting import Account
 
 from tests.faults.bench import bench

@@ -12,12 +12,12 @@ from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ctl.render.events import event_peer, event_words
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
-from penstock.agent.journal.schema import create_schema
-from penstock.agent.journal.transaction import Transaction
+from penstock.agent.journal.commit.transaction import Transaction
+from penstock.agent.journal.database.schema import create_schema
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.exposition import OPENMETRICS
+from penstock.agent.metrics.exposition.text_formats import OPENMETRICS
 from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.model import LoggedBatch, Source
 from penstock.agent.sources.registry import Registry

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from penstock.agent.admin.calls.events import Filter, _events_of, watch_events
-from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.query.reader import Reader
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,

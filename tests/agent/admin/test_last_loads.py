@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.last_loads import last_loads
-from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.aggregator import EngineRows
-from penstock.agent.metrics.series import Row
+from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.series.capped import Row
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.common_pb2 import CHANNEL_EC, CHANNEL_KV, DECIDED_BY_POLICY, DECIDED_BY_QUARANTINE
 
 if TYPE_CHECKING:
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue.metric import Metric
 
 
 def _rows(*rows: tuple[Metric, str, int]) -> EngineRows:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from penstock.agent.admin.support.peer_conditions import describe_present, peer_condition
-from penstock.agent.metrics.duration_windows import DurationWindow, DurationWindows
-from penstock.agent.metrics.peer_latencies import PeerWindows
+from penstock.agent.metrics.latencies.peers import PeerWindows
+from penstock.agent.metrics.latencies.windows import DurationWindow, DurationWindows
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.agent.admin import service
 from penstock.agent.admin.calls import events, requests
 from penstock.agent.admin.support import bounded_scan
-from penstock.agent.journal.read_budget import ReadBudget
+from penstock.agent.journal.query.budget import ReadBudget
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -22,7 +22,7 @@ from tests.support.agent.batches import PEER, TIME, deferral_end, deferral_start
 from tests.support.agent.stories import MS, SECOND, closed, outcome
 
 if TYPE_CHECKING:
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal.query.reader import Reader
     from penstock.proto.v1.events_pb2 import Event
 
     from tests.support.agent.admin_server import AdminHarness

@@ -13,7 +13,7 @@ from penstock.agent.errors import FullError
 from penstock.agent.ingest import loss_detector
 from penstock.agent.ingest.loss_detector import LossDetector, loss_batch
 from penstock.agent.journal.agent_log import agent_source
-from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.query.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from penstock.agent.errors import FullError, GapError, StateError
-from penstock.agent.journal import writer
+from penstock.agent.journal.commit import writer
 from penstock.agent.journal.journal import Journal
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_REASON_GRAMMAR

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.errors import FullError, StateError
-from penstock.agent.journal import schema
-from penstock.agent.journal.connection import journal_errors
-from penstock.agent.journal.disk_reserve import DiskReserve
+from penstock.agent.journal.database import schema
+from penstock.agent.journal.database.connection import journal_errors
+from penstock.agent.journal.database.disk_reserve import DiskReserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.state.archive import DamagedError, count_damaged, is_damage, trim_archive
 from penstock.proto.v1.ingest_pb2 import Batch

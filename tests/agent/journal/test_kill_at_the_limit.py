@@ -17,9 +17,9 @@ import structlog
 from pathlib import Path
 from penstock.agent.state import disk_budget
 from penstock.agent.metrics import Aggregator, AggregatorCheckpoint
-from penstock.agent.journal import schema
+from penstock.agent.journal.database import schema
 from penstock.agent.journal.journal import Journal
-from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
+from penstock.agent.metrics.catalogue.from_log import TRANSFER_FAILURES
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
 from tests.support.agent.batches import noise, transfer_failure

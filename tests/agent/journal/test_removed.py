@@ -8,7 +8,7 @@ import threading
 import pytest
 from penstock.agent.errors import FullError, StateError, TakenError
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.query.reader import Reader
 from penstock.agent.state.directory import StateDirectory
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -19,7 +19,7 @@ from tests.support.agent.removed_files import HARMS, the_directory, the_file
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """Own a state directory; a journal in it looks at its files before it writes, not in the middle of a harm."""
-    monkeypatch.setattr("penstock.agent.journal.writer._CHECK_SECONDS", 60)
+    monkeypatch.setattr("penstock.agent.journal.commit.writer._CHECK_SECONDS", 60)
     place = StateDirectory(tmp_path / "state", 256 << 20)
     yield place
     place.release()
@@ -122,7 +122,7 @@ async def test_at_any_moment(place, source):
 
 async def test_by_itself(place, source, monkeypatch):
     """A removed file is restored without an append."""
-    monkeypatch.setattr("penstock.agent.journal.writer._CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("penstock.agent.journal.commit.writer._CHECK_SECONDS", 0.01)
     journal = Journal.open(place.path, claim=place.claim)
     await append(journal, source, 1)
     the_file(journal.path)
@@ -149,7 +149,7 @@ async def test_no_reader_begins_while_it_is_gone(place, source, monkeypatch):
 
 async def test_it_cannot_be_put_back(place, source, monkeypatch):
     """While the repair fails no batch is acknowledged and the error has the cause; later it succeeds by itself."""
-    monkeypatch.setattr("penstock.agent.journal.writer._PROBE_SECONDS", 0.01)
+    monkeypatch.setattr("penstock.agent.journal.commit.writer._PROBE_SECONDS", 0.01)
     gate = Gate(place)
     journal = Journal.open(place.path, claim=gate)
     await append(journal, source, 1)

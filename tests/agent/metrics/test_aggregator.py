@@ -14,12 +14,12 @@ from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.errors import StateError
 from penstock.agent.metrics import aggregator as aggregator_module
-from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics import ended_deferrals as ended_module
 from penstock.agent.metrics.aggregator import Aggregator
-from penstock.agent.metrics.engine_series import EngineSeries
-from penstock.agent.metrics.event_updates import transfer_updates
-from penstock.agent.metrics.series import IDLE_NANO, SeriesBudget
+from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.series.capped import IDLE_NANO, SeriesBudget
+from penstock.agent.metrics.series.engine import EngineSeries
+from penstock.agent.metrics.series.updates import transfer_updates
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.proto.v1.common_pb2 import (
     DEFERRAL_ENDING_ENGINE_LOST,

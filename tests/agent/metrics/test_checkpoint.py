@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.errors import StateError
 from penstock.agent.journal.journal import Journal
-from penstock.agent.metrics import catalogue, event_updates
 from penstock.agent.metrics.aggregator import Aggregator
+from penstock.agent.metrics.catalogue import from_log
 from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
+from penstock.agent.metrics.series import updates
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.sources.accounting import Account
 from penstock.proto.v1.events_pb2 import Event
@@ -267,7 +268,7 @@ async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, caps
         raise OverflowError("boom")
 
     if rule == "handshake":
-        monkeypatch.setitem(event_updates._RULES, "handshake", broken)
+        monkeypatch.setitem(updates._RULES, "handshake", broken)
     else:
         monkeypatch.setattr("penstock.agent.metrics.aggregator.transfer_bulks", broken)
     batch = Batch(
@@ -279,7 +280,7 @@ async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, caps
 
     def counted(aggregator):
         (engine,) = aggregator.engines()
-        return {row.labels: row.total for row in engine.rows[catalogue.EVENTS]}, aggregator.account(
+        return {row.labels: row.total for row in engine.rows[from_log.EVENTS]}, aggregator.account(
             SOURCE.epoch
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from penstock.agent.batch.rows import transfer_rows
-from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK

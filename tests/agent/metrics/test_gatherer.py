@@ -13,7 +13,7 @@ from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.exposition import OPENMETRICS, PLAIN
+from penstock.agent.metrics.exposition.text_formats import OPENMETRICS, PLAIN
 from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.policy.files.file_source import FileStatus

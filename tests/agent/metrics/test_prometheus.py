@@ -11,7 +11,7 @@ from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.exposition import OPENMETRICS
+from penstock.agent.metrics.exposition.text_formats import OPENMETRICS
 from penstock.agent.metrics.gatherer import Gatherer
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from penstock.agent.errors import StateError, TakenError, UnwritableError
-from penstock.agent.journal.disk_reserve import DiskReserve
+from penstock.agent.journal.database.disk_reserve import DiskReserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.state import directory

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 from penstock.agent.daemon.backup_command import request_backup
-from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.query.reader import Reader
 from penstock.agent.server.addresses import UnixAddress
 from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from penstock.agent.journal import schema
+from penstock.agent.journal.database import schema
 from penstock.agent.policy.store import database as policies
 
 
@@ -16,7 +16,7 @@ from penstock.agent.policy.store import database as policies
 def test_a_start_that_is_killed_while_it_creates(tmp_path, module):
     """A first start that ends in the middle leaves nothing that the second one stumbles over."""
     opened = {
-        schema: f"from penstock.agent.journal.schema import open_database as o; o(Path({str(tmp_path)!r}), '', 1 << 30)",
+        schema: f"from penstock.agent.journal.database.schema import open_database as o; o(Path({str(tmp_path)!r}), '', 1 << 30)",
         policies: f"from penstock.agent.policy.store import PolicyDatabase; PolicyDatabase.open(Path({str(tmp_path)!r}))",
     }[module]
     code = (

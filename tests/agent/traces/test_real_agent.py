@@ -7,8 +7,8 @@ import json
 import socket
 
 import grpc
-from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.schema import FILE
+from penstock.agent.journal.database.schema import FILE
+from penstock.agent.journal.query.reader import Reader
 from penstock.agent.traces.export.exporter import CURSOR
 from penstock.agent.traces.spans import semconv
 from penstock.proto.v1.admin_pb2 import ApplyPolicyRequest, DeletePolicyRequest, GetTraceRequest

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.traces.spans import semconv
 from penstock.agent.traces.spans.model import EventEntry
 from penstock.agent.traces.spans.request_history import entry_time
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.agent.metrics.aggregator import Aggregator
-    from penstock.agent.metrics.model import Metric
-    from penstock.agent.metrics.series import Row
+    from penstock.agent.metrics.catalogue.metric import Metric
+    from penstock.agent.metrics.series.capped import Row
     from penstock.agent.traces.spans.model import Span
     from penstock.proto.v1.events_pb2 import Event
 

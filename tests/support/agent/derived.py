@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ctl.render.events import event_words
-from penstock.agent.journal.batch_parser import parse_batch
-from penstock.agent.journal.index_keys import request_ids
-from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.database.batch_parser import parse_batch
+from penstock.agent.journal.index.keys import request_ids
+from penstock.agent.journal.query.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import find_finished_request

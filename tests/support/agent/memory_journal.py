@@ -6,11 +6,11 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.batch_parser import BatchParser
-from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.request_index import RequestLookup
-from penstock.agent.journal.schema import create_schema
-from penstock.agent.journal.transaction import Transaction
+from penstock.agent.journal.commit.transaction import Transaction
+from penstock.agent.journal.database.batch_parser import BatchParser
+from penstock.agent.journal.database.schema import create_schema
+from penstock.agent.journal.index.requests import RequestLookup
+from penstock.agent.journal.query.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:

@@ -7,62 +7,44 @@ import os
 import threading
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.admin.authorization import AccessInterceptor
-from penstock.agent.admin.service import AdminService
 from penstock.agent.admin.support import AgentContext, Retirement
 from penstock.agent.daemon.addresses_file import remove_addresses, write_addresses
+from penstock.agent.daemon.distributed_policies import DistributedPolicies, distribute_policies
+from penstock.agent.daemon.drain_deadline import DrainDeadline
 from penstock.agent.daemon.earlier_sources import restore_sources
 from penstock.agent.daemon.health import Health
 from penstock.agent.daemon.housekeeping import Housekeeper
 from penstock.agent.daemon.opened_state import open_state
+from penstock.agent.daemon.servers import Servers
 from penstock.agent.daemon.state_gauges import StateGauges
+from penstock.agent.daemon.status_report import StatusReport
 from penstock.agent.errors import StateError
-from penstock.agent.ingest import Admission, ContractViolations, IngestService, LossDetector, SourceAdmission
+from penstock.agent.ingest import Admission, IngestService, LossDetector, SourceAdmission
 from penstock.agent.metrics import AgentMetrics, Exemplars, Gatherer
 from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, PolicySources, SampleRatios
-from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
-from penstock.agent.server.tls import Certificates
 from penstock.agent.sources import EngineOwners, Registry
 from penstock.agent.state import StateDirectory
-from penstock.agent.traces.export import ExportStatus, probe_endpoint
+from penstock.agent.traces.export import probe_endpoint
 from penstock.agent.traces.export.exporter import TraceExporter
 from penstock.proto import __version__
-from penstock.proto.v1 import admin_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.daemon.config import Config
-    from penstock.agent.daemon.opened_state import CountedLog, OpenedState, StoredPolicies
+    from penstock.agent.daemon.opened_state import CountedLog, OpenedState
     from penstock.agent.journal import Journal
     from penstock.agent.model import EngineKey
-    from penstock.agent.policy.files.file_source import FileSource
-    from penstock.agent.policy.store import PolicyStore
-    from penstock.proto.v1.admin_pb2 import AgentStatus
 
 _log = structlog.get_logger(__name__)
 
-_INGEST_MODE = 0o660
-_ADMIN_MODE = 0o600
-# Parts of the drain's deadline: for open calls, and for what follows the export.
-_LAST_CALLS_SECONDS = 1.0
+# Part of the drain's deadline, for what follows the export.
 _AFTER_EXPORT_SECONDS = 2.0
-_MOST = (1 << 64) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Policies:
-    """The policies with what distributes them."""
-
-    stored: StoredPolicies
-    feed: PolicyFeed
-    files: FileSource | None
 
 
 class Daemon:
@@ -77,22 +59,12 @@ class Daemon:
         self._config = config
         self._parts = AsyncExitStack()
         self._health = Health()
-        self._stop_at: float | None = None
+        self._deadline = DrainDeadline(config.drain_deadline)
         self._stopping = threading.Event()
-        self._started_unix_nano = time.time_ns()
         self.fatal: asyncio.Future[StateError] = asyncio.get_running_loop().create_future()
-        self._http: HttpServer | None = None
-        self._exporter: TraceExporter | None = None
         self._gatherer: Gatherer | None = None
-        self._violations = ContractViolations()
-        self._losses: LossDetector | None = None
-        self._listen_address = str(config.listen)
-
-    def _remaining(self) -> float:
-        """Return the seconds left of the drain's shared deadline, at least 0.1."""
-        if self._stop_at is None:
-            self._stop_at = time.monotonic() + self._config.drain_deadline
-        return max(0.1, self._stop_at - time.monotonic())
+        self._servers = Servers(config, self._parts, self._deadline)
+        self._report = StatusReport(config, self._health)
 
     async def start(self) -> None:
         """Start all parts; returns when engines can connect.
@@ -103,13 +75,13 @@ class Daemon:
         """
         raise_file_limit()
         directory = self._own_directory()
-        http = self._http = await self._start_http()
+        http = self._report.http = await self._start_http()
         log, stored = await self._open_state(directory)
         owners = EngineOwners(self._config.source_grace)
-        policies = await self._distribute(stored, owners)
+        policies = await distribute_policies(stored, owners, self._config.policy_file, self._parts)
         registry = _registry(log)
         exemplars, metrics = Exemplars(), self._measure(directory, log, policies)
-        self._exporter = self._start_export(
+        self._report.exporter = self._start_export(
             log.journal, registry, policies, exemplars, metrics.export.observe
         )
         self._gatherer = Gatherer(
@@ -122,13 +94,16 @@ class Daemon:
         )
         ingest = self._make_ingest(log, registry, owners, policies, metrics)
         retirement = self._make_retirement(log, registry, policies)
-        admin = await self._serve_admin(self._admin_context(directory, log, registry, policies, retirement))
-        self._end_pauses(registry, policies)
-        engines = await self._serve_engines(
-            ingest, policies.feed, PolicyFeedService(policies.feed, metrics.count_refused)
+        admin = await self._servers.serve_admin(
+            self._admin_context(directory, log, registry, policies, retirement)
         )
+        self._end_pauses(registry, policies)
+        engines = await self._servers.serve_engines(
+            ingest, PolicyFeedService(policies.feed, metrics.count_refused)
+        )
+        self._parts.push_async_callback(self._drain, ingest, policies.feed, engines)
         self._start_upkeep(directory, policies, retirement)
-        self._listen_address = str(engines.address)
+        self._report.listen_address = str(engines.address)
         self._health.phase = "serving"
         addresses = {"listen": str(engines.address), **admin, "http": str(http.address)}
         self._parts.callback(write_addresses(directory.path, addresses))
@@ -165,43 +140,12 @@ class Daemon:
         await http.start()
         return http
 
-    async def _distribute(self, stored: StoredPolicies, owners: EngineOwners) -> _Policies:
-        """Return the policies with their feed; those of the files are applied."""
-        files = await self._follow_files(stored.store)
-        return _Policies(stored, PolicyFeed(stored.store, stored.pauses, stored.orders, owners=owners), files)
-
-    async def _follow_files(self, store: PolicyStore) -> FileSource | None:
-        """Apply the policy files before the first engine subscribes."""
-        if self._config.policy_file is not None:
-            # Imported late: an agent without a file needs no YAML.
-            from penstock.agent.policy.files.file_source import FileSource  # noqa: PLC0415
-
-            files = FileSource(self._config.policy_file, store)
-            self._parts.push_async_callback(files.stop)
-            await files.start()
-            return files
-        try:
-            released = await store.release_files()
-        except StateError as error:
-            _log.warning(
-                "--policy-file is no longer set; its policies could not be released and stay read-only until a restart",
-                error=str(error),
-            )
-            return None
-        if released.results:
-            _log.warning(
-                "--policy-file is no longer set; its policies stay in force and can be changed with agentctl",
-                policies=[item.name for item in released.results],
-            )
-        return None
-
-    def _measure(self, directory: StateDirectory, log: CountedLog, policies: _Policies) -> AgentMetrics:
+    def _measure(
+        self, directory: StateDirectory, log: CountedLog, policies: DistributedPolicies
+    ) -> AgentMetrics:
         """Return the agent's own metrics; the export, which starts after them, is read at each scrape."""
         journal, checkpoint = log.journal, log.checkpoint
-
-        def exporting() -> ExportStatus:
-            return ExportStatus() if self._exporter is None else self._exporter.status()
-
+        exporting = self._report.export_status
         metrics = AgentMetrics(
             journal.created_unix_nano,
             self._config.engines_expected,
@@ -221,13 +165,13 @@ class Daemon:
         log: CountedLog,
         registry: Registry,
         owners: EngineOwners,
-        policies: _Policies,
+        policies: DistributedPolicies,
         metrics: AgentMetrics,
     ) -> IngestService:
         """Return the ingest service; the sources of an earlier life may reconnect."""
         journal, aggregator, grace = log.journal, log.aggregator, self._config.source_grace
         known = aggregator.known()
-        losses = self._losses = LossDetector(journal, grace)
+        losses = self._report.losses = LossDetector(journal, grace)
         self._parts.push_async_callback(losses.stop)
         restore_sources(journal, registry, losses, owners, known=known, grace=grace)
         admission = Admission(
@@ -243,10 +187,12 @@ class Daemon:
             count_refused=metrics.count_refused,
             count_broken=metrics.count_broken_stream,
         )
-        self._violations = ingest.refused
+        self._report.violations = ingest.refused
         return ingest
 
-    def _make_retirement(self, log: CountedLog, registry: Registry, policies: _Policies) -> Retirement:
+    def _make_retirement(
+        self, log: CountedLog, registry: Registry, policies: DistributedPolicies
+    ) -> Retirement:
         return Retirement(
             log.journal,
             registry,
@@ -260,7 +206,7 @@ class Daemon:
         self,
         journal: Journal,
         registry: Registry,
-        policies: _Policies,
+        policies: DistributedPolicies,
         exemplars: Exemplars,
         observe: Callable[[float], None],
     ) -> TraceExporter:
@@ -275,7 +221,9 @@ class Daemon:
         )
         exporter.start()
         self._parts.push_async_callback(
-            lambda: asyncio.to_thread(exporter.stop, max(0.1, self._remaining() - _AFTER_EXPORT_SECONDS))
+            lambda: asyncio.to_thread(
+                exporter.stop, max(0.1, self._deadline.remaining() - _AFTER_EXPORT_SECONDS)
+            )
         )
         return exporter
 
@@ -284,7 +232,7 @@ class Daemon:
         directory: StateDirectory,
         log: CountedLog,
         registry: Registry,
-        policies: _Policies,
+        policies: DistributedPolicies,
         retirement: Retirement,
     ) -> AgentContext:
         """Return what the admin service reads and changes."""
@@ -300,45 +248,10 @@ class Daemon:
             state_dir=directory.path,
             stopping=self._stopping,
             try_backend=lambda: probe_endpoint(self._config.export),
-            statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
+            statuses=(self._report.describe, *([policies.files.describe] if policies.files else [])),
         )
 
-    async def _serve_admin(self, context: AgentContext) -> dict[str, str]:
-        """Serve the admin service at every address: unix sockets by file mode, TCP by the list of names.
-
-        Returns:
-            The addresses, as ``admin`` and ``admin_tcp``.
-
-        """
-        service = AdminService(context)
-        tls = self._config.admin_tls
-        addresses = {}
-        for address in self._config.admin_listen:
-            over_tls = tls if isinstance(address, TcpAddress) else None
-            server = GrpcServer(
-                address,
-                "--admin-listen",
-                _ADMIN_MODE,
-                credentials=Certificates(over_tls).credentials() if over_tls else None,
-                interceptors=[AccessInterceptor(over_tls.allow if over_tls else None)],
-            )
-            admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
-            await self._serve(server)
-            addresses["admin_tcp" if over_tls else "admin"] = str(server.address)
-        self._parts.callback(service.close)
-        return addresses
-
-    async def _serve_engines(
-        self, ingest: IngestService, feed: PolicyFeed, feed_service: PolicyFeedService
-    ) -> GrpcServer:
-        """Serve ingest and the policy feed on one endpoint."""
-        server = GrpcServer(self._config.listen, "--listen", _INGEST_MODE)
-        server.server.add_generic_rpc_handlers((ingest.handler(), feed_service.handler()))
-        await self._serve(server)
-        self._parts.push_async_callback(self._drain, ingest, feed, server)
-        return server
-
-    def _end_pauses(self, registry: Registry, policies: _Policies) -> None:
+    def _end_pauses(self, registry: Registry, policies: DistributedPolicies) -> None:
         """Start to end each pause at its time, before an engine can learn of one that is over."""
 
         def engines() -> set[EngineKey]:
@@ -348,27 +261,25 @@ class Daemon:
         ending = asyncio.ensure_future(policies.stored.pauses.keep_ending(engines))
         self._parts.callback(ending.cancel)
 
-    def _start_upkeep(self, directory: StateDirectory, policies: _Policies, retirement: Retirement) -> None:
+    def _start_upkeep(
+        self, directory: StateDirectory, policies: DistributedPolicies, retirement: Retirement
+    ) -> None:
         """Start what runs beside the servers: retirement and housekeeping."""
         retiring = asyncio.ensure_future(retirement.keep_retiring())
         self._parts.callback(retiring.cancel)
         house = Housekeeper(directory, policies.stored.database, self._health, self.fatal)
         self._parts.push_async_callback(house.stop)
 
-    async def _serve(self, server: GrpcServer) -> None:
-        self._parts.push_async_callback(lambda: server.stop(min(_LAST_CALLS_SECONDS, self._remaining())))
-        await server.start()
-
     async def _drain(self, ingest: IngestService, feed: PolicyFeed, engines: GrpcServer) -> None:
         """Refuse new messages; commit and acknowledge those that were received."""
         self._health.phase = "draining"
         await engines.set_serving(False)
         feed.close()
-        await ingest.drain(self._remaining() / 2)
+        await ingest.drain(self._deadline.remaining() / 2)
 
     async def stop(self) -> None:
         """Stop all parts within the drain's deadline. Idempotent."""
-        self._remaining()
+        self._deadline.start()
         self._stopping.set()
         await self._parts.aclose()
 
@@ -376,26 +287,6 @@ class Daemon:
         if self._gatherer is None:
             raise StateError("the log is being replayed; the counters are not complete yet")
         return self._gatherer.render(accept)
-
-    def _describe(self, status: AgentStatus) -> None:
-        status.start_time.FromNanoseconds(self._started_unix_nano)
-        status.listen_address = self._listen_address
-        status.engines_expected = self._config.engines_expected
-        status.messages_refused, status.last_refusal = self._violations.count, self._violations.last
-        if self._losses is not None:
-            status.acknowledged_entries_lost = min(self._losses.entries_lost, _MOST)
-        if self._violations.count:
-            status.last_refused.FromNanoseconds(self._violations.last_unix_nano)
-        status.degraded = self._health.degraded()
-        if self._http is not None:
-            status.metrics_address = str(self._http.address)
-        if self._exporter is not None:
-            export = self._exporter.status()
-            status.otlp_endpoint = export.endpoint
-            status.otlp_error = export.error
-            status.export_cursor = export.exported
-            if export.oldest_unexported_unix_nano:
-                status.oldest_unexported.FromNanoseconds(export.oldest_unexported_unix_nano)
 
 
 def _registry(log: CountedLog) -> Registry:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.daemon.health import REASONS
 from penstock.agent.metrics import Family, Sample
-from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.catalogue import from_agent as c
 from penstock.agent.state import size_of
 from penstock.proto.names import NANOS
 

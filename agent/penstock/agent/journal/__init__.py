@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.agent.journal.batch_parser import parse_batch
-from penstock.agent.journal.connection import MAX_INTEGER, connect_reader, journal_errors
-from penstock.agent.journal.index_keys import event_request_ids
+from penstock.agent.journal.database import FILE, MAX_INTEGER, connect_reader, journal_errors, parse_batch
+from penstock.agent.journal.index import event_request_ids
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.read_budget import STEP_SECONDS, ReadBudget
-from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.schema import FILE
+from penstock.agent.journal.query import STEP_SECONDS, ReadBudget, Reader
 
 __all__ = [
     "FILE",

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from penstock.agent.batch import BatchColumns
-from penstock.agent.journal import recovery, schema
 from penstock.agent.journal.agent_log import AgentLog
-from penstock.agent.journal.commands import Append, Open
-from penstock.agent.journal.connection import connect, journal_errors, limit_to
-from penstock.agent.journal.disk_reserve import FILE as RESERVE_FILE
-from penstock.agent.journal.disk_reserve import DiskReserve
-from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.request_index import RequestIndex
-from penstock.agent.journal.retention import Retention, Usage
-from penstock.agent.journal.transaction import Appended
-from penstock.agent.journal.wal_checkpointer import WalCheckpointer
-from penstock.agent.journal.writer import Writer
+from penstock.agent.journal.commit import Append, Appended, Open, Retention, Usage, Writer
+from penstock.agent.journal.database import (
+    FILE,
+    RESERVE_FILE,
+    DiskReserve,
+    Opened,
+    WalCheckpointer,
+    connect,
+    journal_errors,
+    limit_to,
+    open_database,
+)
+from penstock.agent.journal.index import RequestIndex
+from penstock.agent.journal.query import Reader
+from penstock.agent.journal.repair import mark_damaged, replace_damaged
 from penstock.agent.state import DEFAULT_LIMIT, DatabaseFiles, error_text, is_bad_state
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from penstock.agent.journal.commands import Command
+    from penstock.agent.journal.commit import Command
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -58,7 +62,7 @@ class Journal:
 
     """
 
-    def __init__(self, path: Path, opened: schema.Opened, claim: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, path: Path, opened: Opened, claim: Callable[[], None] = lambda: None) -> None:
         self.path = path
         self.damage = ""
         self.own = AgentLog(self)
@@ -112,7 +116,7 @@ class Journal:
             StateError: one sentence, for a directory or a file that cannot be used.
 
         """
-        path = state_dir / schema.FILE
+        path = state_dir / FILE
         with journal_errors(path):
             # What is there, and then what can be read of it.
             for _ in range(2):
@@ -121,16 +125,16 @@ class Journal:
                 except Exception as error:
                     if not is_bad_state(error):
                         raise
-                    recovery.mark_damaged(path, error_text(error))
+                    mark_damaged(path, error_text(error))
             return cls._attempt(state_dir, pod_uid, limit, claim, salvages=False)
 
     @classmethod
     def _attempt(
         cls, state_dir: Path, pod_uid: str, limit: int, claim: Callable[[], None], *, salvages: bool
     ) -> Journal:
-        path = state_dir / schema.FILE
-        recovery.replace_damaged(path, limit, salvages=salvages)
-        opened = schema.open_database(state_dir, pod_uid, limit)
+        path = state_dir / FILE
+        replace_damaged(path, limit, salvages=salvages)
+        opened = open_database(state_dir, pod_uid, limit)
         try:
             return cls(path, opened, claim)
         except BaseException:
@@ -139,7 +143,7 @@ class Journal:
 
     def mark_damaged(self, reason: str) -> None:
         """Mark it, so that the next :meth:`open` sets it aside."""
-        recovery.mark_damaged(self.path, reason)
+        mark_damaged(self.path, reason)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call *callback* (batch id, source, batch) on the loop for each new batch.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.agent.metrics import catalogue
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator, EngineRows
+from penstock.agent.metrics.catalogue import Metric
 from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
-from penstock.agent.metrics.duration_windows import DurationWindow, DurationWindows
 from penstock.agent.metrics.exemplars import Exemplars
+from penstock.agent.metrics.exposition import Family, Sample
 from penstock.agent.metrics.gatherer import Gatherer
-from penstock.agent.metrics.model import Family, Metric, Sample
-from penstock.agent.metrics.peer_latencies import PeerWindows
+from penstock.agent.metrics.latencies import DurationWindow, DurationWindows, PeerWindows
 from penstock.agent.metrics.series import Row
 
 __all__ = [
@@ -27,5 +26,4 @@ __all__ = [
     "PeerWindows",
     "Row",
     "Sample",
-    "catalogue",
 ]

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from penstock.agent.metrics.model import Family
+    from penstock.agent.metrics.exposition import Family
     from prometheus_client import CollectorRegistry
 
 

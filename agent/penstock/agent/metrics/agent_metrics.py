@@ -7,9 +7,9 @@ import sqlite3
 from typing import TYPE_CHECKING, Final
 
 import grpc
-from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.agent_collectors import FamilyCollector, register_runtime
-from penstock.agent.metrics.model import Family, Sample
+from penstock.agent.metrics.catalogue import from_agent as c
+from penstock.agent.metrics.exposition import Family, Sample
 from penstock.agent.traces.export import ExportStatus
 from penstock.proto import __version__
 from penstock.proto.names import NANOS
@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue import Metric
     from penstock.agent.policy.files.file_source import FileStatus
 
 BUILD = {

@@ -13,13 +13,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from penstock.agent.errors import StateError, UncountableError
-from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.bulk_updates import ended_bulks, probe_bulks, transfer_bulks
+from penstock.agent.metrics.catalogue import BY_NAME
+from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.metrics.ended_deferrals import EndedByLoss
-from penstock.agent.metrics.engine_series import EngineSeries, sorted_series
-from penstock.agent.metrics.event_updates import COUNTED, UNKNOWN, event_updates
-from penstock.agent.metrics.peer_latencies import PeerLatencies
-from penstock.agent.metrics.series import CAP, TOTAL, Row, Series, SeriesBudget
+from penstock.agent.metrics.latencies import PeerLatencies
+from penstock.agent.metrics.series import (
+    CAP,
+    COUNTED,
+    TOTAL,
+    UNKNOWN,
+    EngineSeries,
+    Row,
+    Series,
+    SeriesBudget,
+    ended_bulks,
+    event_updates,
+    probe_bulks,
+    sorted_series,
+    transfer_bulks,
+)
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.sources import Account, Accounts
 
@@ -27,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from penstock.agent.batch import BatchColumns, EventGroup
-    from penstock.agent.metrics.model import Metric
-    from penstock.agent.metrics.peer_latencies import PeerWindows
+    from penstock.agent.metrics.catalogue import Metric
+    from penstock.agent.metrics.latencies import PeerWindows
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -197,7 +209,7 @@ class Aggregator:
         engine = EngineSeries(self._cap, room)
         engine.time = row["time"]
         for name, series in row["series"].items():
-            metric = c.BY_NAME.get(name)
+            metric = BY_NAME.get(name)
             if metric is not None:
                 engine.series[metric] = Series.load(metric, series, self._cap, room)
         return engine

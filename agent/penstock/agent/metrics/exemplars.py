@@ -8,13 +8,13 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.batch import ProbeSample, TransferSample
-from penstock.agent.metrics.event_updates import event_updates, transfer_updates
+from penstock.agent.metrics.series import event_updates, transfer_updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.metrics.event_updates import Update
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.catalogue import Metric
+    from penstock.agent.metrics.series import Update
     from penstock.agent.model import EngineKey, Source
     from penstock.proto.v1.events_pb2 import Event
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
-from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.exposition import join, negotiate, write, write_registry
-from penstock.agent.metrics.gauge_set import GaugeSet
-from penstock.agent.metrics.model import Distribution, ExemplarPoint, Family, MetricKind, Sample
-from penstock.agent.metrics.snapshot_gauges import add_snapshots, by_engine
+from penstock.agent.metrics.catalogue import METRICS, MetricKind, from_agent, from_snapshots
+from penstock.agent.metrics.exposition import (
+    Distribution,
+    ExemplarPoint,
+    Family,
+    Sample,
+    join,
+    negotiate,
+    write,
+    write_registry,
+)
+from penstock.agent.metrics.gauges import GaugeSet, add_snapshots, by_engine
 from penstock.proto.names import ENGINE_CORE, NANOS
 
 if TYPE_CHECKING:
@@ -17,15 +24,15 @@ if TYPE_CHECKING:
 
     from penstock.agent.metrics.agent_metrics import AgentMetrics
     from penstock.agent.metrics.aggregator import Aggregator
+    from penstock.agent.metrics.catalogue import Metric
     from penstock.agent.metrics.exemplars import Exemplar, Exemplars
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.gauges import Wanted
     from penstock.agent.metrics.series import Row
-    from penstock.agent.metrics.snapshot_gauges import Wanted
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import LiveSource
 
 _T = TypeVar("_T")
-_ORDER = {metric: index for index, metric in enumerate(c.METRICS)}
+_ORDER = {metric: index for index, metric in enumerate(METRICS)}
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +67,7 @@ class Gatherer:
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header. A part that fails is left out."""
         content_type = negotiate(accept)
-        success = Family(c.COLLECTOR_SUCCESS)
+        success = Family(from_agent.COLLECTOR_SUCCESS)
         nothing: list[Family] = []
         families = [
             *self._collect("log", self._log, nothing, success),
@@ -125,18 +132,18 @@ class Gatherer:
         add_snapshots(sheet, sources, self._wanted)
         connected, stopped = self._connected(sources)
         for key, value in connected.items():
-            sheet.set(c.ENGINE_CONNECTED, key, value)
+            sheet.set(from_snapshots.ENGINE_CONNECTED, key, value)
             if ends := self._pause_ends(key):
-                sheet.set(c.PAUSE_EXPIRY, key, ends / NANOS)
-            sheet.set(c.ENGINE_STOPPED, key, key in stopped)
+                sheet.set(from_snapshots.PAUSE_EXPIRY, key, ends / NANOS)
+            sheet.set(from_snapshots.ENGINE_STOPPED, key, key in stopped)
         families = sheet.families()
         hidden = [Sample((metric.name,), count) for metric, count in sheet.hidden.items()]
         expected = max(0, (self._agent.engines_expected or len(connected)) - len(stopped))
         return [
             *families,
-            Family(c.LABEL_SETS_HIDDEN, sorted(hidden)),
-            Family(c.ENGINES_EXPECTED, [Sample((), expected)]),
-            Family(c.ENGINES_CONNECTED, [Sample((), sum(connected.values()))]),
+            Family(from_agent.LABEL_SETS_HIDDEN, sorted(hidden)),
+            Family(from_agent.ENGINES_EXPECTED, [Sample((), expected)]),
+            Family(from_agent.ENGINES_CONNECTED, [Sample((), sum(connected.values()))]),
         ]
 
     def _connected(self, sources: Sequence[LiveSource]) -> tuple[Mapping[EngineKey, bool], set[EngineKey]]:

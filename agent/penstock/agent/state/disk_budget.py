@@ -32,7 +32,7 @@ class Budget:
 
     @property
     def checkpoints_beside(self) -> bool:
-        """Whether the write-ahead log has room to grow while `journal.checkpoint` copies it beside the writer."""
+        """Whether the write-ahead log has room to grow while `journal.database.wal_checkpointer` copies it beside the writer."""
         return self.wal >= _ROOMY_WAL
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.journal.batch_parser import parse_batch
+from penstock.agent.journal.database.batch_parser import parse_batch
 from penstock.agent.traces.assembly import assembler as assemble
 from penstock.agent.traces.assembly import segments
 from penstock.agent.traces.assembly.assembler import Assembler

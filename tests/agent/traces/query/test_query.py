@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.errors import NotFoundError
-from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.query.reader import Reader
 from penstock.agent.model import PolicySource
 from penstock.agent.traces.query import search
 from penstock.agent.traces.query.explain import explain_request

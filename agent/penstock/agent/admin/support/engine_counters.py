@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.messages import clamp_unsigned
-from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.catalogue import from_log as c
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

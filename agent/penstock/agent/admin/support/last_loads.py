@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.catalogue import from_log as c
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EC, CHANNEL_KV, DecidedBy

@@ -10,7 +10,7 @@ from penstock.agent.admin.support.bounded_scan import EventScan
 from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.agent.admin.support.retirement import peers_in_use
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
-from penstock.agent.metrics import catalogue
+from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.model import EngineKey
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PeerKey = tuple[EngineKey, str]
 
 # The metrics that :func:`peer_summaries` reads.
-PEER_METRICS = frozenset({catalogue.TRANSFERS, catalogue.TRANSFER_DURATION, catalogue.TRANSFER_FAILURES})
+PEER_METRICS = frozenset({c.TRANSFERS, c.TRANSFER_DURATION, c.TRANSFER_FAILURES})
 # Log entries searched for the last failure of a peer.
 _FAILURES_READ = 2000
 
@@ -150,12 +150,12 @@ def _count(
     named = dict(zip(metric.labels, row.labels, strict=True))
     account = accounts.setdefault((key, named["peer"]), _Account())
     account.last_unix_nano = max(account.last_unix_nano, row.touched)
-    if metric is catalogue.TRANSFERS:
+    if metric is c.TRANSFERS:
         if named["result"] == "ok":
             account.ok += total
         else:
             account.failed += total
-    elif metric is catalogue.TRANSFER_DURATION:
+    elif metric is c.TRANSFER_DURATION:
         account.timed += sum(row.counts)
         account.duration_nano += total
     else:

@@ -1,0 +1,54 @@
+"""The database file: its schema and connections, the bytes of batches and sources, its integrity and its disk space."""
+
+from __future__ import annotations
+
+from penstock.agent.journal.database.batch_parser import (
+    BATCH_COLUMNS,
+    BatchParser,
+    event_of,
+    logged_of,
+    parse_batch,
+)
+from penstock.agent.journal.database.compression import pack
+from penstock.agent.journal.database.connection import (
+    MAX_INTEGER,
+    blob,
+    connect,
+    connect_reader,
+    journal_errors,
+    limit_to,
+    signed,
+    unsigned,
+    whole,
+)
+from penstock.agent.journal.database.disk_reserve import RESERVE_FILE, DiskReserve
+from penstock.agent.journal.database.schema import FILE, Opened, create_schema, open_database
+from penstock.agent.journal.database.source_encoding import decode_source, encode_source
+from penstock.agent.journal.database.wal_checkpointer import WalCheckpointer
+
+__all__ = [
+    "BATCH_COLUMNS",
+    "FILE",
+    "MAX_INTEGER",
+    "RESERVE_FILE",
+    "BatchParser",
+    "DiskReserve",
+    "Opened",
+    "WalCheckpointer",
+    "blob",
+    "connect",
+    "connect_reader",
+    "create_schema",
+    "decode_source",
+    "encode_source",
+    "event_of",
+    "journal_errors",
+    "limit_to",
+    "logged_of",
+    "open_database",
+    "pack",
+    "parse_batch",
+    "signed",
+    "unsigned",
+    "whole",
+]

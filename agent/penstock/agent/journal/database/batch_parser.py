@@ -1,0 +1,84 @@
+"""Parses batches of the log; a damaged one is left out and counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from google.protobuf.message import DecodeError
+from penstock.agent.journal.database.compression import unpack
+from penstock.agent.journal.database.connection import unsigned
+from penstock.agent.model import LoggedBatch
+from penstock.agent.state import DamagedError
+from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_log = structlog.get_logger(__name__)
+
+BATCH_COLUMNS: Final = "id, epoch, seq, received_unix_nano, body, packed"
+
+# Numbers of unreadable batches that are kept: a reader may live as long as the agent.
+_MAX_NOTED = 100_000
+
+
+def logged_of(row: Sequence[Any]) -> LoggedBatch:
+    """Return a row of :data:`BATCH_COLUMNS`; without a body if the row is damaged."""
+    number, epoch, seq, received, body, packed = row
+    try:
+        return LoggedBatch(number, unsigned(epoch), int(seq), int(received), unpack(body, packed))
+    except (TypeError, ValueError):
+        # SQLite keeps any type in any column.
+        return LoggedBatch(number, unsigned(epoch) if isinstance(epoch, int) else 0, 0, 0, b"")
+
+
+def event_of(body: bytes) -> Event | None:
+    """Return an event that is stored on its own; None if it is damaged."""
+    try:
+        return Event.FromString(body)
+    except (DecodeError, TypeError):
+        return None
+
+
+def parse_batch(logged: LoggedBatch) -> Batch:
+    """Return the batch.
+
+    Raises:
+        DamagedError: it is none, or not the one that stands there.
+
+    """
+    try:
+        batch = Batch.FromString(logged.body)
+    except DecodeError as error:
+        raise DamagedError(f"batch {logged.id} of the log is damaged: {error}") from error
+    # No batch is empty: that is what is left of one that is spoilt.
+    if not logged.body or (batch.epoch, batch.seq) != (logged.epoch, logged.seq):
+        raise DamagedError(
+            f"batch {logged.id} of the log is damaged: its bytes are not those that were stored"
+        )
+    return batch
+
+
+class BatchParser:
+    """Parses for one reader.
+
+    Attributes:
+        unreadable: numbers of the batches that could not be read.
+
+    """
+
+    def __init__(self) -> None:
+        self.unreadable: set[int] = set()
+
+    def parse(self, logged: LoggedBatch) -> Batch:
+        """Return the batch; an empty one instead of a damaged one."""
+        try:
+            return parse_batch(logged)
+        except DamagedError as error:
+            if not self.unreadable:
+                _log.warning("damaged batch of the log left out", batch=logged.id, error=str(error))
+            if len(self.unreadable) < _MAX_NOTED:
+                self.unreadable.add(logged.id)
+            return Batch()

@@ -1,0 +1,186 @@
+"""The index of requests: the writer moves recent keys into runs and drops deleted batches; readers look keys up."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from penstock.agent.journal.database import blob
+from penstock.agent.journal.index.disk_format import (
+    BUCKETS,
+    RUN_BATCHES,
+    RUN_KEYS,
+    batches_in,
+    bucket_of,
+    holds,
+    make_run,
+    pack_keys,
+    passes,
+    unpack_keys,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_KEY_BYTES = 4
+
+
+class RequestIndex:
+    """The writer's side: moves recent keys into runs. On the writer's thread."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._keys = 0
+        self._first = self._last = 0
+        self._changed = False
+        self._measure()
+
+    def set_connection(self, database: sqlite3.Connection) -> None:
+        """Use another connection to the same content."""
+        self._database = database
+
+    def _measure(self) -> None:
+        size, self._first, self._last = self._database.execute(
+            "SELECT coalesce(sum(length(keys)), 0), coalesce(min(batch), 0), coalesce(max(batch), 0) FROM recent"
+        ).fetchone()
+        self._keys = size // _KEY_BYTES
+        self._changed = False
+
+    def added(self, last: int, keys: int) -> None:
+        """Count the *keys* of committed batches up to *last*."""
+        if keys:
+            self._keys += keys
+            self._first = self._first or last
+            self._last = last
+
+    def step(self) -> bool:
+        """Move the oldest keys into a run, if there are enough for one; True if there may be more to do.
+
+        Raises:
+            sqlite3.Error: it could not be written; nothing has changed.
+
+        """
+        if self._changed:
+            self._measure()
+        if self._keys < RUN_KEYS and self._last - self._first < RUN_BATCHES:
+            return False
+        rows = self._oldest()
+        run = make_run(rows)
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            self._database.execute("INSERT INTO runs VALUES (?, ?, ?)", run[:3])
+            self._database.executemany(
+                "INSERT INTO buckets VALUES (?, ?)",
+                [(run.first * BUCKETS + number, bucket) for number, bucket in run.buckets],
+            )
+            self._database.execute("DELETE FROM recent WHERE batch <= ?", (run.last,))
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.rollback()
+            raise
+        self._keys -= sum(len(keys) for _, keys in rows) // _KEY_BYTES
+        self._first = run.last + 1
+        return True
+
+    def _oldest(self) -> list[tuple[int, bytes]]:
+        rows: list[tuple[int, bytes]] = []
+        left = RUN_KEYS * _KEY_BYTES
+        with closing(self._database.execute("SELECT batch, keys FROM recent ORDER BY batch")) as found:
+            for row in found:
+                if left <= 0 or (rows and row[0] - rows[0][0] >= RUN_BATCHES):
+                    break
+                rows.append(row)
+                left -= len(blob(row[1]))
+        return rows
+
+    def drop(self, through: int) -> None:
+        """Delete the keys of batches up to *through*, inside the caller's transaction; a run is deleted with its last batch."""
+        if self._database.execute("DELETE FROM recent WHERE batch <= ?", (through,)).rowcount:
+            # Or not, if the caller's transaction fails.
+            self._changed = True
+        gone = self._database.execute("SELECT first FROM runs WHERE last <= ?", (through,)).fetchall()
+        self._database.executemany(
+            "DELETE FROM buckets WHERE id BETWEEN ? AND ?",
+            [(first * BUCKETS, first * BUCKETS + BUCKETS - 1) for (first,) in gone],
+        )
+        self._database.executemany("DELETE FROM runs WHERE first = ?", gone)
+
+
+# Of the filter of recent keys: less than one of a hundred passes it by chance.
+_BITS = 24
+_SHIFT = 32 - _BITS
+
+
+class _Recent:
+    """Keys that are in no run yet, with a filter: most look-ups are about new requests."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._begin()
+
+    def _begin(self) -> None:
+        self._at = self._held = 0
+        self._bits = bytearray(1 << (_BITS - 3))
+
+    def find(self, key: int) -> list[int]:
+        if self._held > 2 * RUN_KEYS:
+            # Most of them have moved into runs.
+            self._begin()
+        self._read_new()
+        bit = key >> _SHIFT
+        if not self._bits[bit >> 3] & (1 << (bit & 7)):
+            return []
+        wanted = pack_keys((key,))
+        rows = self._database.execute("SELECT batch, keys FROM recent")
+        return [batch for batch, keys in rows if wanted in blob(keys) and holds(keys, key)]
+
+    def _read_new(self) -> None:
+        """Add the keys of batches since the last look-up to the filter."""
+        bits = self._bits
+        rows = self._database.execute(
+            "SELECT batch, keys FROM recent WHERE batch > ? ORDER BY batch", (self._at,)
+        )
+        for batch, stored in rows:
+            keys = unpack_keys(blob(stored))
+            for key in keys:
+                bits[key >> (_SHIFT + 3)] |= 1 << (key >> _SHIFT & 7)
+            self._at = batch
+            self._held += len(keys)
+
+
+class RequestLookup:
+    """The readers' side: finds the batches of a key. Keeps the filters of all runs in memory: 20 MiB for a log of 1 GiB."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._recent = _Recent(database)
+        # The runs' filters, by the first batch of each.
+        self._runs: dict[int, bytes] = {}
+        self._newest = 0
+
+    def batches(self, key: int, before: int) -> list[int]:
+        """Return the batches before *before* that name *key*, ascending."""
+        # The recent ones first: a batch that moves into a run meanwhile is found in both, and not in none.
+        found = set(self._recent.find(key))
+        self._read_new()
+        for first, passing in self._runs.items():
+            if first < before and passes(passing, key):
+                row = self._database.execute(
+                    "SELECT body FROM buckets WHERE id = ?", (first * BUCKETS + bucket_of(key),)
+                ).fetchone()
+                if row is not None:
+                    found.update(batches_in(first, blob(row[0]), key))
+        return sorted(batch for batch in found if batch < before)
+
+    def _read_new(self) -> None:
+        # In one statement: between two, the oldest may go.
+        rows = self._database.execute(
+            "SELECT first, passing, (SELECT min(first) FROM runs) FROM runs WHERE first > ? ORDER BY first",
+            (self._newest,),
+        ).fetchall()
+        if not rows:
+            return
+        self._newest, _, oldest = rows[-1]
+        self._runs = {first: passing for first, passing in self._runs.items() if first >= oldest}
+        self._runs.update({first: blob(passing) for first, passing, _ in rows})

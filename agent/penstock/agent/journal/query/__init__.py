@@ -1,0 +1,8 @@
+"""Reads the log: in order, by request, by kind, by time."""
+
+from __future__ import annotations
+
+from penstock.agent.journal.query.budget import STEP_SECONDS, ReadBudget
+from penstock.agent.journal.query.reader import Reader
+
+__all__ = ["STEP_SECONDS", "ReadBudget", "Reader"]

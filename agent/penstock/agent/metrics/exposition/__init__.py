@@ -1,0 +1,17 @@
+"""Families of samples, and Prometheus' text formats that carry them."""
+
+from __future__ import annotations
+
+from penstock.agent.metrics.exposition.families import Distribution, ExemplarPoint, Family, Sample
+from penstock.agent.metrics.exposition.text_formats import join, negotiate, write, write_registry
+
+__all__ = [
+    "Distribution",
+    "ExemplarPoint",
+    "Family",
+    "Sample",
+    "join",
+    "negotiate",
+    "write",
+    "write_registry",
+]

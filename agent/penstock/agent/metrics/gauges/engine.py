@@ -1,0 +1,98 @@
+"""Gauges about the engine itself: what it is, which hooks fit it, which policy holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.metrics.catalogue import from_snapshots as c
+from penstock.agent.metrics.gauges.label_sets import MAX, MIN
+from penstock.agent.metrics.series import boolean
+from penstock.agent.sources import engine_role
+from penstock.proto.names import NANOS, label, words
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import policy_pb2 as policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.agent.metrics.gauges.label_sets import GaugeSet
+    from penstock.agent.model import EngineKey, Source
+    from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
+
+_ACTIONS = tuple(words(policy.FailureAction))
+
+
+def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapshot, engines: int) -> None:
+    """Put what the engine is, one of so many *engines* of its server at least; only EngineCore tells."""
+    if not snapshot.HasField("engine"):
+        return
+    facts = snapshot.engine
+    start = facts.start_time_unix_nano or source.start_time_unix_nano
+    if start:
+        sheet.set(c.ENGINE_START, key, start / NANOS)
+    if facts.num_gpu_blocks:
+        sheet.set(c.KV_BLOCKS, key, facts.num_gpu_blocks)
+    sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts, engines))
+    if facts.compatibility_hash:
+        rows = {"": "", **facts.compatibility_factors}
+        for factor, value in rows.items():
+            sheet.set(c.ENGINE_COMPATIBILITY, key, 1, facts.compatibility_hash, factor, value)
+
+
+def add_pause(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot | None]) -> None:
+    """Put whether an engine is paused: each of its connected processes says so; None for one without a snapshot yet."""
+    if key.engine and any(snapshot is not None for snapshot in snapshots):
+        paused = all(snapshot is not None and snapshot.paused for snapshot in snapshots)
+        sheet.set(c.ENGINE_PAUSED, key, paused)
+
+
+def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
+    """Return the values of the labels of `c.ENGINE_INFO`."""
+    role, guessed = engine_role(source, facts)
+    values = {
+        "model": facts.model or source.model,
+        "role": role,
+        "role_guessed": boolean(guessed),
+        "vllm_version": facts.vllm_version or source.vllm_version,
+        "kv_connector": facts.kv_connector,
+        "kv_role": facts.kv_role,
+        "kv_engine_id": facts.kv_engine_id,
+        "kv_load_failure_policy": facts.kv_load_failure_policy,
+        "ec_connector": facts.ec_connector,
+        "ec_role": facts.ec_role,
+        "scheduler_class": facts.scheduler_class,
+        "side_channel": facts.side_channel,
+        "tensor_parallel_size": str(facts.tensor_parallel_size),
+        "data_parallel_size": str(max(engines, facts.data_parallel_size)),
+    }
+    return tuple(values[name] for name in c.ENGINE_INFO.labels)
+
+
+def add_hooks(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
+    """Put the hooks of one source; a reason is there only where a hook is not."""
+    for hook in snapshot.hooks:
+        component = label(common.Component, hook.component)
+        sheet.set(c.HOOK_INSTALLED, key, hook.installed, component, hook.name, hook.reason)
+
+
+def add_policy(
+    sheet: GaugeSet, key: EngineKey, snapshot: Snapshot, wanted: Callable[[EngineKey], str | None] | None
+) -> None:
+    """Put the policy in force; only EngineCore tells. What several under one name say is not made one."""
+    if not snapshot.HasField("policy"):
+        return
+    status = snapshot.policy
+    # A pause holds back what a snapshot may still name.
+    in_force = "" if snapshot.paused else status.hash
+    sheet.set(c.POLICY_INFO, key, 1, in_force or "none")
+    for channel, chosen in (("kv", status.kv_action), ("ec", status.ec_action)):
+        if chosen:
+            for action in _ACTIONS:
+                sheet.merge(MAX, c.POLICY_ACTION, key, action == chosen, channel, action)
+    goal = wanted(key) if wanted is not None else None
+    if goal is not None:
+        sheet.merge(MIN, c.POLICY_IN_SYNC, key, in_force == goal)
+    if status.changed_time_unix_nano:
+        sheet.set(c.POLICY_LAST_CHANGE, key, status.changed_time_unix_nano / NANOS)
+    if status.expires_time_unix_nano and not snapshot.paused:
+        sheet.set(c.POLICY_EXPIRY, key, status.expires_time_unix_nano / NANOS)

@@ -1,0 +1,231 @@
+"""How long transfers with each peer and waits for it take, in windows of time; and how often they fail."""
+
+from __future__ import annotations
+
+import sys
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from operator import sub
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+from penstock.agent.metrics.catalogue import OTHER
+from penstock.agent.metrics.latencies.time_slots import FINEST_NANO, TimeSlots
+from penstock.agent.metrics.latencies.windows import BOUNDS, BUCKETS, DurationWindows, duration_windows
+from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, UNKNOWN
+from penstock.agent.model import EngineKey
+from penstock.proto.names import NANOS
+from penstock.proto.v1.common_pb2 import FAILURE_MODE_COLLATERAL, TRANSFER_RESULT_OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from penstock.agent.batch import BatchColumns
+
+MAX_PEERS: Final = 1000
+"""Peers of all engines together; a busy one takes 30 KiB."""
+
+# A clock that is further ahead than this would push all that is right out of the windows.
+_AHEAD_NANO: Final = 5 * 60 * NANOS
+_MINUTE: Final = 60 * NANOS
+# Durations of a batch that are looked at; the hot path takes in 500,000 entries a second.
+_SAMPLE: Final = 16
+_LONG_NANO: Final = NANOS
+
+# A peer, or its place in a batch's table of strings.
+_P = TypeVar("_P", int, str)
+PeerKey = tuple[EngineKey, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWindows:
+    """What one engine has seen of one peer.
+
+    Attributes:
+        transfers: successful ones, from post to completion.
+        waits: deferrals of requests that waited for it.
+        failures_last_minute: without collateral ones.
+
+    """
+
+    transfers: DurationWindows = field(default_factory=DurationWindows)
+    waits: DurationWindows = field(default_factory=DurationWindows)
+    failures_last_minute: int = 0
+
+
+@dataclass(slots=True)
+class _Peer:
+    transfers: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
+    waits: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
+    failures: TimeSlots = field(default_factory=lambda: TimeSlots(1))
+
+    @property
+    def newest(self) -> int:
+        return max(self.transfers.newest, self.waits.newest, self.failures.newest)
+
+
+class PeerLatencies:
+    """The windows of all peers of all engines; not thread-safe.
+
+    At most *cap* peers: a new one replaces those idle for 15 minutes, by the time of its entry; if there is none, it
+    has no windows.
+    """
+
+    def __init__(self, cap: int = MAX_PEERS, clock: Callable[[], int] = time.time_ns) -> None:
+        self._cap = cap
+        self._clock = clock
+        self._peers: dict[PeerKey, _Peer] = {}
+        # Nothing can be idle before this time: keeps a flood of new peers from scanning each time.
+        self._none_idle_before = 0
+
+    def apply(self, key: EngineKey, contents: BatchColumns) -> None:
+        """Count a batch of an engine. It has passed the limits of the ingest."""
+        latest, first, text = self._clock() + _AHEAD_NANO, contents.batch.seq, contents.strings
+        for (index, slot), counts in counted(_transfers(contents), first, latest).items():
+            found = self._peer(key, text[index] or UNKNOWN, slot * FINEST_NANO)
+            if found is not None:
+                found.transfers.add(slot * FINEST_NANO, counts)
+        for (peer, slot), counts in counted(_waits(contents), first, latest).items():
+            # A deferral without a peer waits for something else.
+            found = self._peer(key, peer, slot * FINEST_NANO) if peer else None
+            if found is not None:
+                found.waits.add(slot * FINEST_NANO, counts)
+        for peer, when in _failures(contents):
+            found = self._peer(key, peer, when) if when <= latest else None
+            if found is not None:
+                found.failures.add(when, {0: 1})
+
+    def windows(self, key: EngineKey, peer: str, now: int) -> PeerWindows | None:
+        """Return the windows of a peer before *now*, nanoseconds; None if nothing is known of it."""
+        found = self._peers.get((key, peer))
+        if found is None:
+            return None
+        return PeerWindows(
+            duration_windows(found.transfers, now),
+            duration_windows(found.waits, now),
+            found.failures.sum(now - _MINUTE, now + _AHEAD_NANO)[0],
+        )
+
+    def forget(self, key: EngineKey, peer: str | None = None) -> None:
+        """Drop a peer of an engine; all of its peers without one."""
+        for each in [each for each in self._peers if each[0] == key and peer in {None, each[1]}]:
+            del self._peers[each]
+
+    def _peer(self, key: EngineKey, peer: str, when: int) -> _Peer | None:
+        found = self._peers.get((key, peer))
+        if found is None:
+            if len(self._peers) >= self._cap:
+                self._drop_idle(when)
+            if len(self._peers) >= self._cap or peer == OTHER or len(peer) > MAX_LABEL:
+                return None
+            found = self._peers[key, peer] = _Peer()
+            self._none_idle_before = min(self._none_idle_before, when + IDLE_NANO)
+        return found
+
+    def _drop_idle(self, now: int) -> None:
+        if now < self._none_idle_before:
+            return
+        for each in [each for each, found in self._peers.items() if found.newest <= now - IDLE_NANO]:
+            del self._peers[each]
+        oldest = min((found.newest for found in self._peers.values()), default=now)
+        self._none_idle_before = oldest + IDLE_NANO
+
+    def dump(self) -> list[Any]:
+        """Return the state for JSON."""
+        return [
+            [key, peer, found.transfers.dump(), found.waits.dump(), found.failures.dump()]
+            for (key, peer), found in sorted(self._peers.items(), key=lambda item: item[0])
+        ]
+
+    def load(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Take over what :meth:`dump` returned.
+
+        Raises:
+            ValueError, TypeError, LookupError, OverflowError: it is of another shape; nothing has changed.
+
+        """
+        self._peers = {
+            (EngineKey(*key), peer): _Peer(
+                TimeSlots.load(BUCKETS, transfers),
+                TimeSlots.load(BUCKETS, waits),
+                TimeSlots.load(1, failures),
+            )
+            for key, peer, transfers, waits, failures in rows
+        }
+
+
+class Durations(NamedTuple, Generic[_P]):
+    """Durations with their peers and ends, nanoseconds; columns of equal length."""
+
+    peers: Sequence[_P]
+    durations: Sequence[int]
+    ends: Sequence[int]
+
+
+def counted(columns: Durations[_P], first: int, latest: int) -> dict[tuple[_P, int], dict[int, int]]:
+    """Return how many durations there are in each bucket, by peer and finest slot of time.
+
+    Of more than 16 every n-th counts n-fold, beginning at *first* (modulo n): a batch that full has many alike. Those
+    of a second and more all count. Left out: durations that are not known (0) or lead below 1970, and ends after
+    *latest*.
+    """
+    found: dict[tuple[_P, int], dict[int, int]] = {}
+    size = len(columns.durations)
+    if size <= _SAMPLE:
+        _count(found, zip(*columns, strict=True), latest)
+        return found
+    step = size // _SAMPLE | 1
+    sample = zip(*(column[first % step :: step] for column in columns), strict=True)
+    _count(found, sample, latest, step, _LONG_NANO)
+    if max(columns.durations) >= _LONG_NANO:
+        _count(found, (row for row in zip(*columns, strict=True) if row[1] >= _LONG_NANO), latest)
+    return found
+
+
+def _count(
+    found: dict[tuple[_P, int], dict[int, int]],
+    rows: Iterable[tuple[_P, int, int]],
+    latest: int,
+    number: int = 1,
+    below: int = sys.maxsize,
+) -> None:
+    for peer, duration, end in rows:
+        if 0 < duration < end <= latest and duration < below:
+            bucket = bisect_left(BOUNDS, duration)
+            key = peer, end // FINEST_NANO
+            counts = found.get(key)
+            if counts is None:
+                found[key] = {bucket: number}
+            else:
+                counts[bucket] = counts.get(bucket, 0) + number
+
+
+def _transfers(contents: BatchColumns) -> Durations[int]:
+    columns = contents.transfers
+    if not len(columns):
+        return Durations((), (), ())
+    results = columns["result"]
+    durations, ends = columns["duration_nano"], columns["end_time_unix_nano"]
+    if results.count(TRANSFER_RESULT_OK) != len(results):
+        # A failed transfer has no duration: how long a peer takes must not change with how often it fails.
+        durations = [
+            duration if result == TRANSFER_RESULT_OK else 0
+            for duration, result in zip(durations, results, strict=True)
+        ]
+    return Durations(columns["peer"], durations, ends)
+
+
+def _waits(contents: BatchColumns) -> Durations[str]:
+    group = contents.groups.get("deferral_end")
+    if group is None:
+        return Durations((), (), ())
+    # Without a start a duration leads below 1970.
+    durations = list(map(sub, group.times, group.column("start_time_unix_nano")))
+    return Durations(group.column("peer.address"), durations, group.times)
+
+
+def _failures(contents: BatchColumns) -> Iterator[tuple[str, int]]:
+    group = contents.groups.get("transfer_failure")
+    if group is not None:
+        rows = zip(group.column("peer.address"), group.column("mode"), group.times, strict=True)
+        yield from ((peer or UNKNOWN, when) for peer, mode, when in rows if mode != FAILURE_MODE_COLLATERAL)

@@ -1,0 +1,143 @@
+"""How long peers take: what counts, what is sampled, what is bounded."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.batch.columns import BatchColumns
+from penstock.agent.metrics.aggregator import Aggregator
+from penstock.agent.metrics.latencies.peers import PeerLatencies, PeerWindows
+from penstock.agent.model import AGENT_PROCESS, EngineKey
+from penstock.proto.v1.common_pb2 import (
+    FAILURE_MODE_COLLATERAL,
+    TRANSFER_RESULT_ERROR,
+    TRANSFER_RESULT_OK,
+)
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.agent.batches import PEER, TIME, deferral_end, event, transfer_failure
+from tests.support.agent.metric_logs import SECOND, source, transfers
+
+if TYPE_CHECKING:
+    from penstock.proto.v1.events_pb2 import Event
+
+_KEY = EngineKey("", "0")
+_OTHER = "10.0.0.8:5600"
+_MS = 1_000_000
+
+
+def _latencies(*batches: Batch, cap: int = 1000, now: int = TIME) -> PeerLatencies:
+    found = PeerLatencies(cap, clock=lambda: now)
+    for batch in batches:
+        found.apply(_KEY, BatchColumns(batch, batch.SerializeToString()))
+    return found
+
+
+def _windows(found: PeerLatencies, peer: str = PEER) -> PeerWindows:
+    windows = found.windows(_KEY, peer, TIME)
+    assert windows is not None
+    return windows
+
+
+def _ended(*seconds: float) -> list[Event]:
+    return [
+        deferral_end(f"r{number}", start_ns=TIME - int(each * SECOND), time_ns=TIME)
+        for number, each in enumerate(seconds)
+    ]
+
+
+def test_transfers_waits_and_failures_are_told_apart() -> None:
+    """Each peer has its own."""
+    batch = transfers([(54 * _MS, 1, PEER, TRANSFER_RESULT_OK), (10 * _MS, 1, _OTHER, TRANSFER_RESULT_OK)])
+    batch.events.extend([*_ended(12.9), transfer_failure("f", peer=_OTHER)])
+    found = _latencies(batch)
+    mine, other = _windows(found), _windows(found, _OTHER)
+    assert mine.transfers.last_minute.p50 == pytest.approx(0.054, rel=0.26)
+    assert mine.waits.last_minute.p50 == pytest.approx(12.9, rel=0.26)
+    assert (mine.failures_last_minute, other.failures_last_minute) == (0, 1)
+    assert (other.transfers.last_minute.count, other.waits.last_minute.count) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        transfers([(5 * _MS, 1, PEER, TRANSFER_RESULT_ERROR)]),
+        transfers([(0, 1, PEER, TRANSFER_RESULT_OK)]),
+        transfers([(TIME * 2, 1, PEER, TRANSFER_RESULT_OK)]),
+        transfers([(5 * _MS, 1, PEER, TRANSFER_RESULT_OK)], time_ns=TIME + 3600 * SECOND),
+        transfers([(5 * _MS, 1, "__other__", TRANSFER_RESULT_OK)]),
+        transfers([(5 * _MS, 1, "p" * 300, TRANSFER_RESULT_OK)]),
+        Batch(events=[deferral_end("r", start_ns=0)]),
+        Batch(events=[deferral_end("r", start_ns=TIME + SECOND)]),
+        Batch(events=[deferral_end("r", start_ns=TIME - SECOND, peer="")]),
+        Batch(events=[transfer_failure("r", mode=FAILURE_MODE_COLLATERAL)]),
+        Batch(events=[transfer_failure("r", time_ns=TIME + 3600 * SECOND)]),
+        Batch(events=[event("handshake", id=1)]),
+    ],
+    ids=[
+        "failed", "no duration", "before 1970", "a clock ahead", "the word for others", "a long name", "no start",
+        "a clock set back", "no peer", "another's fault", "a failure ahead", "another kind",
+    ],
+)  # fmt: skip
+def test_what_says_nothing_about_a_peer_is_left_out(batch: Batch) -> None:
+    """It has no windows then."""
+    assert _latencies(batch).dump() == []
+
+
+def test_a_full_batch_is_sampled_and_long_durations_all_count() -> None:
+    """The count is right within a stride; the one wait of 12 s among 511 is there."""
+    rows = [(54 * _MS, 1, PEER, TRANSFER_RESULT_OK)] * 511 + [(12 * SECOND, 1, _OTHER, TRANSFER_RESULT_OK)]
+    found = _latencies(transfers(rows))
+    assert _windows(found).transfers.last_minute.count == pytest.approx(511, abs=33)
+    assert _windows(found, _OTHER).transfers.last_minute.count == 1
+
+
+def test_every_duration_of_a_small_batch_counts() -> None:
+    """Up to 16 of them."""
+    found = _latencies(Batch(events=_ended(*([0.05] * 15), 7.0)))
+    waits = _windows(found).waits.last_minute
+    assert waits.count == 16
+    assert waits.p99 == pytest.approx(7, rel=0.26)
+
+
+def test_new_peers_replace_idle_ones_only() -> None:
+    """At the cap; a flood of names takes nothing from those in use."""
+    old = transfers([(_MS, 1, "old", TRANSFER_RESULT_OK)], time_ns=TIME - 1000 * SECOND)
+    used = transfers([(_MS, 1, "used", TRANSFER_RESULT_OK)])
+    flood = transfers([(_MS, 1, f"p{number}", TRANSFER_RESULT_OK) for number in range(9)])
+    found = _latencies(old, used, flood, cap=3)
+    assert [row[1] for row in found.dump()] == ["p0", "p1", "used"]
+
+
+def test_what_is_forgotten_is_gone() -> None:
+    """A peer of an engine, or the engine."""
+    batch = transfers([(_MS, 1, PEER, TRANSFER_RESULT_OK), (_MS, 1, _OTHER, TRANSFER_RESULT_OK)])
+    found = _latencies(batch)
+    found.forget(_KEY, PEER)
+    assert found.windows(_KEY, PEER, TIME) is None
+    found.forget(EngineKey("", "1"))
+    assert _windows(found, _OTHER).transfers.last_minute.count == 1
+    found.forget(_KEY)
+    assert found.dump() == []
+
+
+def test_a_dump_comes_back_from_json() -> None:
+    """As it was."""
+    found = _latencies(Batch(events=[*_ended(0.05, 3), transfer_failure("r")]))
+    again = PeerLatencies(clock=lambda: TIME)
+    again.load(json.loads(json.dumps(found.dump())))
+    assert _windows(again) == _windows(found)
+
+
+def test_the_aggregator_forgets_with_the_log() -> None:
+    """A peer that is forgotten there; what the agent itself writes is no wait."""
+    fold = Aggregator()
+    fold.apply(source(), BatchColumns(Batch(events=_ended(2))))
+    assert fold.peer_windows(_KEY, PEER, TIME) is not None
+    agent = source(process=AGENT_PROCESS, epoch=9)
+    fold.apply(agent, BatchColumns(Batch(events=[event("forgotten", peer={"address": PEER})])))
+    assert fold.peer_windows(_KEY, PEER, TIME) is None
+    fold.apply(agent, BatchColumns(Batch(events=_ended(2))))
+    assert fold.peer_windows(_KEY, PEER, TIME) is None
