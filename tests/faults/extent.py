@@ -12,6 +12,8 @@ LABEL_VALUES = 1_000_000 if LONG else 10_000
 DISORDERED = 40 if LONG else 15
 # Streams that flood, and the batches of each.
 FLOODERS, FLOOD_BATCHES = (24, 10) if LONG else (16, 5)
+# MiB that an agent may have taken meanwhile; what floods it is 180 or 60 MiB on the wire alone.
+FLOOD_PEAK = 300 if LONG else 180
 # Seconds for which an agent stands still: longer than any side waits for an answer.
 STANDSTILL = 60.0 if LONG else 6.0
 KILLS = 60 if LONG else 4

@@ -15,7 +15,14 @@ from penstock.agent.metrics.series import CAP
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.faults.bench import bench
-from tests.faults.extent import DISORDERED, FLOOD_BATCHES, FLOODERS, LABEL_VALUES, RECONNECTS
+from tests.faults.extent import (
+    DISORDERED,
+    FLOOD_BATCHES,
+    FLOOD_PEAK,
+    FLOODERS,
+    LABEL_VALUES,
+    RECONNECTS,
+)
 from tests.faults.hostile import BODIES, EPOCH, OTHERS, PREFACE, hello, raw_connections, send
 from tests.support.agent.agent import wait_until
 from tests.support.agent.batches import add_transfers, transfer_failure
@@ -152,7 +159,7 @@ def test_a_flood(stand):
     status = Path(f"/proc/{stand.agent.process.pid}/status").read_text()
     peak = re.search(r"VmHWM:\s*(\d+) kB", status)
     assert peak is not None
-    assert int(peak[1]) < 300 * 1024
+    assert int(peak[1]) < FLOOD_PEAK * 1024
 
 
 def flood(number):

@@ -35,7 +35,8 @@ def test_the_corpus_is_what_engines_send():
 
 def test_messages_that_are_changed_at_random():
     """Some messages of the corpus with some bytes changed, cut or doubled: refused, or dealt with."""
-    pick, target, taken = random.Random(1), Target(), Counter()
+    pick, target = random.Random(1), Target()
+    taken: Counter[bool] = Counter()
     try:
         for body in corpus().values():
             for _ in range(CHANGES):
