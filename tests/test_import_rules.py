@@ -6,7 +6,7 @@ import ast
 import graphlib
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,9 +155,15 @@ def rule_of(path: Path) -> Rule:
     return max(matching, key=lambda rule: len(rule.directory))
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Parse a file once for all tests."""
+    return ast.parse(source)
+
+
 def imports(source: str, package: str) -> Iterator[tuple[int, str]]:
     """Yield (line, full module name) of every import, those inside functions and TYPE_CHECKING included."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -270,10 +276,17 @@ class Tree:
         rooms = [room for floor in FLOORS[self.root] for room in floor]
         return max((room for room in rooms if f"{name}.".startswith(f"{room}.")), key=len, default="")
 
-    def imports(self, module: str) -> Iterator[tuple[str, str]]:
-        """Yield (module or package of this root, imported name) of every import; the name is empty for a module."""
+    @cached_property
+    def _imports(self) -> dict[str, list[tuple[str, str]]]:
+        return {module: list(self._of(module)) for module in self.modules}
+
+    def imports(self, module: str) -> list[tuple[str, str]]:
+        """Return (module or package of this root, imported name) of every import; the name is empty for a module."""
+        return self._imports[module]
+
+    def _of(self, module: str) -> Iterator[tuple[str, str]]:
         own = module if module in self.packages else module.rpartition(".")[0]
-        for node in ast.walk(ast.parse(self.modules[module].read_text())):
+        for node in ast.walk(parsed(self.modules[module].read_text())):
             if isinstance(node, ast.ImportFrom) and node.module in self.modules:
                 for alias in node.names:
                     full = f"{node.module}.{alias.name}"
@@ -294,6 +307,7 @@ def tree(root: str) -> Tree:
     return Tree(root, names, packages)
 
 
+@cache
 def members(package: Path) -> list[str]:
     """Return the names in ``__all__`` of a package's ``__init__.py``, in their order."""
     for node in ast.parse(package.read_text()).body:

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.test_import_rules import FLOORS, tree
+from tests.test_import_rules import FLOORS, parsed, tree
 
 MODULES_OF_A_ROOT = {
     "penstock.agent": {"__main__", "errors", "model"},
@@ -20,7 +20,7 @@ def test_no_class_has_the_name_of_another(root: str) -> None:
     """Private and nested classes included."""
     places = defaultdict(list)
     for module, path in tree(root).modules.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(module)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}

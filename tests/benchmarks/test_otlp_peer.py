@@ -8,18 +8,21 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from penstock.instrumentation.telemetry.batcher import ROUTINE_DELAY
 
-from benchmarks.load.otlp_load import load
+from benchmarks.load import otlp_load
 from benchmarks.load.otlp_peer import running_peer
+
+# Of a source, between two calls; a second in a benchmark.
+DELAY = 0.2
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_every_span_is_taken_and_what_is_kept_is_on_disk(keeps):
+def test_every_span_is_taken_and_what_is_kept_is_on_disk(keeps, monkeypatch):
     """From several sources; a call's body is in the database when it has been answered."""
+    monkeypatch.setattr(otlp_load, "ROUTINE_DELAY", DELAY)
     with running_peer(keeps=keeps) as peer:
         found = asyncio.run(
-            load(peer, sources=3, rate=300, seconds=2.5 * ROUTINE_DELAY, warm_up=1.5 * ROUTINE_DELAY)
+            otlp_load.load(peer, sources=3, rate=300, seconds=2.5 * DELAY, warm_up=1.5 * DELAY)
         )
         used = peer.used()
         assert found.answers

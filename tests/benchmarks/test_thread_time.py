@@ -17,7 +17,7 @@ def test_waiting_for_a_lock_is_told_from_computing():
     lock = threading.Lock()
     lock.acquire()
     before = ThreadTime.now()
-    threading.Timer(1.0, lock.release).start()
+    threading.Timer(2 * HELD, lock.release).start()
     with lock:
         waited = ThreadTime.now().since(before)
     assert waited.blocked > waited.running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -13,6 +14,7 @@ _README = (_ROOT / "README.md").read_text()
 _CONFIGURATION = (_ROOT / "docs/reference/configuration.md").read_text()
 _BENCHMARKS = (_ROOT / "docs/benchmarks.md").read_text()
 _FOLDED = " ".join(_README.split())
+_PROFILES = " ".join((_ROOT / "docs/profiles.md").read_text().replace("**", "").split())
 _ROW = re.compile(r"^\| (`--[^|]*)\|([^|]*)\|", re.MULTILINE)
 _QUOTED = re.compile(r"`([^`]*)`")
 
@@ -72,6 +74,30 @@ def test_what_it_costs_is_what_was_measured() -> None:
         f"the agent at 2,000 events/s: {memory:.0f} MiB",
     ):
         assert words in _README
+
+
+def test_what_benchmarks_do_not_store_is_what_the_profiles_say() -> None:
+    """A step, a request and an idle engine: the profiles have the numbers, their source and their date."""
+    (low, high) = _profiled(r"more in the mixin than without Penstock \(([\d.]+) to ([\d.]+)\)")
+    remote = _profiled(r"Over NIXL it is (\d+) to (\d+)\.")
+    request = _profiled(r"The life of a request takes (\d+) to (\d+) µs")
+    load = _profiled(r"one with a remote load some (\d+) to (\d+)\b")
+    idle = _profiled(r"An idle engine pays ([\d.]+) % of a core") + _profiled(r"both streams add ([\d.]+) %")
+    for words in (
+        f"{math.floor(low)} to {math.ceil(high)} µs a scheduler step in which nothing happens",
+        f"({remote[0]:.0f} to {remote[1]:.0f} µs with NIXL)",
+        f"{request[0]:.0f} to {request[1]:.0f} µs a request",
+        f"{load[0]:.0f} to {load[1]:.0f} µs one with a remote load",
+        f"{sum(idle):.1f} % of a core when idle",
+    ):
+        assert words in _README
+
+
+def _profiled(pattern: str) -> tuple[float, ...]:
+    """Return the numbers of a sentence of the profiles."""
+    found = re.search(pattern, _PROFILES)
+    assert found, pattern
+    return tuple(float(text) for text in found.groups())
 
 
 def _measured(what: str) -> tuple[float, float, float]:

@@ -76,14 +76,16 @@ _COMMANDS = (
 
 
 def _with_samples() -> list[Any]:
-    """Return the documents with samples; those whose commands import vLLM belong to the tests of engines."""
+    """Return the documents with samples; those whose commands import vLLM are long tests of engines."""
     found = []
     for path in documents():
         samples = [block for block in blocks(path.read_text()) if shows_output(block)]
         if samples:
             heavy = any(_WITH_VLLM in line for block in samples for line in block.lines)
             name = str(path.relative_to(ROOT))
-            found.append(pytest.param(path, id=name, marks=[pytest.mark.engine] if heavy else []))
+            found.append(
+                pytest.param(path, id=name, marks=[pytest.mark.engine, pytest.mark.long] if heavy else [])
+            )
     return found
 
 

@@ -26,6 +26,7 @@ from penstock.agent.daemon.daemon import Daemon
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
+from tests.faults.extent import LEFT_BATCHES
 from tests.faults.spoil import Case
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.batches import deferral_start, noise, transfer_failure
@@ -41,7 +42,6 @@ _MANIFEST = """
 {"apiVersion": "penstock.dev/v1alpha1", "kind": "TransferPolicy", "metadata": {"name": "p%d"},
  "spec": {"selector": {}, "kvLoadFailure": {"action": "recompute"}}}
 """
-_BATCHES = 300
 _LARGE = 10
 _POLICIES = 12
 # Damage that a start does not meet ends a life; what the next one begins with is whole.
@@ -66,12 +66,12 @@ class Life:
 def leave(ended: str, target: Path) -> None:
     """Have a real agent leave a state in *target*: ``kill`` or ``terminate`` it after some traffic."""
     with running_agent(["--source-grace=1h"]) as agent:
-        _publish(agent, _BATCHES)
+        _publish(agent, LEFT_BATCHES)
         _set_policies(agent)
         # As in any life but the shortest: most of the log is in the file, and the latest of it beside that.
         _check_point(agent.state_dir / "journal.db")
         wait_until((agent.state_dir / "policy-copy.db").exists, "a copy of the policies")
-        _publish(agent, _BATCHES // 6)
+        _publish(agent, LEFT_BATCHES // 6)
         if ended == "kill":
             agent.kill()
         else:

@@ -37,6 +37,8 @@ from tests.support.agent.entries import acknowledged, emit_closed, emit_probe, e
 # The pace of the traffic: so often a second some entries are emitted.
 _TICKS = 50
 _EMITTERS = (emit_closed, emit_transfer, emit_probe)
+# Seconds, instead of one: each takes along what waits, and a test waits for the next acknowledgement.
+_SNAPSHOTS = 0.2
 _CHILD_ENTRIES = 60
 _CHILD_DEADLINE = 60.0
 
@@ -139,6 +141,7 @@ def main() -> int:
     clock.install()
     ledger = Ledger(options.ledger)
     exporter.Outbox = keep(ledger)  # type: ignore[attr-defined]  # it imports the name, and calls it
+    exporter.SNAPSHOT_INTERVAL = _SNAPSHOTS  # type: ignore[misc]  # it looks it up at each turn
     runtime.configure(Settings(endpoint=options.endpoint))
     runtime.identify(process="engine-core", key=options.engine, model="tiny", vllm_version="0.32.0")
     runtime.start()

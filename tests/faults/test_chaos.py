@@ -6,8 +6,8 @@ from tests.faults.bench import bench
 from tests.faults.chaos import Chaos
 from tests.faults.extent import KILLS
 
-# Any seed must do; this one freezes, moves the clock, fills the disk and terminates too.
-SEED = 8
+# Any seed must do; this one does each thing within four kills.
+SEED = 167
 
 
 def test_random_kills():
@@ -16,4 +16,4 @@ def test_random_kills():
         chaos = Chaos(stand, SEED)
         chaos.run(KILLS)
         stand.settle()
-    assert {"kill", "kill while starting", "freeze", "clock", "disk full"} <= chaos.done.keys()
+    assert {"kill", "kill while starting", "freeze", "clock", "disk full", "terminate"} <= chaos.done.keys()

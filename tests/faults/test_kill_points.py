@@ -16,14 +16,23 @@ from tests.support.otlp.backend import otlp_backend
 KINDS = 3
 
 
-@pytest.mark.parametrize("place", ["before-commit", "after-commit"])
-def test_a_kill_around_the_commit(place):
+def deaths(what: str, later: int) -> list[Any]:
+    """Return what two lives die of: one before and one after it; or both at one place, the second when it passes later."""
+    both = pytest.param((f"before-{what} 1", f"after-{what} 1"), id="each place")
+    return [both] + [
+        pytest.param((f"{place}-{what} 1", f"{place}-{what} {later}"), id=place, marks=pytest.mark.long)
+        for place in ("before", "after")
+    ]
+
+
+@pytest.mark.parametrize("faults", deaths("commit", 4))
+def test_a_kill_around_the_commit(faults):
     """Neither what was written and not committed, nor what was committed and not told, is lost or there twice."""
     with bench() as stand:
         stand.traffic()
         stand.agent.kill()
-        for passes in (1, 4):
-            stand.agent.fault = f"{place} {passes}"
+        for fault in faults:
+            stand.agent.fault = fault
             stand.agent.start()
             assert stand.agent.wait_death() == -signal.SIGKILL
             stand.audit()
@@ -32,16 +41,16 @@ def test_a_kill_around_the_commit(place):
         stand.settle()
 
 
-@pytest.mark.parametrize("place", ["before-export", "after-export"])
-def test_a_kill_in_the_middle_of_an_export(place):
+@pytest.mark.parametrize("faults", deaths("export", 2))
+def test_a_kill_in_the_middle_of_an_export(faults):
     """Every request's span arrives, whatever was in hand; one that comes twice comes under the same ids."""
     with otlp_backend() as backend:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
         with bench(producers=1, rate=100, env=env) as stand:
             stand.traffic()
             stand.agent.kill()
-            for passes in (1, 2):
-                stand.agent.fault = f"{place} {passes}"
+            for fault in faults:
+                stand.agent.fault = fault
                 stand.agent.start()
                 assert stand.agent.wait_death() == -signal.SIGKILL
             stand.agent.start()

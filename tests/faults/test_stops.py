@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 
 import pytest
 
-from tests.faults.bench import FaultyAgent, bench
+from tests.faults.bench import FaultyAgent, Producer, bench
 from tests.faults.extent import STANDSTILL
 from tests.support.agent.agent import wait_until
 
@@ -22,6 +21,7 @@ def connected(stand):
     return stand.agent.metric("penstock_engines_connected")
 
 
+@pytest.mark.long
 def test_a_stopped_engine_is_noticed_and_comes_back():
     """SIGSTOP: within some seconds the agent says that it is away; SIGCONT: it goes on where it was."""
     with bench() as stand:
@@ -42,10 +42,11 @@ def test_an_engine_that_is_away_for_longer_than_the_grace():
         stand.traffic()
         stand.producers[0].signal(signal.SIGSTOP)
         try:
+            wait_until(lambda: connected(stand) == 1, "the stopped engine is missed", NOTICED + SLACK)
             wait_until(
                 lambda: stand.agent.metric("penstock_events_total", kind="source_lost", engine="0"),
                 "the loss is in the log",
-                NOTICED + SLACK,
+                SLACK,
             )
         finally:
             stand.producers[0].signal(signal.SIGCONT)
@@ -54,24 +55,36 @@ def test_an_engine_that_is_away_for_longer_than_the_grace():
         stand.settle()
 
 
-def test_a_stopped_agent_is_noticed_by_an_idle_engine():
-    """Without an entry to be acknowledged: the pings find out. Afterwards all goes on."""
+def test_a_stopped_agent_is_noticed():
+    """By an idle engine the pings find out, by a busy one the batch in flight, which is sent again. Afterwards all goes on."""
     with bench(producers=1, rate=0) as stand:
-        stand.producers[0].command("emit 3")
-        wait_until(lambda: stand.acknowledged() == 3, "the engine is there")
-        stand.producers[0].command("streams")
+        idle, busy = stand.producers[0], Producer(stand.directory, stand.agent.listen, 1, 300)
+        stand.producers.append(busy)
+        idle.command("emit 3")
+        wait_until(
+            lambda: [book.word for book in stand.books() if book.acknowledged] == [idle.word, busy.word],
+            "both engines are there",
+        )
+        wait_until(lambda: len(stand.books()[0].acknowledged) == 3, "all of the idle one's are acknowledged")
+        for producer in stand.producers:
+            producer.command("streams")
         process = stand.agent.process
         assert process is not None
         process.send_signal(signal.SIGSTOP)
         try:
-            wait_until(lambda: len(stand.books()[0].streams) > 1, "the engine tries again", NOTICED + SLACK)
+            wait_until(
+                lambda: all(len(book.streams) > 1 for book in stand.books()),
+                "both engines try again",
+                NOTICED + SLACK,
+            )
         finally:
             process.send_signal(signal.SIGCONT)
-        stand.producers[0].command("emit 3")
-        wait_until(lambda: stand.acknowledged() == 6, "all goes on")
+        idle.command("emit 3")
+        wait_until(lambda: len(stand.books()[0].acknowledged) == 6, "all goes on")
         stand.settle()
 
 
+@pytest.mark.long
 def test_an_agent_that_stops_for_longer_than_anyone_waits():
     """Streams break and are opened again, batches are sent twice; nothing is lost or doubled."""
     with bench() as stand:
@@ -118,23 +131,21 @@ def test_an_engine_that_forks():
         assert len(stand.books()) == 4
 
 
-@pytest.mark.parametrize("shared", ["--state-dir", "--listen"])
-def test_two_agents_on_one_path(shared):
+def test_two_agents_on_one_path():
     """The second is refused with a sentence while the first goes on; the path is free when the first has died."""
     with bench() as stand:
         stand.traffic()
-        other = FaultyAgent(stand.directory / "other")
-        other.directory.mkdir()
-        if shared == "--listen":
-            other.listen = stand.agent.listen
-        else:
-            other.state_dir = stand.agent.state_dir
-        refused = subprocess.run(
-            other.command(), env=other._env, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert refused.returncode == 2
-        assert f"another penstock-agent owns {shared}" in refused.stderr
-        stand.traffic()
+        for shared in ("--state-dir", "--listen"):
+            other = FaultyAgent(stand.directory / f"other{shared}")
+            other.directory.mkdir()
+            if shared == "--listen":
+                other.listen = stand.agent.listen
+            else:
+                other.state_dir = stand.agent.state_dir
+            other.launch()
+            assert other.wait_death() == 2
+            assert f"another penstock-agent owns {shared}" in other.log()
+            stand.traffic()
         stand.agent.kill()
         stand.agent.start()
         stand.traffic()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,10 @@ from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 
 from tests.fuzz.make_corpus import CORPUS, corpus
+from tests.fuzz.target import Target
 
 SECONDS = 12
+CHANGES = 10
 _ROOT = Path(__file__).parents[2]
 
 
@@ -29,6 +33,28 @@ def test_the_corpus_is_what_engines_send():
         check_hello(batch.hello) if batch.HasField("hello") else None
 
 
+def test_messages_that_are_changed_at_random():
+    """Some messages of the corpus with some bytes changed, cut or doubled: refused, or dealt with."""
+    pick, target = random.Random(1), Target()
+    taken: Counter[bool] = Counter()
+    try:
+        for body in corpus().values():
+            for _ in range(CHANGES):
+                taken[target.take(changed(body, pick))] += 1
+    finally:
+        target.close()
+    assert min(taken[True], taken[False]) > 0
+
+
+def changed(body, pick):
+    """Return *body* with a stretch of it cut out, doubled, or with one byte replaced."""
+    first = pick.randrange(len(body))
+    end = min(len(body), first + pick.choice((1, 1, 2, 8)))
+    put = pick.choice((b"", body[first:end] * 2, bytes([pick.randrange(256)])))
+    return body[:first] + put + body[end:]
+
+
+@pytest.mark.long
 @pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None,
     reason="atheris is not installed: it has no wheel for this Python and platform; pip install -e '.[dev]'",

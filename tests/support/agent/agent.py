@@ -163,11 +163,13 @@ class AgentProcess:
 
     def samples(self, name: str, **labels: str) -> list[float]:
         """Return the samples of *name* that carry *labels*."""
+        lines = self.get("/metrics")[1].splitlines(keepends=True)
+        text = "".join(line for line in lines if line.startswith((f"{name}{{", f"{name} ")))
         return [
             sample.value
-            for family in text_string_to_metric_families(self.get("/metrics")[1])
+            for family in text_string_to_metric_families(text)
             for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
+            if labels.items() <= sample.labels.items()
         ]
 
 
