@@ -1,4 +1,4 @@
-"""A real agent process: what engines tell it arrives in the backend, across its death."""
+"""A real agent process exports engines' traces, across its death."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.policy.policies import document
 
 
 def test_an_engines_traces_survive_a_killed_agent():
-    """Both sides of a request are one trace although the agent died in between; nothing comes twice."""
+    """Both sides of a request are one trace over a kill of the agent; no span comes twice."""
     with otlp_backend() as backend:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
         with running_agent(env=env) as agent:
@@ -88,7 +88,7 @@ def test_a_backend_that_never_answers_holds_up_nothing():
 
 
 def test_the_sample_ratio_follows_the_policy_live():
-    """With a ratio of 0 only traces of trouble come, from the change on; without the policy all of them again."""
+    """With a ratio of 0 only failed traces are exported, from the change on until the policy is deleted."""
     policy = document("quiet", telemetry={"traceSampleRatio": 0})
     numbers = itertools.count()
     with otlp_backend() as backend:

@@ -1,4 +1,4 @@
-"""The policy feed, over real gRPC, with an engine that answers as the test says."""
+"""The policy feed over real gRPC, with an engine whose answers the test scripts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_the_first_push_comes_at_once(served: FeedServer) -> None:
 
 
 async def test_names_of_policies_go_to_engines_that_take_them(served: FeedServer) -> None:
-    """Name, generation and fields, no author; an older engine would refuse the push, so it gets none, and no new generation."""
+    """A push names policies, without author, to engines that support names; others get none."""
     older, newer = Engine(served.address, "0"), Engine(served.address, "1")
     await older.connect()
     await newer.connect(takes_policy_names=True)
@@ -73,7 +73,7 @@ async def test_names_of_policies_go_to_engines_that_take_them(served: FeedServer
 
 
 async def test_a_change_is_pushed_and_acknowledged(served: FeedServer) -> None:
-    """Full state, the next nonce, and in force only after the ACK."""
+    """A push has the full state and the next nonce; it is in force after the acknowledgement."""
     async with Engine(served.address) as engine:
         await engine.ack(await engine.push())
         await answered(served, engine)
@@ -92,7 +92,7 @@ async def test_a_change_is_pushed_and_acknowledged(served: FeedServer) -> None:
 
 
 async def test_only_engines_that_a_change_concerns_get_a_push(served: FeedServer) -> None:
-    """The other one's next push is about something else."""
+    """An engine that a policy does not select gets no push about it."""
     async with Engine(served.address, "0", tier="a") as one, Engine(served.address, "1", tier="b") as two:
         await one.ack(await one.push())
         await two.ack(await two.push())
@@ -105,7 +105,7 @@ async def test_only_engines_that_a_change_concerns_get_a_push(served: FeedServer
 
 
 async def test_a_refusal_keeps_its_text_and_does_not_come_again(served: FeedServer) -> None:
-    """The error, the field and the hash that stays are there; the next change is tried."""
+    """A refusal keeps error, field and hash in force; a refused push is not repeated, the next change is."""
     async with Engine(served.address) as engine:
         await engine.ack(await engine.push())
         await answered(served, engine)
@@ -124,7 +124,7 @@ async def test_a_refusal_keeps_its_text_and_does_not_come_again(served: FeedServ
 
 
 async def test_stale_nonces_are_ignored(served: FeedServer) -> None:
-    """An answer to anything but the last push changes nothing."""
+    """An answer whose nonce is not that of the last push changes nothing."""
     async with Engine(served.address) as engine:
         first = await engine.push()
         await engine.ack(first)
@@ -143,7 +143,7 @@ async def test_stale_nonces_are_ignored(served: FeedServer) -> None:
 
 
 async def test_a_burst_becomes_one_push_of_the_newest(served: FeedServer) -> None:
-    """While a push is unanswered, changes pile up into one."""
+    """Changes during an unanswered push are combined into one push of the newest state."""
     async with Engine(served.address) as engine:
         first = await engine.push()
         for tokens in range(50):
@@ -157,7 +157,7 @@ async def test_a_burst_becomes_one_push_of_the_newest(served: FeedServer) -> Non
 
 
 async def test_a_change_that_is_taken_back_in_time_is_never_pushed(served: FeedServer) -> None:
-    """What is wanted is again what was pushed: the answer counts for it."""
+    """A change reverted during an unanswered push causes no push; the answer counts for the state."""
     async with Engine(served.address) as engine:
         first = await engine.push()
         await served.store.apply(manifest(), author="me")
@@ -169,7 +169,7 @@ async def test_a_change_that_is_taken_back_in_time_is_never_pushed(served: FeedS
 
 
 async def test_an_answer_to_an_earlier_push_says_nothing_about_a_later_one(directory: Path) -> None:
-    """What is wanted is again what was acknowledged once; but another push, which may be in force, went out since."""
+    """A state equal to an acknowledged one is pushed again if another push went out in between."""
     now = [time.time()]
     async with running_feed(directory, clock=lambda: now[0]) as served, Engine(served.address) as engine:
         await engine.ack(await engine.push())
@@ -188,7 +188,7 @@ async def test_an_answer_to_an_earlier_push_says_nothing_about_a_later_one(direc
 
 
 async def test_a_pause_does_not_wait_for_an_answer(served: FeedServer) -> None:
-    """The kill switch overtakes an unanswered push."""
+    """A pause is pushed while an earlier push is unanswered."""
     async with Engine(served.address) as engine:
         await engine.push()
         await served.pauses.set([engine.key], paused=True, author="me", which="engine 0")
@@ -199,7 +199,7 @@ async def test_a_pause_does_not_wait_for_an_answer(served: FeedServer) -> None:
 
 
 async def test_nothing_is_wanted_of_an_engine_that_never_subscribed(served: FeedServer) -> None:
-    """What selects it is not known before, so neither is whether it has it."""
+    """The desired hash of an engine without a subscription is None."""
     assert served.feed.wanted(EngineKey("", "0")) is None
     async with Engine(served.address) as engine:
         await engine.push()
@@ -207,7 +207,7 @@ async def test_nothing_is_wanted_of_an_engine_that_never_subscribed(served: Feed
 
 
 async def test_an_engine_that_comes_back_gets_its_policy_at_once(served: FeedServer) -> None:
-    """Also what changed while it was away; nonces begin anew."""
+    """A reconnecting engine gets the current policy in its first push; nonces start at 1."""
     engine = Engine(served.address)
     await engine.connect()
     await engine.ack(await engine.push())
@@ -222,7 +222,7 @@ async def test_an_engine_that_comes_back_gets_its_policy_at_once(served: FeedSer
 
 
 async def test_an_acknowledgement_of_something_else_is_a_refusal(served: FeedServer) -> None:
-    """In force is only what was asked for."""
+    """An acknowledgement with another hash is recorded as an error; the policy is not in force."""
     await served.store.apply(manifest(), author="me")
     async with Engine(served.address) as engine:
         await engine.ack(await engine.push(), hash="feedfeedfeedfeed")
@@ -258,7 +258,7 @@ async def test_an_acknowledgement_of_something_else_is_a_refusal(served: FeedSer
     ],
 )
 async def test_a_stream_that_breaks_the_contract_is_refused(served: FeedServer, first: Report) -> None:
-    """INVALID_ARGUMENT, and nothing is remembered of it."""
+    """An invalid first report ends the stream with INVALID_ARGUMENT; no subscriber is recorded."""
     engine = Engine(served.address)
     await engine.connect(first=first)
     assert await engine.ended() is grpc.StatusCode.INVALID_ARGUMENT
@@ -267,7 +267,7 @@ async def test_a_stream_that_breaks_the_contract_is_refused(served: FeedServer, 
 
 
 async def test_a_second_subscribe_ends_the_stream(served: FeedServer) -> None:
-    """It can only come first."""
+    """A Subscribe after the first report ends the stream with INVALID_ARGUMENT."""
     async with Engine(served.address) as engine:
         await engine.push()
         await engine.report(Report(subscribe=Subscribe(key={"engine": "0"})))
@@ -275,7 +275,7 @@ async def test_a_second_subscribe_ends_the_stream(served: FeedServer) -> None:
 
 
 async def test_closing_ends_all_streams(served: FeedServer) -> None:
-    """An agent that drains does not wait for its engines."""
+    """Closing the feed ends each stream with OK."""
     async with Engine(served.address) as engine:
         await engine.push()
         served.feed.close()

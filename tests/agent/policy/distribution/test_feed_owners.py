@@ -1,4 +1,4 @@
-"""Which process of one name holds the policy stream, over real gRPC."""
+"""The owner of an engine's policy stream, over real gRPC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FAIL = action("fail")
 
 
 async def test_a_second_stream_of_the_same_engine_takes_over(served: FeedServer) -> None:
-    """The first one ends with ABORTED."""
+    """A new stream of an engine ends its earlier one with ABORTED."""
     async with Engine(served.address) as old:
         await old.push()
         async with Engine(served.address) as new:
@@ -30,7 +30,7 @@ async def test_a_second_stream_of_the_same_engine_takes_over(served: FeedServer)
 
 
 async def test_two_engines_of_one_name_are_logged(served: FeedServer) -> None:
-    """They take the feed from each other; one engine that connects again is nothing to log."""
+    """Another process under the same engine key is logged as a warning; a reconnect is not."""
     async with Engine(served.address) as old:
         await old.push()
         with capture_logs() as logs:
@@ -47,7 +47,7 @@ async def test_two_engines_of_one_name_are_logged(served: FeedServer) -> None:
 
 @pytest.mark.parametrize("secret", [b"x" * 16, b""], ids=["another secret", "none"])
 async def test_a_stranger_does_not_take_an_engine_s_policy_stream(served: FeedServer, secret: bytes) -> None:
-    """It is refused, and can answer nothing; the engine's own stream goes on."""
+    """A subscription with a wrong secret gets PERMISSION_DENIED; the owner's stream continues."""
     engine, stranger = Engine(served.address), Engine(served.address)
     await engine.connect(secret=b"o" * 16)
     await engine.ack(await engine.push())
@@ -68,7 +68,7 @@ async def test_a_stranger_does_not_take_an_engine_s_policy_stream(served: FeedSe
 
 
 async def test_the_ingest_s_holder_is_the_feed_s(served: FeedServer) -> None:
-    """A process that sends as the EngineCore keeps others from its policy, before it has subscribed itself."""
+    """The process that holds an engine key in the ingest holds it in the feed, before it subscribes."""
     engine = Engine(served.address)
     hold = served.owners.enter(engine.key, digest(b"o" * 16), lambda: None)
     await engine.connect(secret=b"x" * 16)
@@ -81,7 +81,7 @@ async def test_the_ingest_s_holder_is_the_feed_s(served: FeedServer) -> None:
 
 
 async def test_an_engine_takes_its_policy_stream_back(served: FeedServer) -> None:
-    """Its connection broke off for a moment; what subscribed meanwhile is cut off and answers no more."""
+    """The owner's return to the ingest ends a stranger's stream with ABORTED; the owner subscribes again."""
     engine, stranger = Engine(served.address), Engine(served.address)
     await engine.connect(secret=b"o" * 16)
     await engine.push()

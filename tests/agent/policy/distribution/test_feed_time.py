@@ -34,7 +34,7 @@ def _has_policy(served: FeedServer, engine: Engine) -> bool:
 
 @asynccontextmanager
 async def _obeying(engine: Engine) -> AsyncIterator[None]:
-    """Let the engine acknowledge every push, also one that is sent again because it took its time."""
+    """Let the engine acknowledge every push, repeated ones included."""
 
     async def obey() -> None:
         while True:
@@ -49,7 +49,7 @@ async def _obeying(engine: Engine) -> AsyncIterator[None]:
 
 
 async def test_what_is_wanted_of_an_engine_that_is_away_runs_down(directory: Path) -> None:
-    """A policy that expires meanwhile is not held against the engine, which moves on by itself."""
+    """The desired hash of a disconnected engine follows the policy's expiry."""
     now = [time.time()]
     async with running_feed(directory, clock=lambda: now[0]) as served:
         expires = datetime.fromtimestamp(now[0] + 60, UTC).isoformat()
@@ -62,8 +62,8 @@ async def test_what_is_wanted_of_an_engine_that_is_away_runs_down(directory: Pat
         assert served.feed.wanted(engine.key) == ""
 
 
-async def test_a_hung_engine_holds_nobody_and_gets_the_newest_in_the_end(directory: Path) -> None:
-    """After the agent's patience a newer push overtakes the one without an answer."""
+async def test_a_hung_engine_delays_no_other_and_gets_the_newest_in_the_end(directory: Path) -> None:
+    """A hung engine delays no other; after the patience it gets a newer push."""
     async with (
         running_feed(directory, patience=0.2) as served,
         Engine(served.address, "0") as hung,
@@ -80,7 +80,7 @@ async def test_a_hung_engine_holds_nobody_and_gets_the_newest_in_the_end(directo
 
 
 async def test_a_push_that_got_lost_is_sent_again(directory: Path) -> None:
-    """Also where nothing has changed since; what it says counts as unanswered from the first one on."""
+    """An unanswered push is repeated after the patience; its waiting time counts from the first one."""
     now = [time.time()]
     async with running_feed(directory, clock=lambda: now[0]) as served, Engine(served.address) as engine:
         first = await engine.push()
@@ -97,7 +97,7 @@ async def test_a_push_that_got_lost_is_sent_again(directory: Path) -> None:
 
 
 async def test_an_engine_whose_clock_runs_ahead_gets_its_policy_again(directory: Path) -> None:
-    """It has moved on and stays so beyond the agent's patience; a moment's difference is none."""
+    """An engine that expired its policy early gets it again after the patience, with the time left."""
     now = [time.time()]
     async with running_feed(directory, clock=lambda: now[0]) as served, Engine(served.address) as engine:
         await engine.ack(await engine.push())
@@ -120,7 +120,7 @@ async def test_an_engine_whose_clock_runs_ahead_gets_its_policy_again(directory:
 
 
 async def test_the_schedule_is_pushed_again_when_a_policy_expires(served: FeedServer) -> None:
-    """The agent's own clock takes the step that the engine takes by itself."""
+    """At an expiry the agent pushes the next schedule, which the engine already follows."""
     expires = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
     await served.store.apply(manifest(kvLoadFailure=_FAIL, expiresAt=expires), author="me")
     async with Engine(served.address) as engine:

@@ -16,7 +16,7 @@ _FAIL = action("fail")
 
 
 async def test_an_engine_that_pauses_and_refuses_the_policy_is_paused(served: FeedServer) -> None:
-    """The kill switch works whatever else is in the push; its end and the policy are refused."""
+    """A refusal of the policy acknowledges a pause; a refusal of a resume stays a refusal."""
 
     async def last(*, pausing: bool) -> tuple[str, str]:
         steps = follow_rollout(served.feed, list, Selection(), within=60, clock=time.time, pausing=pausing)
@@ -51,7 +51,7 @@ def _known(engine: str, *, connected: bool) -> KnownEngine:
 
 
 async def test_a_rollout_ends_when_all_that_are_there_have_answered(served: FeedServer) -> None:
-    """Acknowledged and refused are answers; who was gone all the time is shown only."""
+    """Acknowledgements and refusals complete a rollout; a disconnected engine does not delay it."""
     async with Engine(served.address, "0") as one, Engine(served.address, "1") as two:
         first, second = await one.push(), await two.push()
         watching = asyncio.ensure_future(_states(served, [_known("7", connected=False)], 60))
@@ -64,7 +64,7 @@ async def test_a_rollout_ends_when_all_that_are_there_have_answered(served: Feed
 
 
 async def test_a_rollout_ends_at_its_deadline(served: FeedServer) -> None:
-    """An engine that never subscribed, and one that went away meanwhile, are named."""
+    """At the deadline engines without an answer are listed as waiting or disconnected."""
     async with Engine(served.address, "0") as engine:
         await engine.push()
         states = await _states(served, [_known("1", connected=True)], 0.05)

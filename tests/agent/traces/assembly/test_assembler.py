@@ -90,7 +90,7 @@ def test_late_trouble_of_a_request_that_was_left_out(remembered):
 
 
 def test_a_lost_engine_ends_what_it_left_open():
-    """Its unfinished requests are marked and its deferrals end; the other engine's continue."""
+    """A loss marks the engine's open requests and ends its deferrals; other engines' stay open."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME, remote_request_id=PREFILL))
     log.add(PREFILL_CORE, deferral_start("p-aaaaaaaa", time_ns=TIME))

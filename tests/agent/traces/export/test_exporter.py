@@ -71,7 +71,7 @@ async def test_status_and_cursor_follow(book, backend):
         await until(lambda: reader.cursor(CURSOR) == (3, 1), "the cursor is saved")
 
 
-async def test_exemplars_are_told_of_what_was_delivered(book, backend):
+async def test_delivered_entries_are_reported_for_exemplars(book, backend):
     """Each delivered entry is reported with its span's ids."""
     told = []
     await book.append(failed_story())

@@ -57,7 +57,7 @@ WAITS = PolicySource("waits", 7, "", 0, ("deferral.onTimeout",))
     ],
 )
 async def test_explain_names_the_policy_of_the_field_that_decided(book, decided_by, words):
-    """Of several that were merged; asked for at the time of the decision, in the engine that decided."""
+    """The explanation has the merged policy that set the deciding field, as of the decision."""
     decided = outcome(DECODE, decided_by=decided_by)
     asked = []
 
@@ -74,7 +74,7 @@ async def test_explain_names_the_policy_of_the_field_that_decided(book, decided_
 
 
 def slow_handshake_story():
-    """Tell a load that took 54 ms after a handshake of 12 s."""
+    """Build a load of 54 ms after a handshake of 12 s."""
     at = {"start_time_unix_nano": TIME + 300 * MS, "end_time_unix_nano": TIME + 12_300 * MS}
     queued = {"queued_time_unix_nano": TIME + 10 * MS}
     ended = TIME + 12_360 * MS
@@ -88,7 +88,7 @@ def slow_handshake_story():
 
 
 async def test_explain_splits_a_wait_and_finds_the_long_lease(book):
-    """Handshake 12 s, transfer 54 ms; and the other side's blocks were held for longer than usual."""
+    """A wait is split into its parts; the other side's unusually long lease is reported."""
     story = [
         (PREFILL_CORE, closed(PREFILL, kv_role=common_pb2.ROLE_PREFILL)),
         (PREFILL_CORE, lease(time_ns=TIME + 13_400 * MS)),
@@ -126,7 +126,7 @@ async def test_explain_splits_a_wait_and_finds_the_long_lease(book):
     ],
 )
 async def test_a_long_lease_is_compared_with_the_engine_s_others(book, others, said):
-    """With fewer than five any lease over a second is unusual; where all are long, none is."""
+    """With fewer than five other leases one over a second is unusual; among long ones none is."""
     usual = [(PREFILL_CORE, lease(f"r{n}", time_ns=TIME + 12_500 * MS)) for n in range(others)]
     mine = [(PREFILL_CORE, closed(PREFILL)), (PREFILL_CORE, lease(time_ns=TIME + 13_400 * MS))]
     await book.append(mine, usual, [(DECODE_CORE, lease("another engine's"))])
@@ -134,7 +134,7 @@ async def test_a_long_lease_is_compared_with_the_engine_s_others(book, others, s
 
 
 async def test_explain_a_good_request(book):
-    """One sentence a side: what was moved, from where, how long it took."""
+    """Each side has one sentence: what it moved, from which peer, in what time."""
     await book.append(prefill_story(), decode_story())
     assert sentences_of(book, DECODE) == [
         (
@@ -202,7 +202,7 @@ async def test_explain_a_good_request(book):
     ],
 )
 async def test_explain_a_failed_load(book, kind, fields, done):
-    """Peer, cause, action, who decided under which policy, and the cost."""
+    """The sentence has peer, cause, action, the policy that decided, and the cost."""
     await book.append(
         [(DECODE_WORKER, failed_load()), (DECODE_CORE, outcome(DECODE, kind, **fields))],
         [(DECODE_CORE, closed_decode())],

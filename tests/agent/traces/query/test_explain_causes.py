@@ -26,8 +26,8 @@ from tests.support.agent.stories import (
 OTHER = "cmpl-other-0-ffffffff"
 
 
-async def test_who_held_a_load_up_until_it_was_given_up(book):
-    """A load that never reached its peer names the one that was in the way, in one sentence."""
+async def test_the_peer_that_blocked_a_load_is_named(book):
+    """A load that never reached its peer is explained with the peer whose handshake blocked it."""
     culprit = {"address": "10.0.0.9:5600"}
     given_up = failed_load(
         mode=common_pb2.FAILURE_MODE_COLLATERAL,
@@ -168,7 +168,7 @@ async def test_explain_other_causes(book, entries, words):
 
 
 async def test_explain_what_was_never_scheduled(book):
-    """A request that was let go before its first step has computed nothing."""
+    """A request aborted before its first step has computed nothing."""
     closing = closed_decode(scheduled_time_unix_nano=0, finish_reason="abort")
     await book.append([(DECODE_CORE, closing)])
     (sentence,) = sentences_of(book, DECODE)

@@ -22,7 +22,7 @@ from tests.support.agent.stories import (
 
 
 async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
-    """The newest entries are explained, and the answer says that older ones were left out."""
+    """The newest entries are explained; the answer reports that older ones are left out."""
     await book.append([(DECODE_WORKER, failed_load())], [(DECODE_CORE, closed_decode())])
     monkeypatch.setattr(search, "_BYTES", 1)
     good, cut = sentences_of(book, DECODE)
@@ -38,7 +38,7 @@ async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
 
 @pytest.mark.parametrize(("server", "read"), [("decode", 1), ("other", 0)])
 async def test_what_is_read_of_engines_that_ended_is_bounded(book, monkeypatch, server, read):
-    """However often an engine was stopped since; how other engines ended says nothing of a request."""
+    """The endings read are limited in number and to the engines of the request."""
     await book.append(decode_story())
     for epoch in range(100, 110):
         await book.add(source(epoch, server, "decode"), goodbye={"reason": "exit"})

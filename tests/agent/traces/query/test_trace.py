@@ -40,7 +40,7 @@ LIMITS = PolicySource("limits", 1, "bob@host", 0, ("kvLoadFailure.recomputeBudge
 
 
 async def test_spans_name_the_policy_of_the_field_that_decided(book):
-    """Every span that has its hash, as of the decision; without a name the hash stays alone."""
+    """Each span with a policy hash has name, generation and author as of the decision, if known."""
     decided = outcome(DECODE)
     await book.append(
         [(DECODE_WORKER, failed_load()), (DECODE_CORE, decided)], [(DECODE_CORE, closed_decode())]
@@ -119,7 +119,7 @@ async def test_the_ids_are_those_of_the_export(book):
 
 
 async def test_the_clean_up_request_belongs_to_it(book):
-    """All that name the same prefill request are found from any of them."""
+    """Any request that names a prefill request leads to all requests that name it."""
     clean_up = closed_decode("cleanup-0-dddddddd", finish_reason="abort", external_request_id="")
     await book.append(failed_story(), [(DECODE_CORE, clean_up)])
     requests = {span.request_id for span in trace_of(book, DECODE).spans if span.request_id}
@@ -139,7 +139,7 @@ async def test_the_handshake_of_a_victim_is_found(book):
 
 
 @pytest.mark.parametrize("text", ["", "nobody", "cmpl-chat-1", "f" * 32])
-async def test_nobody_of_that_name(book, text):
+async def test_no_request_of_that_name(book, text):
     """The error names the id and where to look."""
     await book.append(decode_story())
     with pytest.raises(NotFoundError, match=f"no request '{text}' in the journal; 'agentctl get events'"):
@@ -169,7 +169,7 @@ async def test_an_unfinished_request(book):
 
 
 async def test_a_request_of_a_lost_engine(book):
-    """The loss is in the agent's own entries, which name no request."""
+    """A loss, logged by the agent without a request id, ends the open requests of its engine."""
     await book.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME))
     await book.add(PREFILL_CORE, lost(DECODE_CORE))
     request, wait = trace_of(book, DECODE).spans
@@ -181,7 +181,7 @@ async def test_a_request_of_a_lost_engine(book):
 
 
 async def test_a_request_goes_on_when_another_process_says_goodbye(book):
-    """Under the same engine's name, with an epoch of its own."""
+    """A goodbye of another epoch under the engine's name leaves the request unfinished."""
     await book.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME))
     await book.add(source(66, "decode", "decode"), goodbye={"reason": "exit"})
     request, _ = trace_of(book, DECODE).spans

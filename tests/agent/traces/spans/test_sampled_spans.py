@@ -44,7 +44,7 @@ def test_not_sampled_drops_good_and_forces_failed_requests():
 
 
 def test_ratio_zero_keeps_what_failed_or_waited_long():
-    """The ratio concerns good traces only."""
+    """The ratio applies to traces without failures and long waits."""
     slow = event(
         "deferral_end",
         DECODE,
@@ -65,7 +65,7 @@ def test_ratio_zero_keeps_what_failed_or_waited_long():
 
 
 def test_blocks_that_stay_pinned():
-    """The request says how many; its trace is kept whatever the ratio."""
+    """The request's span has the number of pinned blocks; its trace is kept at any ratio."""
     pin = event("blocks_pinned", DECODE, channel=common_pb2.CHANNEL_KV, blocks=26, since_time_unix_nano=TIME)
     story = [(DECODE_WORKER, pin), (DECODE_CORE, closed(DECODE))]
     attributes = only(spans_of(story, sample_ratio=0.0), semconv.REQUEST).attributes

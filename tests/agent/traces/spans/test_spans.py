@@ -55,7 +55,7 @@ def test_a_good_request_is_one_trace_on_both_sides():
 
 
 def test_a_load_over_two_ranks_is_one_span():
-    """Bytes and handles add up, and the span is as long as both."""
+    """Bytes and handles add up; the span covers both transfers."""
     load = only(spans_of(decode_story()), semconv.KV_LOAD)
     assert (load.start_unix_nano, load.end_unix_nano) == (TIME + 50 * MS, TIME + 62 * MS)
     assert load.client
@@ -111,7 +111,7 @@ def test_the_request_of_a_failed_load_says_it_all():
 
 
 def test_only_the_operation_that_failed_is_an_error():
-    """A recomputed request is none; its load and its handshake are, and they alone have OpenTelemetry's ``error.type``."""
+    """A failed load and its handshake are errors, with ``error.type``; the recomputed request is not."""
     found = spans_of(failed_story())
     for span in (each for spans in found.values() for each in spans):
         assert (semconv.ERROR_TYPE in span.attributes) == (span.error is not None), span.name
@@ -185,7 +185,7 @@ def test_the_clean_up_request_lands_in_the_same_trace():
     assert [link.span_id for link in cleaning.links] == [PREFILL_SPAN]
 
 
-def test_a_lease_that_nobody_read():
+def test_a_lease_that_was_not_read():
     """An expired lease is one error span although the worker reports it too."""
     expired = transfer_failure(
         PREFILL,
@@ -227,7 +227,7 @@ def test_a_deferral_that_ended_is_one_span():
     ("began", "waited"), [(0, None), (TIME + 25 * MS, 0.02), (TIME + 4 * MS, 0.0), (TIME + 80 * MS, None)]
 )
 def test_how_long_a_deferral_waited_for_its_transfer(began, waited):
-    """One that was under way before has no wait for its start; one that never began, or began afterwards, does not tell it."""
+    """A transfer under way before has a wait of 0; one that never began, or began after the end, has none."""
     end = deferral_end(
         DECODE, start_ns=TIME + 5 * MS, time_ns=TIME + 60 * MS, transfer_start_time_unix_nano=began
     )
@@ -285,7 +285,7 @@ def test_an_encoder_cache_load():
 
 
 def test_a_delayed_load():
-    """A load that stood behind another peer's handshake says how long and whose."""
+    """A load behind another peer's handshake has the delay and that peer."""
     delayed = event(
         "transfer_delayed",
         DECODE,
@@ -329,8 +329,8 @@ def test_a_request_whose_peer_is_in_quarantine():
 @pytest.mark.parametrize(
     "decided_by", [common_pb2.DECIDED_BY_POLICY, common_pb2.DECIDED_BY_BUDGET, common_pb2.DECIDED_BY_DEADLINE]
 )
-def test_who_decided(decided_by):
-    """The word of the metrics, and the reason, are on the load and on the request."""
+def test_the_decision_is_on_load_and_request(decided_by):
+    """The metrics' label of the decision, and the reason, are on the load and on the request."""
     decided = outcome(DECODE, decided_by=decided_by, reason="the budget has room for 12")
     found = spans_of([(DECODE_WORKER, failed_load()), (DECODE_CORE, decided), (DECODE_CORE, closed(DECODE))])
     for name in (semconv.REQUEST, semconv.KV_LOAD, semconv.RECOMPUTE):
@@ -348,7 +348,7 @@ def test_a_rehearsal_is_marked():
         assert only(found, name).attributes[semconv.REHEARSAL] is True
 
 
-def test_each_entry_is_told_by_one_span():
+def test_each_entry_belongs_to_one_span():
     """Each entry belongs to one span, as exemplars need."""
     found = spans_of(prefill_story(), failed_story())
     told = [id(entry.body) for spans in found.values() for span in spans for entry in span.entries]

@@ -18,7 +18,7 @@ from tests.support.agent.stories import (
 
 
 def test_a_policy_that_took_effect_and_one_that_was_refused():
-    """Each is a trace of its own; a refusal is an error."""
+    """Each application is a trace of its own; a refusal is an error."""
     applied = event("policy_applied", hash="h2", previous_hash="h1", accepted=True, cause="push")
     refused = event("policy_applied", time_ns=TIME + 1, hash="h3", accepted=False, error="out of bounds")
     found = spans_of([(DECODE_CORE, applied), (DECODE_CORE, refused)])
@@ -56,7 +56,7 @@ def test_a_rebalance():
 
 
 def test_two_rebalances_of_one_step():
-    """A drained one and the one that follows it are two spans."""
+    """A drained rebalance and the next of the same step are two spans."""
     first, second = (
         event("eplb_rebalance", start_time_unix_nano=TIME + n * MS, duration_nano=MS, step=3000)
         for n in (0, 1)
@@ -83,7 +83,7 @@ def test_a_layer_that_failed():
 
 
 def test_layers_of_a_rebalance():
-    """Each layer that received experts is a span below its rank's; one that was left alone is none."""
+    """Each layer that received experts is a span below its rank's; an unchanged layer has none."""
     rebalance = event(
         "eplb_rebalance",
         start_time_unix_nano=TIME,
@@ -112,7 +112,7 @@ def test_layers_of_a_rebalance():
 
 
 def test_failures_of_one_moment_are_spans_of_their_own():
-    """A loop over peers or items stamps them alike."""
+    """Failures with equal times, of several peers or items, have different ids."""
     failures = [
         transfer_failure("", mode=common_pb2.FAILURE_MODE_PROBE, peer=peer, item=item)
         for peer, item in (("a:1", ""), ("b:1", ""), ("b:1", "image"))
