@@ -15,7 +15,7 @@ from penstock.proto.v1.admin_pb2 import ApplyPolicyRequest, DeletePolicyRequest,
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL
 
-from tests.support.agent.agent import running_agent, wait_until
+from tests.support.agent.agent import HASTY_AGENT, running_agent, wait_until
 from tests.support.agent.batches import deferral_end, deferral_start, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.stories import (
@@ -36,7 +36,7 @@ def test_an_engines_traces_survive_a_killed_agent():
     """Both sides of a request are one trace over a kill of the agent; no span comes twice."""
     with otlp_backend() as backend:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
-        with running_agent(env=env) as agent:
+        with running_agent(env=env, module=HASTY_AGENT) as agent:
             with FakeEngine(agent.listen, engine="0", role=ROLE_PREFILL) as prefill:
                 prefill.publish(closed(PREFILL, kv_role=ROLE_PREFILL), lease())
             with FakeEngine(agent.listen, engine="1", role=ROLE_DECODE) as decode:
@@ -67,7 +67,7 @@ def test_a_backend_that_never_answers_holds_up_nothing():
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{hole.getsockname()[1]}",
             "OTEL_EXPORTER_OTLP_TIMEOUT": "600000",
         }
-        with running_agent(["--drain-deadline=3s"], env=env) as agent:
+        with running_agent(["--drain-deadline=1s"], env=env, module=HASTY_AGENT) as agent:
             with FakeEngine(agent.listen, engine="0", role=ROLE_PREFILL) as prefill:
                 prefill.publish(closed(PREFILL, kv_role=ROLE_PREFILL), lease())
                 connection, _ = hole.accept()
@@ -76,7 +76,7 @@ def test_a_backend_that_never_answers_holds_up_nothing():
                         prefill.publish(closed(f"r{number}-aaaaaaaa", kv_role=ROLE_PREFILL))
                     assert (agent.metric("penstock_agent_export_backlog_batches") or 0) > 0
                     assert agent.metric("penstock_agent_oldest_unexported_timestamp_seconds")
-                    # The call has ten minutes, the agent has three seconds.
+                    # The call has ten minutes, the agent has a second.
                     assert agent.stop() == 0
             agent._env["OTEL_EXPORTER_OTLP_ENDPOINT"] = backend.endpoint
             agent.start()
@@ -94,7 +94,7 @@ def test_the_sample_ratio_follows_the_policy_live():
     with otlp_backend() as backend:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
         with (
-            running_agent(env=env) as agent,
+            running_agent(env=env, module=HASTY_AGENT) as agent,
             FakeEngine(agent.listen) as engine,
             grpc.insecure_channel(agent.admin) as channel,
         ):
