@@ -365,11 +365,12 @@ def test_a_port_where_nobody_listens() -> None:
     assert cause.what == f"no process listens at 127.0.0.1:{port}"
 
 
-def test_somebody_else_s_socket(harness: AdminHarness) -> None:
-    """The engines' socket is recognised by its answer, a hanging agent by none."""
+def test_a_socket_of_something_else(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engines' socket answers, but not as an agent does; one of an agent that hangs does not answer at all."""
     assert "it is the engines' socket (give --address the value of --admin-listen)" in _doctor(
         harness._feed_address
     )
+    monkeypatch.setattr("penstock.agent.ctl.commands.inspect.doctor._PATIENCE", 0.2)
     with short_directory() as directory, socket.socket(socket.AF_UNIX) as hung:
         hung.bind(f"{directory}/admin.sock")
         hung.listen()

@@ -158,7 +158,7 @@ def agent() -> Iterator[AgentProcess]:
         yield running
 
 
-@pytest.mark.parametrize("what", ["peers", "events"])
+@pytest.mark.parametrize("what", [pytest.param("peers", marks=pytest.mark.long), "events"])
 def test_a_real_agent_may_be_killed(agent: AgentProcess, what: str) -> None:
     """After kill -9 of the agent the watch continues; an interrupt ends it with 0."""
     watch = subprocess.Popen(

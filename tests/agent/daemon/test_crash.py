@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import grpc
+import pytest
 from penstock.agent.journal.query.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -18,7 +19,6 @@ from tests.support.agent.ingest_client import FakeEngine
 if TYPE_CHECKING:
     from pathlib import Path
 
-KILLS = 10
 SOURCES = 4
 # Acknowledgements, over all sources, between one kill and the next.
 TRAFFIC = 30
@@ -77,13 +77,14 @@ def logged(state_dir: Path) -> dict[int, list[int]]:
     return numbers
 
 
-def test_ten_kills_in_the_middle_of_traffic():
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
+def test_kills_in_the_middle_of_traffic(kills):
     """After each, the log holds all that was acknowledged; at the end, log and counters hold each entry once."""
     with running_agent(["--source-grace=1h"]) as agent:
         senders = [Sender(agent.listen, number) for number in range(SOURCES)]
         for sender in senders:
             sender.start()
-        for _ in range(KILLS):
+        for _ in range(kills):
             before = sum(sender.engine.acknowledged for sender in senders)
             wait_until(
                 lambda: (
@@ -103,18 +104,18 @@ def test_ten_kills_in_the_middle_of_traffic():
         for sender in senders:
             sender.join(120)
             assert (sender.is_alive(), sender.error) == (False, None)
-        check_counters(agent, senders)
+        check_counters(agent, senders, kills)
         agent.kill()
         numbers = logged(agent.state_dir)
         assert numbers == {sender.engine.epoch: list(range(1, sender.engine.sent + 1)) for sender in senders}
         agent.start()
-        check_counters(agent, senders)
+        check_counters(agent, senders, kills)
 
 
-def check_counters(agent, senders):
+def check_counters(agent, senders, kills):
     """Compare ``/metrics`` with what each sender has sent."""
     total = sum(sender.engine.sent for sender in senders)
-    assert total >= KILLS * TRAFFIC
+    assert total >= kills * TRAFFIC
     # While they are saved they stand still.
     wait_until(lambda: agent.metric("penstock_transfers_total") == total * SAMPLES, "all is counted")
     for number, sender in enumerate(senders):

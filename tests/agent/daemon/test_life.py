@@ -18,7 +18,7 @@ from penstock.proto.v1.policy_pb2 import Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent.agent import running_agent, wait_until
+from tests.support.agent.agent import HASTY_AGENT, running_agent, wait_until
 from tests.support.agent.batches import deferral_start, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 
@@ -92,7 +92,7 @@ def test_ingest_over_tcp():
 
 def test_an_engine_that_vanishes_with_the_agent_is_lost_after_the_restart():
     """A source that vanished during a kill is still open in the journal."""
-    with running_agent(["--source-grace=50ms"]) as agent:
+    with running_agent(["--source-grace=50ms"], module=HASTY_AGENT) as agent:
         with FakeEngine(agent.listen) as engine:
             engine.publish(deferral_start("r"))
             agent.kill()
@@ -116,7 +116,7 @@ def test_the_state_of_another_pod_is_put_aside():
         assert len(list(agent.state_dir.glob("journal-*.db"))) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_drains(number):
     """Streams end with UNAVAILABLE, the metrics' state is saved, nothing is left lying about, exit code 0."""
     with running_agent() as agent:

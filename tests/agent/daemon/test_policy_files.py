@@ -10,7 +10,7 @@ import yaml
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
-from tests.support.agent.agent import AgentProcess, short_directory, wait_until
+from tests.support.agent.agent import HASTY_AGENT, AgentProcess, short_directory, wait_until
 from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_policies_follow_the_files() -> None:
         files = directory / "policies"
         files.mkdir()
         _write(files / "a.yaml", "a")
-        agent = AgentProcess(directory, [f"--policy-file={files}"]).start()
+        agent = AgentProcess(directory, [f"--policy-file={files}"], module=HASTY_AGENT).start()
         try:
             assert _policies(agent) == {"a": "file:a.yaml"}
             assert (agent.metric(_VALID), agent.metric(_LOADS, result="applied")) == (1, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 
 import pytest
 from penstock.proto import __version__
@@ -12,16 +11,9 @@ from tests.support.agent.agent import AgentProcess, short_directory
 from tests.support.agent.ingest_client import FakeEngine
 
 
-def run(agent: AgentProcess) -> subprocess.CompletedProcess[str]:
-    """Run an agent that is expected to end by itself."""
-    return subprocess.run(
-        agent.command(), env=agent._env, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def assert_refused(agent: AgentProcess, sentence: str) -> None:
     """Check that it ends with code 2 and one line that says *sentence*."""
-    result = run(agent)
+    result = agent.run()
     assert result.returncode == 2
     assert sentence in result.stderr
     assert result.stderr.startswith("penstock-agent: ")
@@ -73,5 +65,5 @@ def test_a_second_agent_is_refused(agent):
 def test_the_version():
     """One line on standard output."""
     with short_directory() as directory:
-        result = run(AgentProcess(directory, ["--version"]))
+        result = AgentProcess(directory, ["--version"]).run()
     assert (result.returncode, result.stdout) == (0, f"penstock-agent {__version__}\n")

@@ -7,7 +7,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent.agent import AgentProcess, running_agent, wait_until
+from tests.support.agent.agent import HASTY_AGENT, AgentProcess, running_agent, wait_until
 from tests.support.agent.batches import transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 
@@ -19,7 +19,7 @@ def _engines(agent: AgentProcess) -> list[admin.Engine]:
 
 def test_an_engine_is_forgotten_after_its_time_and_for_good() -> None:
     """Nothing of it is left on /metrics or in a list, not even after the agent was killed; others stay."""
-    with running_agent(["--retire-after=500ms", "--source-grace=50ms"]) as agent:
+    with running_agent(["--retire-after=500ms", "--source-grace=50ms"], module=HASTY_AGENT) as agent:
         with FakeEngine(agent.listen, engine="1") as other:
             other.publish(transfer_failure("s"))
             with FakeEngine(agent.listen) as engine:

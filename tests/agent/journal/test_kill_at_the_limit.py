@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 
-KILLS = 10
+import pytest
+
 EVENTS = 5
 
 # One life: restore, say what is there, then append for ever and say what was acknowledged.
@@ -49,11 +50,15 @@ asyncio.run(main())
 """
 
 
-def test_kills_while_the_log_is_trimmed(tmp_path):
+# The log is trimmed from about a hundred batches on.
+@pytest.mark.parametrize(
+    ("kills", "lives"), [(3, (100, 150)), pytest.param(10, (20, 90), marks=pytest.mark.long)]
+)
+def test_kills_while_the_log_is_trimmed(tmp_path, kills, lives):
     """After each kill the counters equal the commits, and every acknowledged batch was committed."""
     chance = random.Random(6)
     acknowledged, pruned = 0, 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         with subprocess.Popen(
             [sys.executable, "-c", CHILD, str(tmp_path), str(EVENTS)], stdout=subprocess.PIPE, text=True
         ) as child:
@@ -62,7 +67,7 @@ def test_kills_while_the_log_is_trimmed(tmp_path):
             watermark, counted, pruned = map(int, next(said)[1:])
             assert watermark >= acknowledged
             assert counted == watermark * EVENTS
-            for _ in range(chance.randrange(20, 90)):
+            for _ in range(chance.randrange(*lives)):
                 acknowledged = int(next(said)[1])
             child.send_signal(signal.SIGKILL)
     assert pruned > acknowledged // 4

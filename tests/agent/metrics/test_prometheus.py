@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.metrics.agent_metrics import AgentMetrics
@@ -17,7 +18,7 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent.agent import running_agent
+from tests.support.agent.agent import HASTY_AGENT, running_agent
 from tests.support.agent.batches import PEER, TIME, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.metric_logs import live, source, transfers
@@ -29,6 +30,10 @@ from tests.support.prometheus.server import running_prometheus
 if TYPE_CHECKING:
     from penstock.agent.batch.rows import TransferSample
     from penstock.proto.v1.events_pb2 import Event
+
+    from tests.support.agent.agent import AgentProcess
+    from tests.support.otlp.backend import OtlpBackend
+    from tests.support.prometheus.server import Prometheus
 
 RULES = [
     Path(__file__).parents[3] / "dashboards" / "prometheus" / name for name in ("rules.yml", "alerts.yml")
@@ -69,6 +74,7 @@ class Busy:
         return body, content_type
 
 
+@pytest.mark.long
 def test_prometheus_understands_the_exposition(tmp_path: Path) -> None:
     """Rates from our counters, quantiles from our buckets, exemplars with their trace, an alert that fires."""
     busy = Busy()
@@ -105,59 +111,62 @@ def test_prometheus_understands_the_exposition(tmp_path: Path) -> None:
 
 
 def test_prometheus_scrapes_an_agent(tmp_path: Path) -> None:
-    """From an engine's events through journal, aggregator and trace export to rate, exemplar and alert."""
+    """Rates, exemplars and alerts follow an agent: idle, stopped and failing engines, and the agent's own end."""
     with otlp_backend() as backend:
         environment = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint}
-        with running_agent(env=environment) as agent, FakeEngine(agent.listen) as engine:
-            engine.snapshot(Snapshot(time_unix_nano=TIME, policy={"hash": ""}))
-            with running_prometheus(tmp_path, [agent.http], RULES) as prometheus:
-                published = 0
-
-                def more(data: Any) -> Any:
-                    """Let another request fail and be computed again until Prometheus has a rate."""
-                    nonlocal published
-                    published += 1
-                    name = f"cmpl-{published}"
-                    failure = transfer_failure(
-                        name, attempt=1, error_type=common.ERROR_TYPE_INCOMPATIBLE, start_time_unix_nano=TIME
-                    )
-                    engine.publish(failure, outcome(name), closed_decode(name))
-                    return [row for row in data["result"] if float(row["value"][1]) > 0]
-
-                query = 'rate(penstock_load_outcomes_total{outcome="recomputed"}[30s])'
-                (rate,) = prometheus.until("query", more, query=query)
-                assert rate["metric"]["engine"] == "0"
-                assert rate["metric"]["peer"] == PEER
-
-                alert = prometheus.alert("PenstockIncompatiblePeers")
-                assert alert["labels"]["peer"] == PEER
-
-                span: dict[str, Any] = {"start": str(TIME / 1e9 - 60), "end": str(TIME / 1e9 + 60)}
-                series, *_ = prometheus.until(
-                    "query_exemplars", list, query="penstock_transfer_failures_total", **span
-                )
-                labels = series["exemplars"][-1]["labels"]
-                known = {(each.trace_id, each.span_id) for each in backend.spans}
-                assert (labels["trace_id"], labels["span_id"]) in known
+        with (
+            running_agent(env=environment, module=HASTY_AGENT) as agent,
+            running_prometheus(tmp_path, [agent.http], RULES) as prometheus,
+        ):
+            _check_no_alert(agent, prometheus)
+            _check_failures(agent, prometheus, backend)
+            agent.kill()
+            alert = prometheus.alert("PenstockAgentDown")
+            assert alert["labels"]["instance"] == agent.http
 
 
-def test_an_engine_that_is_stopped_is_no_alarm_and_an_agent_that_is_gone_is(tmp_path: Path) -> None:
-    """Nothing is even pending while an engine is idle, and after its goodbye; then the scrape of the agent fails."""
-    with running_agent() as agent, running_prometheus(tmp_path, [agent.http], RULES) as prometheus:
-        with FakeEngine(agent.listen) as engine:
-            engine.snapshot(
-                Snapshot(time_unix_nano=TIME, policy={"hash": ""}, held=[{"holder": 2, "blocks": 0}])
-            )
-            prometheus.value("penstock_engine_connected")
-            prometheus.wait_for_rules()
-            assert prometheus.get("alerts")["alerts"] == []
-            engine.goodbye()
-        prometheus.value("penstock_engine_stopped")
+def _check_no_alert(agent: AgentProcess, prometheus: Prometheus) -> None:
+    """Check that no alert is pending while an engine is idle, and after its goodbye."""
+    with FakeEngine(agent.listen, engine="1") as engine:
+        engine.snapshot(Snapshot(time_unix_nano=TIME, policy={"hash": ""}, held=[{"holder": 2, "blocks": 0}]))
+        prometheus.value("penstock_engine_connected")
         prometheus.wait_for_rules()
         assert prometheus.get("alerts")["alerts"] == []
-        agent.kill()
-        alert = prometheus.alert("PenstockAgentDown")
-        assert alert["labels"]["instance"] == agent.http
-        assert [row["labels"]["alertname"] for row in prometheus.get("alerts")["alerts"]] == [
-            "PenstockAgentDown"
-        ]
+        engine.goodbye()
+    prometheus.value("penstock_engine_stopped")
+    prometheus.wait_for_rules()
+    assert prometheus.get("alerts")["alerts"] == []
+
+
+def _check_failures(agent: AgentProcess, prometheus: Prometheus, backend: OtlpBackend) -> None:
+    """Check rate, alert and exemplar of an engine's failures, which pass journal, aggregator and trace export."""
+    with FakeEngine(agent.listen) as engine:
+        engine.snapshot(Snapshot(time_unix_nano=TIME, policy={"hash": ""}))
+        published = 0
+
+        def more(data: Any) -> Any:
+            """Let another request fail and be computed again until Prometheus has a rate."""
+            nonlocal published
+            published += 1
+            name = f"cmpl-{published}"
+            failure = transfer_failure(
+                name, attempt=1, error_type=common.ERROR_TYPE_INCOMPATIBLE, start_time_unix_nano=TIME
+            )
+            engine.publish(failure, outcome(name), closed_decode(name))
+            return [row for row in data["result"] if float(row["value"][1]) > 0]
+
+        query = 'rate(penstock_load_outcomes_total{outcome="recomputed"}[30s])'
+        (rate,) = prometheus.until("query", more, query=query)
+        assert rate["metric"]["engine"] == "0"
+        assert rate["metric"]["peer"] == PEER
+
+        alert = prometheus.alert("PenstockIncompatiblePeers")
+        assert alert["labels"]["peer"] == PEER
+
+        span: dict[str, Any] = {"start": str(TIME / 1e9 - 60), "end": str(TIME / 1e9 + 60)}
+        series, *_ = prometheus.until(
+            "query_exemplars", list, query="penstock_transfer_failures_total", **span
+        )
+        labels = series["exemplars"][-1]["labels"]
+        known = {(each.trace_id, each.span_id) for each in backend.spans}
+        assert (labels["trace_id"], labels["span_id"]) in known

@@ -1,4 +1,4 @@
-"""A database, a store and a feed for each test."""
+"""Fixtures of the policy tests: a database, a store and a served feed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[PolicyDatabase]:
-    """Open a database of its own."""
+    """Open a policy database in a temporary directory; close it after the test."""
     opened = PolicyDatabase.open(tmp_path)
     yield opened
     opened.close()
@@ -33,13 +33,13 @@ def store(database: PolicyDatabase) -> PolicyStore:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Return a directory with a short path."""
+    """Return a directory whose path is short enough for a unix socket."""
     with short_directory() as path:
         yield path
 
 
 @pytest.fixture
 async def served(directory: Path) -> AsyncIterator[FeedServer]:
-    """Serve a policy feed."""
+    """Serve a policy feed on a unix socket."""
     async with running_feed(directory) as server:
         yield server

@@ -236,7 +236,13 @@ def agentctl(agent: AgentProcess, *args: str) -> Result:
 
 
 @pytest.mark.skipif(not _can_mount(), reason="this user may not mount in a namespace of its own")
-@pytest.mark.parametrize("gone", [(), ("reserve", "policy.db-shm")], ids=["as it was", "with less"])
+@pytest.mark.parametrize(
+    "gone",
+    [
+        pytest.param((), id="as it was"),
+        pytest.param(("reserve", "policy.db-shm"), id="with less", marks=pytest.mark.long),
+    ],
+)
 def test_a_start_on_a_full_disk_after_a_kill(own_disk, gone):
     """Counters and policies are there without a byte to spare; when there is room, it goes on in place."""
     agent = own_disk

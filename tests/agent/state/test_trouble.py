@@ -204,12 +204,6 @@ class IdleAgent(AgentProcess):
         return "agent idle" in self.log() and self.get("/healthz")[0] != 0
 
 
-def agent_command(agent: AgentProcess, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a subcommand of penstock-agent with the flags of *agent*."""
-    command = [*agent.command()[:3], *words, *agent.command()[3:]]
-    return subprocess.run(command, env=agent._env, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_a_backup_is_a_state_directory():
     """Taken from a running agent and from a stopped one; an agent started on it has counters and policies."""
     with running_agent() as agent:
@@ -217,16 +211,16 @@ def test_a_backup_is_a_state_directory():
         with FakeEngine(agent.listen) as engine:
             engine.publish(transfer_failure("a"))
             first = agent.directory / "first"
-            result = agent_command(agent, "backup", str(first))
+            result = agent.run("backup", str(first))
             assert (result.returncode, result.stderr) == (0, "")
             assert result.stdout.startswith(f"{first}: ")
-            assert agent_command(agent, "backup", str(first)).stderr.endswith(
+            assert agent.run("backup", str(first)).stderr.endswith(
                 f"{first} exists already; give a new path\n"
             )
             engine.publish(transfer_failure("b"))
         agent.kill()
         second = agent.directory / "second"
-        assert agent_command(agent, "backup", str(second)).returncode == 0
+        assert agent.run("backup", str(second)).returncode == 0
         modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (second, *second.iterdir())}
         assert modes == {"second": "0o700", "journal.db": "0o600", "policy.db": "0o600"}
         for place, count in ((first, 1), (second, 2)):
@@ -243,6 +237,6 @@ def test_a_backup_is_a_state_directory():
 def test_a_backup_of_nothing():
     """One sentence."""
     with short_directory() as directory:
-        result = agent_command(AgentProcess(directory), "backup", str(directory / "x"))
+        result = AgentProcess(directory).run("backup", str(directory / "x"))
     assert result.returncode == 2
     assert "is no state directory; give --admin-listen or --state-dir" in result.stderr

@@ -1,4 +1,4 @@
-"""Numbers that cannot be: whatever a log holds, parts are within their wholes and each start has one end."""
+"""Consistency of numbers: for any log parts are within their wholes and each start has one end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FAILED, ABORTED = common_pb2.OUTCOME_FAILED, common_pb2.OUTCOME_ABORTED
 
 
 def told(*stories):
-    """Return what the agent derives from *stories*, checked."""
+    """Return the checked output of the agent for *stories*."""
     log = Log()
     for story in stories:
         log.tell(story)
@@ -50,7 +50,7 @@ def told(*stories):
 
 
 def test_the_usual_stories_add_up():
-    """Everyday logs of engines."""
+    """Logs of normal operation give consistent numbers."""
     told(prefill_story(), decode_story())
     told(prefill_story(), failed_story())
     told(failed_story(FAILED, finish_reason="error"))
@@ -59,7 +59,7 @@ def test_the_usual_stories_add_up():
 
 @pytest.mark.parametrize("pause", [MS, 10 * GRACE])
 def test_a_deferral_ends_once_though_its_engine_came_back(pause):
-    """After a stall longer than the grace the agent has ended it, and the engine ends it again."""
+    """A deferral ended by a loss and by its returning engine has one end."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 100 * MS))
     log.lose(DECODE_CORE, last_seen=TIME + 12 * SECOND)
@@ -85,7 +85,7 @@ def test_a_deferral_ends_once_though_its_engine_came_back(pause):
 
 
 def test_deferrals_that_overlap_are_one_time():
-    """A request that waits for two things at once waits once."""
+    """Overlapping deferrals count once in the deferred time."""
     encoder: dict[str, Any] = {
         "reason": common_pb2.DEFERRAL_REASON_ENCODER_CACHE,
         "channel": common_pb2.CHANNEL_EC,
@@ -102,7 +102,7 @@ def test_deferrals_that_overlap_are_one_time():
 
 
 def test_a_load_is_part_of_its_request_though_its_handshake_began_before():
-    """A request joins a handshake that began five seconds ago, and fails with it a moment later."""
+    """A load that joins an earlier handshake begins within its request."""
     joined = TIME + 5 * SECOND
     found = told(
         [
@@ -124,7 +124,7 @@ def test_a_load_is_part_of_its_request_though_its_handshake_began_before():
 
 
 def test_a_load_that_goes_on_after_its_request_says_so():
-    """The client has gone after five milliseconds; the handshake runs into its deadline."""
+    """The explanation has the time that a load continued after its aborted request."""
     found = told(
         [
             (DECODE_CORE, closed_decode(time_ns=TIME + 5 * MS, finish_reason="abort")),
@@ -139,7 +139,7 @@ def test_a_load_that_goes_on_after_its_request_says_so():
 
 
 def test_what_comes_late_is_within_its_request_too():
-    """A failure reported after the request's export: its load does not begin before the request."""
+    """A load reported after its request's export does not begin before the request."""
     log = Log()
     log.add(DECODE_CORE, closed_decode())
     log.add(DECODE_WORKER, failed_load(start_time_unix_nano=TIME - SECOND), after=10 * GRACE)
@@ -148,7 +148,7 @@ def test_what_comes_late_is_within_its_request_too():
 
 
 def test_a_failed_request_has_lost_tokens_and_recomputed_none():
-    """Attributes name the event."""
+    """A failed request has lost tokens and no recomputed ones."""
     (request,) = told(failed_story(FAILED, finish_reason="error")).named(semconv.REQUEST)
     assert request.attributes[semconv.TOKENS_LOST] == 400
     assert not {semconv.TOKENS_RECOMPUTED, semconv.TOKENS_KEPT} & request.attributes.keys()
@@ -163,7 +163,7 @@ def test_a_failed_request_has_lost_tokens_and_recomputed_none():
 @pytest.mark.parametrize("duration", [TIME * 2, MOST])
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_duration_that_exceeds_its_end_is_none(duration, closed):
-    """There was nothing before 1970."""
+    """A duration that leads to a start before 1970 counts as zero."""
     story = [
         (DECODE_WORKER, sample(DECODE, duration_nano=duration)),
         (DECODE_WORKER, probe(DECODE, duration_nano=duration)),
@@ -177,7 +177,7 @@ def test_a_duration_that_exceeds_its_end_is_none(duration, closed):
 
 @pytest.mark.parametrize("start", [0, TIME, MOST])
 def test_a_rebalance_is_where_times_can_be(start):
-    """Its length leads below 1970, or beyond the year 2554."""
+    """A rebalance whose times are below 1970 or beyond 2554 gets times in range."""
     layer = {"start_time_unix_nano": MOST, "duration_nano": MOST, "experts_received_remotely": 1}
     body = {"start_time_unix_nano": start, "duration_nano": MOST, "step": 3, "layers": [layer]}
     found = told([(DECODE_WORKER, event("eplb_rebalance", time_ns=TIME, **body))])
@@ -185,7 +185,7 @@ def test_a_rebalance_is_where_times_can_be(start):
 
 
 def test_a_failed_rebalance_has_no_balance_after_it():
-    """What the map would have brought did not come about."""
+    """A failed rebalance has no balance of the new map."""
     body: dict[str, Any] = {
         "result": common_pb2.TRANSFER_RESULT_ERROR, "duration_nano": MS,
         "balancedness_before": 0.87, "balancedness_after": 0.96,
@@ -328,7 +328,7 @@ def in_order(rows):
 )  # fmt: skip
 @settings(max_examples=RANDOM_LOGS, deadline=None)
 def test_whatever_an_engine_sends_adds_up(rows):
-    """Any times, in any order, cut into segments in any way."""
+    """Any times in any order, in any segments, give consistent numbers."""
     log = Log()
     for (teller, entry), (_, pause) in zip(in_order([row for row, _ in rows]), rows, strict=True):
         if teller is None:
@@ -341,7 +341,7 @@ def test_whatever_an_engine_sends_adds_up(rows):
 @given(st.permutations([*prefill_story(), *failed_story()]), st.data())
 @settings(max_examples=RANDOM_LOGS // 3, deadline=None)
 def test_the_stories_of_every_day_add_up_in_any_order(entries, data):
-    """Cut into segments in any way; the engine may be lost in between and come back."""
+    """Normal stories in any segments, with a loss and a return in between, give consistent numbers."""
     log = Log()
     at = data.draw(st.integers(0, len(entries)))
     for index, (teller, entry) in enumerate(in_order(entries)):

@@ -1,4 +1,4 @@
-"""A real agent process: what engines tell it arrives in the backend, across its death."""
+"""A real agent process exports engines' traces, across its death."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.proto.v1.admin_pb2 import ApplyPolicyRequest, DeletePolicyRequest,
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL
 
-from tests.support.agent.agent import running_agent, wait_until
+from tests.support.agent.agent import HASTY_AGENT, running_agent, wait_until
 from tests.support.agent.batches import deferral_end, deferral_start, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.stories import (
@@ -33,10 +33,10 @@ from tests.support.policy.policies import document
 
 
 def test_an_engines_traces_survive_a_killed_agent():
-    """Both sides of a request are one trace although the agent died in between; nothing comes twice."""
+    """Both sides of a request are one trace over a kill of the agent; no span comes twice."""
     with otlp_backend() as backend:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
-        with running_agent(env=env) as agent:
+        with running_agent(env=env, module=HASTY_AGENT) as agent:
             with FakeEngine(agent.listen, engine="0", role=ROLE_PREFILL) as prefill:
                 prefill.publish(closed(PREFILL, kv_role=ROLE_PREFILL), lease())
             with FakeEngine(agent.listen, engine="1", role=ROLE_DECODE) as decode:
@@ -67,7 +67,7 @@ def test_a_backend_that_never_answers_holds_up_nothing():
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{hole.getsockname()[1]}",
             "OTEL_EXPORTER_OTLP_TIMEOUT": "600000",
         }
-        with running_agent(["--drain-deadline=3s"], env=env) as agent:
+        with running_agent(["--drain-deadline=1s"], env=env, module=HASTY_AGENT) as agent:
             with FakeEngine(agent.listen, engine="0", role=ROLE_PREFILL) as prefill:
                 prefill.publish(closed(PREFILL, kv_role=ROLE_PREFILL), lease())
                 connection, _ = hole.accept()
@@ -76,7 +76,7 @@ def test_a_backend_that_never_answers_holds_up_nothing():
                         prefill.publish(closed(f"r{number}-aaaaaaaa", kv_role=ROLE_PREFILL))
                     assert (agent.metric("penstock_agent_export_backlog_batches") or 0) > 0
                     assert agent.metric("penstock_agent_oldest_unexported_timestamp_seconds")
-                    # The call has ten minutes, the agent has three seconds.
+                    # The call has ten minutes, the agent has a second.
                     assert agent.stop() == 0
             agent._env["OTEL_EXPORTER_OTLP_ENDPOINT"] = backend.endpoint
             agent.start()
@@ -88,13 +88,13 @@ def test_a_backend_that_never_answers_holds_up_nothing():
 
 
 def test_the_sample_ratio_follows_the_policy_live():
-    """With a ratio of 0 only traces of trouble come, from the change on; without the policy all of them again."""
+    """With a ratio of 0 only failed traces are exported, from the change on until the policy is deleted."""
     policy = document("quiet", telemetry={"traceSampleRatio": 0})
     numbers = itertools.count()
     with otlp_backend() as backend:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
         with (
-            running_agent(env=env) as agent,
+            running_agent(env=env, module=HASTY_AGENT) as agent,
             FakeEngine(agent.listen) as engine,
             grpc.insecure_channel(agent.admin) as channel,
         ):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import where_to_look
-from tests.support.agent.forked_agent import launch
+from tests.support.agent.forked_agent import launch, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +33,9 @@ _POLL = 0.01
 _LONGEST_TURN = 0.05
 # However busy it is.
 _PATIENCE = 5.0
+AGENT = "penstock.agent"
+# The same with short intervals.
+HASTY_AGENT = "tests.support.agent.hasty_agent"
 
 
 def wait_until(condition: Callable[..., object], what: str, deadline: float = 60.0) -> None:
@@ -62,9 +65,15 @@ class AgentProcess:
     """
 
     def __init__(
-        self, directory: Path, args: Sequence[str] = (), env: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        *,
+        module: str = AGENT,
     ) -> None:
         self.directory = directory
+        self._module = module
         self.state_dir = directory / "state"
         self.listen = f"unix://{directory}/ingest.sock"
         self.admin = f"unix://{directory}/admin.sock"
@@ -81,7 +90,7 @@ class AgentProcess:
     def command(self) -> list[str]:
         """Return the command line; later flags win over the helper's own."""
         return [
-            sys.executable, "-m", "penstock.agent",
+            sys.executable, "-m", self._module,
             f"--listen={self.listen}",
             f"--admin-listen={self.admin}",
             "--http=127.0.0.1:0",
@@ -98,6 +107,11 @@ class AgentProcess:
     def launch(self) -> None:
         """Start it and do not wait."""
         self.process = launch(self.command(), env=self._env, log=self._log)
+
+    def run(self, *subcommand: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of penstock-agent with its flags to the end; that has two minutes."""
+        executable, option, module, *flags = self.command()
+        return run([executable, option, module, *subcommand, *flags], env=self._env, directory=self.directory)
 
     def wait_ready(self) -> None:
         """Wait until it is ready; fail if it ends before."""
@@ -187,10 +201,12 @@ def short_directory() -> Iterator[Path]:
 
 
 @contextmanager
-def running_agent(args: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Iterator[AgentProcess]:
+def running_agent(
+    args: Sequence[str] = (), env: Mapping[str, str] | None = None, *, module: str = AGENT
+) -> Iterator[AgentProcess]:
     """Run an agent in a temporary directory; it is stopped at the end."""
     with short_directory() as directory:
-        agent = AgentProcess(directory, args, env)
+        agent = AgentProcess(directory, args, env, module=module)
         try:
             yield agent.start()
         finally:

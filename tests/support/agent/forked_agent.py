@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,22 @@ from tests.support.forks.fork_server import Fork, ForkServer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_RUN_SECONDS = 120.0
 _ROOT = Path(__file__).parents[3]
-_IMPORTED = ("penstock.agent.daemon.main", "penstock.agent.daemon.daemon", "tests.faults.agent_main")
+_IMPORTED = (
+    "penstock.agent.daemon.main",
+    "penstock.agent.daemon.daemon",
+    "penstock.agent.daemon.backup_command",
+    "tests.faults.agent_main",
+)
 
 
 @functools.cache
 def _server() -> ForkServer:
     """Start the fork server; it ends with this process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_"))}
+    # gRPC reads it when it is imported, which an agent of its own interpreter does after setting it.
+    env.setdefault("GRPC_VERBOSITY", "NONE")
     return ForkServer(*_IMPORTED, env=env, cwd=_ROOT)
 
 
@@ -31,3 +40,22 @@ def launch(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Fork
         return server.fork(command, env=env, cwd=_ROOT, errors=log)
     with log.open("ab") as errors:
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=errors, cwd=_ROOT)
+
+
+def run(
+    command: Sequence[str], *, env: Mapping[str, str], directory: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of the agent to its end, within two minutes; its output passes through files in *directory*."""
+    server = _server()
+    if not server.fits(command, env):
+        return subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=_RUN_SECONDS, check=False, cwd=_ROOT
+        )
+    with tempfile.TemporaryDirectory(dir=directory) as name:
+        output, errors = Path(name, "output"), Path(name, "errors")
+        fork = server.fork(command, env=env, cwd=_ROOT, output=output, errors=errors)
+        try:
+            code = fork.wait(_RUN_SECONDS)
+        finally:
+            fork.kill()
+        return subprocess.CompletedProcess(command, code, output.read_text(), errors.read_text())

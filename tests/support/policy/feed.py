@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from penstock.agent.policy.distribution.subscriber import Subscriber
+
 DEADLINE = 60.0
 
 
@@ -70,6 +72,19 @@ async def running_feed(
         feed.close()
         await server.stop(0)
         database.close()
+
+
+def subscriber_of(served: FeedServer, engine: Engine) -> Subscriber:
+    """Return the feed's record of *engine*, which has subscribed."""
+    subscriber = served.feed.subscriber(engine.key)
+    assert subscriber is not None
+    return subscriber
+
+
+async def answered(served: FeedServer, engine: Engine) -> Subscriber:
+    """Wait until *engine* has answered its last push; return its record."""
+    await eventually(lambda: subscriber_of(served, engine).settled, "the engine has answered")
+    return subscriber_of(served, engine)
 
 
 class Engine:

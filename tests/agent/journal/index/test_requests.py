@@ -154,16 +154,17 @@ asyncio.run(main())
 """
 
 
-def test_kills_while_runs_are_made(tmp_path):
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.long)])
+def test_kills_while_runs_are_made(tmp_path, kills):
     """After a ``kill -9`` at any moment the index finds every request in the log."""
     chance = random.Random(9)
-    for _ in range(6):
+    for _ in range(kills):
         with subprocess.Popen(
             [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
         ) as child:
             assert child.stdout is not None
             said = (line.split() for line in child.stdout if line.startswith(("begin ", "acked ")))
-            for _ in range(chance.randrange(20, 60)):
+            for _ in range(chance.randrange(30, 60)):
                 acknowledged = int(next(said)[1])
             child.send_signal(signal.SIGKILL)
         with Reader(tmp_path / "journal.db") as reader:

@@ -1,4 +1,4 @@
-"""The log has one line for all engines that come to the same at once."""
+"""The log of engines' answers: one line for all engines that acknowledge the same policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _acknowledged(engine: str, policy: str) -> Subscriber:
 
 
 async def test_engines_that_come_to_the_same_share_a_line() -> None:
-    """Each is named once, however often it answers; of many, some are named and the others counted."""
+    """A line lists each engine once, up to 16, and counts the others."""
     log = AnswerLog(lambda engine, hash_: f"{hash_}/1" if hash_ else "")
     with capture_logs() as lines:
         for engine in ("0", "1", "0"):
@@ -44,7 +44,7 @@ async def test_engines_that_come_to_the_same_share_a_line() -> None:
 
 
 async def test_a_pause_is_no_policy_in_force() -> None:
-    """The line says what the engine has acknowledged."""
+    """The acknowledgement of a pause is logged as a pause, without a policy in force."""
     log, subscriber = (
         AnswerLog(lambda *_: "a/1"),
         Subscriber(Target(EngineKey("", "0"), "tiny", {}), 1, frozenset(), ""),
@@ -58,7 +58,7 @@ async def test_a_pause_is_no_policy_in_force() -> None:
 
 
 async def test_a_line_comes_by_itself_and_a_refusal_is_in_none(served: FeedServer) -> None:
-    """What a refusal says is logged at once, apart."""
+    """Lines are flushed by a timer; a refusal is logged at once, in a line of its own."""
     with capture_logs() as lines:
         async with Engine(served.address, "0") as one, Engine(served.address, "1") as two:
             push = await one.push()

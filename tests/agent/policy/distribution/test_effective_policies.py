@@ -1,4 +1,4 @@
-"""Schedules that are kept say what would be worked out anew."""
+"""Cached schedules equal freshly computed ones."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ TARGETS = [Target(EngineKey("", "0"), "tiny", {"role": role}) for role in ("deco
 
 
 class _Store:
-    """The two things that are asked of a store."""
+    """The store's interface that the cache reads: policies and generation."""
 
     def __init__(self) -> None:
         self.generation = 0
         self._manifests: list[Manifest] = []
 
     def policies(self):
-        """Return what the store has."""
+        """Return the current policies."""
         return [StoredPolicy(each, 1, "imperative", "a", 0) for each in self._manifests]
 
     def replace(self, manifests):
-        """Change the store."""
+        """Replace the policies and increment the generation."""
         self.generation += 1
         self._manifests = manifests
 
 
 def manifest(name, priority, tokens, minutes, role):
-    """Return a policy that expires so many minutes after the start."""
+    """Return a policy that expires *minutes* after the start."""
     return Manifest.model_validate(
         {
             "apiVersion": "penstock.dev/v1alpha1",
@@ -64,7 +64,7 @@ MANIFESTS = st.lists(
 
 @given(st.lists(st.one_of(MANIFESTS, st.integers(-40, 40)), max_size=20))
 def test_kept_schedules_are_those_worked_out_anew(steps):
-    """Whatever changes, and also where the clock is set back."""
+    """After any changes of policies and of the clock, set back included, cached equals computed."""
     store: Any = _Store()
     now = START
     schedules = EffectivePolicies(store)
@@ -86,7 +86,7 @@ def test_kept_schedules_are_those_worked_out_anew(steps):
 
 
 def test_engines_that_the_same_policies_select_share_a_schedule():
-    """Whatever their labels are; those of another selection, or of another generation, do not."""
+    """Engines with the same selection share one object; another selection or generation has its own."""
     store: Any = _Store()
     store.replace([manifest("a", 1, 1, 5, "decode")])
     schedules = EffectivePolicies(store)
@@ -103,7 +103,7 @@ def test_engines_that_the_same_policies_select_share_a_schedule():
 
 
 def test_a_push_and_a_schedule_one_behind_the_other_are_one_push():
-    """So the part that many engines share is written once."""
+    """Concatenated bytes of a shared part and an engine's part parse as one push."""
     store: Any = _Store()
     store.replace([manifest("a", 1, 1, 5, "decode")])
     schedule = EffectivePolicies(store).of(TARGETS[0], START)

@@ -32,7 +32,7 @@ def _now_drill(drill_id: str, *, seconds: int = 60, labels: str = "") -> FaultDr
 
 
 async def test_an_order_reaches_the_selected_engine_with_the_time_that_is_left(served: FeedServer) -> None:
-    """Beside its policy, and again in full with the next push; the other engine hears nothing."""
+    """Each push to a selected engine has all its orders with the remaining time; other engines get none."""
     one, two = Engine(served.address, "0", tier="a"), Engine(served.address, "1", tier="b")
     for engine in (one, two):
         await engine.connect(**_ABLE)
@@ -66,7 +66,7 @@ async def test_an_order_reaches_the_selected_engine_with_the_time_that_is_left(s
 
 
 async def test_an_engine_that_would_refuse_an_order_does_not_get_it(served: FeedServer) -> None:
-    """What it could only refuse is not sent."""
+    """An order is not sent to an engine that does not support it."""
     async with Engine(served.address) as engine:
         await _answered(engine)
         await served.orders.set_quarantine(quarantine_order(began=time.time_ns()))
@@ -78,7 +78,7 @@ async def test_an_engine_that_would_refuse_an_order_does_not_get_it(served: Feed
 
 
 async def test_an_order_stands_apart_from_the_policy(served: FeedServer) -> None:
-    """Each order's fate is known by its id, whatever the engine says of the policy; what is no order of ours is not kept."""
+    """Orders are accepted or refused by id, independent of the policy's answer; unknown ids are ignored."""
     engine = Engine(served.address)
     await engine.connect(**_ABLE)
     await _answered(engine)
@@ -103,7 +103,7 @@ async def test_an_order_stands_apart_from_the_policy(served: FeedServer) -> None
 
 
 async def test_a_drill_ends_by_itself(served: FeedServer) -> None:
-    """The agent takes it back without anyone asking; what is left stays."""
+    """An expired drill leaves the next push; other orders stay."""
     engine = Engine(served.address)
     await engine.connect(**_ABLE)
     await _answered(engine)
@@ -116,7 +116,7 @@ async def test_a_drill_ends_by_itself(served: FeedServer) -> None:
 
 
 async def test_an_engine_that_comes_back_gets_what_is_still_in_force(served: FeedServer) -> None:
-    """A lift too, so that a circuit that it did not hear of ends."""
+    """A reconnecting engine gets the orders in force, lifts included."""
     engine = Engine(served.address)
     await engine.connect(**_ABLE)
     await _answered(engine)
@@ -133,7 +133,7 @@ async def test_an_engine_that_comes_back_gets_what_is_still_in_force(served: Fee
 
 
 async def test_the_end_of_a_drill_does_not_wait_for_an_answer(served: FeedServer) -> None:
-    """The end of a drill is pushed at once, also while the push with the drill is unanswered."""
+    """The end of a drill is pushed while the push with the drill is unanswered."""
     engine = Engine(served.address)
     await engine.connect(**_ABLE)
     await _answered(engine)
@@ -145,7 +145,7 @@ async def test_the_end_of_a_drill_does_not_wait_for_an_answer(served: FeedServer
 
 
 def test_what_an_engine_says_it_can_do() -> None:
-    """Nothing is taken for granted."""
+    """Capabilities that a subscription does not state are absent."""
     target = Engine("unix:///nowhere").key
     silent = Subscriber.from_subscribe(Subscribe(), target)  # type: ignore[arg-type]
     assert (silent.takes_quarantines, silent.faults_allowed) == (False, False)

@@ -1,4 +1,4 @@
-"""The sample ratio that the policies give an engine."""
+"""The trace sample ratio that policies set for an engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def manifest(role: str, ratio: float):
 
 
 async def test_the_ratio_is_that_of_the_policies_in_force(database):
-    """1 without a policy; a change holds within a second; another role's policy does not count."""
+    """The ratio is 1 without a policy that selects the role; a change holds within a second."""
     now = [1_800_000_000.0]
     store, pauses = PolicyStore(database), Pauses(database)
     ratios = SampleRatios(store, PolicyFeed(store, pauses, OrderStore(database)), clock=lambda: now[0])

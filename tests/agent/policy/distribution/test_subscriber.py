@@ -1,4 +1,4 @@
-"""How long a change took to come into force, by the agent's clock."""
+"""The time from a change to its acknowledgement, by the agent's clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _ack(subscriber: Subscriber, nonce: int, at: float) -> float:
 
 
 def test_a_paused_engine_has_a_policy_and_none_in_force() -> None:
-    """From its subscription on, and by each answer; where nothing is wanted nothing is held back."""
+    """A pause holds the policy back from the subscription on, if there is a policy."""
     hello = Subscribe(hash_in_force="a", paused=True)
     subscriber = Subscriber.from_subscribe(hello, Target(EngineKey("", "0"), "tiny", {}))
     assert (subscriber.paused, subscriber.hash_taken, subscriber.hash_in_force) == (True, "a", "")
@@ -40,7 +40,7 @@ def test_a_paused_engine_has_a_policy_and_none_in_force() -> None:
 
 
 def test_a_change_counts_from_when_it_was_wanted() -> None:
-    """Not from its push, which may have had to wait for the answer to the one before."""
+    """The time starts at the change, before its push."""
     subscriber = _subscriber()
     assert subscriber.set_desired(DesiredState(("a",)), 1.0)
     first = subscriber.record_push(2.0)
@@ -52,7 +52,7 @@ def test_a_change_counts_from_when_it_was_wanted() -> None:
 
 
 def test_a_push_that_is_sent_again_counts_from_the_change() -> None:
-    """The first push stayed unanswered."""
+    """A repeated push counts from the change, like the first one."""
     subscriber = _subscriber()
     subscriber.set_desired(DesiredState(("a",)), 1.0)
     subscriber.record_push(1.0)
@@ -62,7 +62,7 @@ def test_a_push_that_is_sent_again_counts_from_the_change() -> None:
 
 
 def test_what_is_said_again_counts_from_its_push() -> None:
-    """The engine had it and moved away from it by its own clock; nothing has changed for a long time."""
+    """A push that repeats an acknowledged state counts from itself."""
     subscriber = _subscriber()
     subscriber.set_desired(DesiredState(("a", "b"), (1000.0,)), 1.0)
     assert _ack(subscriber, subscriber.record_push(1.0), 2.0) == 1.0

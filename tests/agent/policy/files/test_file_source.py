@@ -1,4 +1,4 @@
-"""Following files: real files, swaps and stores; the looks are made by hand."""
+"""The file source on real files and stores; the test triggers each poll."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _text(*names: str, value: str = "auto") -> str:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Make a directory for policies, with one in it."""
+    """Make a policy directory with one file."""
     path = tmp_path / "policies"
     path.mkdir()
     path.joinpath("a.yaml").write_text(_text("a"))
@@ -43,7 +43,7 @@ def _source(path: Path, store: PolicyStore) -> FileSource:
 
 
 async def _settled(source: FileSource) -> None:
-    """Look until nothing new is found."""
+    """Poll until a poll finds nothing new."""
     for _ in range(5):
         if await source.poll() == POLL_SECONDS:
             return
@@ -57,7 +57,7 @@ def _held(store: PolicyStore) -> dict[str, str]:
 
 
 async def test_a_change_is_taken_once_it_has_come_to_rest(directory: Path, store: PolicyStore) -> None:
-    """Found at one look, taken at the next if it is still the same; then left alone."""
+    """A change is applied at the second poll that sees the same content, once."""
     source = _source(directory, store)
     assert await source.poll() == SETTLE_SECONDS
     assert _held(store) == {}
@@ -71,7 +71,7 @@ async def test_a_change_is_taken_once_it_has_come_to_rest(directory: Path, store
 
 
 async def test_writes_moves_and_removals(directory: Path, store: PolicyStore) -> None:
-    """In place, by an atomic rename, a new file, a file that goes; each is one change of the store."""
+    """A write in place, an atomic rename, a new file and a removal are one change of the store each."""
     source = _source(directory, store)
     await _settled(source)
     assert _held(store) == {"a": "auto"}
@@ -92,7 +92,7 @@ async def test_writes_moves_and_removals(directory: Path, store: PolicyStore) ->
 
 
 async def test_a_policy_moves_from_file_to_file(directory: Path, store: PolicyStore) -> None:
-    """It is never gone, and belongs to the other one."""
+    """A policy moved between files stays in force; its owner is the new file."""
     source = _source(directory, store)
     await _settled(source)
     directory.joinpath("a.yaml").rename(directory / "b.yaml")
@@ -101,7 +101,7 @@ async def test_a_policy_moves_from_file_to_file(directory: Path, store: PolicySt
 
 
 async def test_a_single_file(directory: Path, store: PolicyStore) -> None:
-    """Its removal is no intention to have no policies."""
+    """The removal of the only file leaves its policies in force."""
     file = directory / "a.yaml"
     source = _source(file, store)
     await _settled(source)
@@ -115,7 +115,7 @@ async def test_a_single_file(directory: Path, store: PolicyStore) -> None:
 
 
 class _ConfigMap:
-    """A volume as kubelet's atomic writer makes it: ``a.yaml -> ..data/a.yaml``, ``..data -> ..VERSION``."""
+    """A volume in the layout of kubelet's atomic writer: ``a.yaml -> ..data/a.yaml``, ``..data -> ..VERSION``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,7 +123,7 @@ class _ConfigMap:
         path.mkdir()
 
     def stage(self, **files: str) -> Path:
-        """Write a version beside the present one."""
+        """Write a version beside the current one."""
         self._versions += 1
         version = self.path / f"..2026_11_20.{self._versions}"
         version.mkdir()
@@ -133,11 +133,11 @@ class _ConfigMap:
         return version
 
     def swap(self) -> None:
-        """Make it the present one."""
+        """Point ``..data`` to the staged version."""
         self.path.joinpath("..data_tmp").rename(self.path / "..data")
 
     def clean(self, version: Path, *, old: Path | None = None) -> None:
-        """Bring the links of the files up to date, and remove the old version."""
+        """Update the links of the files and remove the old version."""
         names = {file.name for file in version.iterdir()}
         for link in self.path.glob("*.yaml"):
             if link.name not in names:
@@ -152,7 +152,7 @@ class _ConfigMap:
 
 
 async def test_a_configmap_is_swapped(tmp_path: Path, store: PolicyStore) -> None:
-    """At every step of kubelet's the policies are those of one version; no step is taken for a mistake."""
+    """At each step of a swap the policies are those of one version, and no error is reported."""
     volume = _ConfigMap(tmp_path / "volume")
     first = volume.stage(a=_text("a"), b=_text("b"))
     volume.swap()
@@ -177,7 +177,7 @@ async def test_a_configmap_is_swapped(tmp_path: Path, store: PolicyStore) -> Non
 
 
 async def test_a_file_of_a_configmap(tmp_path: Path, store: PolicyStore) -> None:
-    """``--policy-file`` may name one file of a mounted directory."""
+    """``--policy-file`` follows one file of a mounted ConfigMap."""
     volume = _ConfigMap(tmp_path / "volume")
     first = volume.stage(a=_text("a"))
     volume.swap()
@@ -192,7 +192,7 @@ async def test_a_file_of_a_configmap(tmp_path: Path, store: PolicyStore) -> None
 
 
 async def test_a_swap_between_a_look_and_the_reading(tmp_path: Path, store: PolicyStore) -> None:
-    """The old version has gone with its files: that is looked at again, not refused."""
+    """A version that disappears during a poll is polled again without an error."""
     volume = _ConfigMap(tmp_path / "volume")
     first = volume.stage(a=_text("a"))
     volume.swap()
@@ -207,7 +207,7 @@ async def test_a_swap_between_a_look_and_the_reading(tmp_path: Path, store: Poli
 
 
 async def test_what_is_refused_leaves_everything_as_it_was(directory: Path, store: PolicyStore) -> None:
-    """Also what the good file beside it says; said once, until it is mended."""
+    """One invalid file keeps all policies unchanged; its error is logged once until it is fixed."""
     source = _source(directory, store)
     await _settled(source)
     write(directory / "a.yaml", _text("a", value="recompute"))
@@ -229,7 +229,7 @@ async def test_what_is_refused_leaves_everything_as_it_was(directory: Path, stor
 
 
 async def test_a_bad_file_at_the_start(tmp_path: Path, directory: Path, database: PolicyDatabase) -> None:
-    """The last good set comes from the store."""
+    """With an invalid file at the start the stored policies stay in force."""
     before = PolicyStore(database, clock=lambda: _CLOCK)
     await _settled(_source(directory, before))
     write(directory / "a.yaml", "{")
@@ -248,7 +248,7 @@ async def test_a_bad_file_at_the_start(tmp_path: Path, directory: Path, database
 async def test_a_start_does_not_wait_for_ever(
     directory: Path, store: PolicyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A filesystem that hangs keeps nothing but its own policies out."""
+    """A filesystem that hangs delays only its own policies, not the start."""
     monkeypatch.setattr("penstock.agent.policy.files.file_source.START_SECONDS", 0.0)
     source, taken = _source(directory, store), asyncio.Event()
     store.subscribe(taken.set)
@@ -273,7 +273,7 @@ async def test_a_start_does_not_wait_for_ever(
 async def test_what_is_no_policy_file_is_refused(
     directory: Path, store: PolicyStore, name: str, content: bytes | None, error: str
 ) -> None:
-    """Nothing of it is taken for the wish to have no policies; nothing blocks on a pipe."""
+    """An empty, binary, oversized or special file, or no file at all, is refused; policies stay in force."""
     source = _source(directory, store)
     await _settled(source)
     if name == "only":
@@ -288,7 +288,7 @@ async def test_what_is_no_policy_file_is_refused(
 
 
 async def test_too_many_files(directory: Path, store: PolicyStore) -> None:
-    """Bounded by their number, too."""
+    """More files than the limit are refused."""
     for number in range(64):
         write(directory / f"p{number}.yaml", _text(f"p{number}"))
     source = _source(directory, store)
@@ -297,7 +297,7 @@ async def test_too_many_files(directory: Path, store: PolicyStore) -> None:
 
 
 async def test_a_full_store_is_tried_again(directory: Path, store: PolicyStore) -> None:
-    """The files are not at fault: when there is room again, they come in without a change."""
+    """A change that a full store refused is applied once there is room."""
     await store.apply_all([manifest(f"p{number}") for number in range(256)], author="me")
     source = _source(directory, store)
     with capture_logs() as logs:
@@ -310,8 +310,8 @@ async def test_a_full_store_is_tried_again(directory: Path, store: PolicyStore) 
     assert (source.status.error, store.policies()[0].manifest.name) == ("", "a")
 
 
-async def test_a_takeover_is_said_aloud(directory: Path, store: PolicyStore) -> None:
-    """The file has the name from then on; the log of changes has what it was."""
+async def test_a_takeover_is_logged(directory: Path, store: PolicyStore) -> None:
+    """A file that takes over an imperative policy owns its name; the takeover is logged and audited."""
     await store.apply(manifest("a", kvLoadFailure=action("fail")), author="me@host")
     source = _source(directory, store)
     with capture_logs() as logs:
@@ -321,8 +321,8 @@ async def test_a_takeover_is_said_aloud(directory: Path, store: PolicyStore) -> 
     assert store.policies()[0].owner == "file:a.yaml"
 
 
-async def test_an_expired_policy_is_said_aloud(directory: Path, store: PolicyStore) -> None:
-    """It is out of force, and its removal from the file can wait."""
+async def test_an_expired_policy_is_logged(directory: Path, store: PolicyStore) -> None:
+    """An expired policy in a file is logged and not in force."""
     write(
         directory.joinpath("a.yaml"),
         yaml.safe_dump_all([document("old", expiresAt="2026-01-01T00:00:00Z"), document("b")]),
@@ -335,7 +335,7 @@ async def test_an_expired_policy_is_said_aloud(directory: Path, store: PolicySto
 
 
 async def test_a_policy_that_expires_while_it_is_followed(directory: Path, database: PolicyDatabase) -> None:
-    """At the next change of the files it is taken away, and the log of changes says why."""
+    """An expired policy is deleted at the next change of the files; the audit log has the reason."""
     now = [_CLOCK]
     store = PolicyStore(database, clock=lambda: now[0])
     source = FileSource(directory, store, clock=lambda: now[0])
@@ -352,8 +352,8 @@ async def test_a_policy_that_expires_while_it_is_followed(directory: Path, datab
     assert (entry.change.action, entry.change.reason) == ("delete", "it has expired")
 
 
-async def test_fail_everywhere_is_said_aloud_once(directory: Path, store: PolicyStore) -> None:
-    """Files are reviewed before; agentctl would ask."""
+async def test_fail_everywhere_is_logged_once(directory: Path, store: PolicyStore) -> None:
+    """A policy that fails every load is logged as a warning once."""
     write(directory / "a.yaml", _text("a", value="fail"))
     source = _source(directory, store)
     with capture_logs() as logs:
@@ -369,7 +369,7 @@ async def test_fail_everywhere_is_said_aloud_once(directory: Path, store: Policy
 def test_a_filesystem_that_hangs_does_not_hold_up_the_end(
     directory: Path, database: PolicyDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop, and with it the process, ends while a look is still under way."""
+    """The event loop ends while a poll hangs."""
     looking, answered = threading.Event(), threading.Event()
 
     def hang(_: Path) -> DirectoryState:

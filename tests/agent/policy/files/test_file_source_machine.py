@@ -1,4 +1,4 @@
-"""Whatever happens to the files, to the store and to the agent: what holds is the last good set."""
+"""State machine of files, store and agent: in force is the last valid set of files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Policies = dict[str, tuple[str, str]]
 
 
 class Files(RuleBasedStateMachine):
-    """A directory, a store and a source; beside them what should hold.
+    """A directory, a store and a source, with the expected content.
 
-    ``written`` is the files' content (None for one that is no good), ``owned`` the last good set, and
-    ``by_hand`` what was set imperatively and not taken over since.
+    ``written`` is the files' content (None for an invalid one), ``owned`` the last valid set, and
+    ``by_hand`` the imperative policies that no file has taken over.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Files(RuleBasedStateMachine):
         self.source = FileSource(self.directory, self.store, clock=lambda: _CLOCK)
 
     def teardown(self) -> None:
-        """Leave nothing behind."""
+        """Close the database and remove the directory."""
         self.database.close()
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
@@ -66,7 +66,7 @@ class Files(RuleBasedStateMachine):
         return self.loop.run_until_complete(work)
 
     def _expected(self) -> Policies | None:
-        """Return what the files say together; None if they are refused."""
+        """Return the policies of all files; None if one is invalid."""
         if not self.written or None in self.written.values():
             return None
         pairs = [
@@ -83,7 +83,7 @@ class Files(RuleBasedStateMachine):
 
     @rule(file=_FILES, names=_SETS, atomic=st.booleans())
     def write(self, file: str, names: dict[str, str], atomic: bool) -> None:
-        """Write a good file, in place or by a rename."""
+        """Write a valid file, in place or by a rename."""
         items = [document(name, kvLoadFailure=action(value)) for name, value in names.items()]
         text = yaml.safe_dump({"kind": "List", "items": items})
         if atomic:
@@ -96,7 +96,7 @@ class Files(RuleBasedStateMachine):
 
     @rule(file=_FILES, text=_BAD)
     def spoil(self, file: str, text: str) -> None:
-        """Write a bad one."""
+        """Write an invalid file."""
         write(self.directory / file, text)
         self.written[file] = None
         self.at_rest = False
@@ -110,7 +110,7 @@ class Files(RuleBasedStateMachine):
 
     @rule()
     def look_once(self) -> None:
-        """Look at an odd moment: what is taken then is a good set, too."""
+        """Poll once; a change that this applies is a valid set."""
         if not self.at_rest:
             before, applied = self.store.policies(), self.source.status.applied
             self._run(self.source.poll())
@@ -119,7 +119,7 @@ class Files(RuleBasedStateMachine):
 
     @rule()
     def come_to_rest(self) -> None:
-        """Leave the files alone for a while."""
+        """Poll until nothing changes."""
         for _ in range(6):
             if self._run(self.source.poll()) == POLL_SECONDS:
                 break
@@ -135,7 +135,7 @@ class Files(RuleBasedStateMachine):
     @precondition(lambda self: self.at_rest)
     @rule(name=_NAMES, value=_VALUES)
     def apply(self, name: str, value: str) -> None:
-        """Set a policy by hand."""
+        """Apply an imperative policy."""
         try:
             self._run(self.store.apply(manifest(name, kvLoadFailure=action(value)), author="me"))
             assert name not in self.owned
@@ -146,7 +146,7 @@ class Files(RuleBasedStateMachine):
     @precondition(lambda self: self.at_rest)
     @rule(name=_NAMES)
     def delete(self, name: str) -> None:
-        """Delete one by hand."""
+        """Delete an imperative policy."""
         try:
             self._run(self.store.delete(name, author="me"))
             assert name not in self.owned
@@ -159,14 +159,14 @@ class Files(RuleBasedStateMachine):
     @precondition(lambda self: self.at_rest)
     @rule()
     def restart(self) -> None:
-        """Start the agent again on the same state and files."""
+        """Restart the agent on the same state and files."""
         self.database.close()
         self._open()
         self.come_to_rest()
 
     @invariant()
     def what_holds_is_the_last_good_set(self) -> None:
-        """And what was set by hand beside it; the store's generation never goes back."""
+        """In force are the last valid set and the imperative policies; the store's generation never decreases."""
         if self.at_rest:
             held = {
                 policy.manifest.name: (str(policy.manifest.leaves["kvLoadFailure.action"]), policy.owner)

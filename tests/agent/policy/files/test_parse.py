@@ -1,4 +1,4 @@
-"""From texts to policies: what is refused, with file, line and field."""
+"""Policies from texts, and the errors: file, line, field."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _yaml(name: str = "base", **spec: Any) -> str:
 
 
 def test_all_documents_of_all_files_are_policies() -> None:
-    """Each belongs to its file; Lists are taken apart; a status is left aside."""
+    """Each document of each file is a policy of its file; Lists are expanded, ``status`` is ignored."""
     listed = yaml.safe_dump({"kind": "List", "items": [document("c"), {**document("d"), "status": {"x": 1}}]})
     checked = parse_files(
         {"b.yml": listed, "a.yaml": f"---\n{_policy()}---\n{_policy(base='b')}---\n"}, (), NOW
@@ -77,15 +77,15 @@ def test_all_documents_of_all_files_are_policies() -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_anywhere_refuses_everything(texts: dict[str, str], sentence: str) -> None:
-    """The sentence begins with the file and the line, and names policy, field, value and way out."""
+    """An error starts with file and line, and has policy, field, value and what is accepted."""
     with pytest.raises(FilesError) as caught:
         parse_files({"good.yaml": _yaml("good"), **texts}, (), NOW)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_has_run_out_is_left_out_and_told() -> None:
-    """It must not keep the others out, nor stop a change weeks later."""
+def test_an_expired_policy_is_left_out_and_reported() -> None:
+    """An expired policy is left out and reported; the other policies are parsed."""
     text = _yaml("gone", expiresAt="2026-11-01T00:00:00Z") + "---\n" + _yaml("stays")
     checked = parse_files({"a.yaml": text}, (), NOW)
     assert [item.manifest.name for item in checked.policies] == ["stays"]
@@ -93,7 +93,7 @@ def test_what_has_run_out_is_left_out_and_told() -> None:
 
 
 def test_the_expiry_of_what_holds_already_is_not_checked_again() -> None:
-    """A clock that was set back is no reason to refuse the files."""
+    """The expiry of a policy in force is not validated again, also after a clock step."""
     spec: dict[str, Any] = {"priority": 950, "expiresAt": (NOW + timedelta(hours=5)).isoformat()}
     known = {manifest("base", **spec).canonical}
     assert len(parse_files({"a.yaml": _yaml(**spec)}, known, NOW).policies) == 1

@@ -28,13 +28,13 @@ _VALIDATOR = Draft202012Validator(schema())
 
 
 def test_the_published_schema_is_current() -> None:
-    """``make schema`` writes it."""
+    """The file equals the output of ``make schema``."""
     assert _PUBLISHED.read_text() == text()
     Draft202012Validator.check_schema(json.loads(text()))
 
 
 def _examples() -> list[tuple[str, dict[str, Any]]]:
-    """Return every policy that the documentation and the manifests show, by the file's name."""
+    """Return each policy in the documentation and the manifests, by file name."""
     pages = [_ROOT / "README.md", *_ROOT.glob("docs/**/*.md")]
     texts = [(page.name, block) for page in pages for block in _BLOCK.findall(page.read_text())]
     texts += [(path.name, path.read_text()) for path in _ROOT.glob("deploy/**/*.yaml")]
@@ -53,14 +53,14 @@ def _policies(block: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize(("place", "example"), _examples())
 def test_every_example_of_the_documentation_is_valid(place: str, example: dict[str, Any]) -> None:
-    """By the schema and for the agent."""
+    """Each example is valid for the schema and for the agent."""
     assert place
     _VALIDATOR.validate(example)
     check_manifest(example)
 
 
 def test_the_documentation_has_examples() -> None:
-    """The guide, and the manifests to deploy."""
+    """The guide and the deployment manifests contain policies."""
     assert {place for place, _ in _examples()} >= {"policies.md", "policies.yaml"}
 
 
@@ -86,7 +86,7 @@ def test_the_documentation_has_examples() -> None:
     ],
 )
 def test_mistakes_are_found_before_the_agent_sees_them(change: dict[str, Any]) -> None:
-    """The schema refuses what an editor should mark."""
+    """The schema refuses what an editor can mark."""
     assert not _VALIDATOR.is_valid(document(**change))
     with pytest.raises(ManifestError):
         check_manifest(document(**change))
@@ -113,7 +113,7 @@ _VALUES = st.recursive(
     )
 )
 def test_what_the_agent_takes_is_valid(spec: dict[str, Any]) -> None:
-    """A pipeline that checks with the schema never stops what would work."""
+    """Each manifest that the agent accepts is valid for the schema."""
     try:
         check_manifest(document(**spec))
     except ManifestError:

@@ -1,4 +1,4 @@
-"""The manifest: what is accepted, and the sentence for what is not."""
+"""The manifest: what it accepts, and the error for the rest."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _SENTENCES = [
 def test_a_wrong_field_is_named_with_its_value_and_the_way_out(
     spec: dict[str, Any], field: str, sentence: str
 ) -> None:
-    """One sentence says the path, the value and what to use."""
+    """The error is one sentence with path, value and what is accepted."""
     with pytest.raises(ManifestError) as caught:
         manifest(**spec)
     assert str(caught.value) == sentence
@@ -91,14 +91,14 @@ def test_a_wrong_field_is_named_with_its_value_and_the_way_out(
     ],
 )  # fmt: skip
 def test_a_wrong_document_is_refused(text: str, sentence: str | None) -> None:
-    """Whatever is sent, the answer is a ManifestError with a sentence."""
+    """Any invalid document raises ManifestError with a sentence."""
     with pytest.raises(ManifestError) as caught:
         parse_manifest(text)
     assert sentence is None or str(caught.value) == sentence
 
 
 def test_what_is_accepted_can_be_read_back_from_the_store() -> None:
-    """Also where the canonical text is longer than what was sent: a day becomes 24 hours."""
+    """Canonical text is accepted again, also where it is longer than the input."""
     shortest = json.dumps(document(peerQuarantine={"window": "1d"}, reason=""), separators=(",", ":"))
     notes = {f"n{number}": "x" * 4096 for number in range(16)}
 
@@ -117,7 +117,7 @@ def test_what_is_accepted_can_be_read_back_from_the_store() -> None:
 
 
 def test_everything_that_can_be_said_survives_a_round_trip() -> None:
-    """The canonical text of a full manifest reads back as the same content."""
+    """The canonical text of a manifest with all fields parses to the same content."""
     full = manifest(**_EVERYTHING)
     assert parse_manifest(full.canonical).canonical == full.canonical
     assert full.document()["spec"]["selector"] == _EVERYTHING["selector"]
@@ -141,7 +141,7 @@ def test_everything_that_can_be_said_survives_a_round_trip() -> None:
 
 
 def test_two_spellings_of_one_content_are_the_same() -> None:
-    """Order and the way a duration is written do not matter."""
+    """Field order and the spelling of durations do not change the content."""
     one = manifest(deferral={"maxStartWait": "90s", "onTimeout": "fail"})
     other = manifest(deferral={"onTimeout": "fail", "maxStartWait": "1m30s"})
     assert one.canonical == other.canonical
@@ -159,7 +159,7 @@ def test_two_spellings_of_one_content_are_the_same() -> None:
     ],
 )
 def test_an_expiry_must_fit_the_present(priority: int, lasts: timedelta, accepted: bool) -> None:
-    """Nothing is applied that has run out, and break-glass ends within four hours."""
+    """An expiry in the past, or a break-glass expiry beyond four hours, is refused."""
     policy = manifest(priority=priority, expiresAt=(NOW + lasts).isoformat())
     if accepted:
         policy.check_times(NOW)
@@ -179,14 +179,14 @@ _TREES = st.recursive(
 
 @given(_TREES)
 def test_flatten_and_unflatten_are_inverse(tree: dict[str, Any]) -> None:
-    """No leaf is lost or moved."""
+    """unflatten(flatten(x)) is x."""
     assert unflatten(flatten(tree)) == tree
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)))  # fmt: skip
 def test_any_spec_is_accepted_or_refused_in_one_line(spec: Any) -> None:
-    """No input gets through as another kind of error."""
+    """Any input is accepted or raises ManifestError with one line."""
     with pytest.raises(ManifestError) as caught:
         parse_manifest(json.dumps({**document(), "spec": spec}))
     assert "\n" not in str(caught.value)

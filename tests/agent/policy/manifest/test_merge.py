@@ -1,4 +1,4 @@
-"""The merge of policies, its schedule, and its way onto the wire."""
+"""The merge of policies, its schedule, and its wire form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _values(merged: Merged) -> dict[str, tuple[Any, str]]:
 
 
 def test_the_higher_priority_wins_field_by_field() -> None:
-    """What the winner does not set comes from the next one."""
+    """A field that the higher priority does not set comes from the next lower one."""
     low = manifest("low", kvLoadFailure={"action": "recompute", "maxRecomputeTokens": 10})
     high = manifest("high", priority=200, kvLoadFailure=action("fail"))
     assert _values(merge_policies([low, high])) == {
@@ -46,7 +46,7 @@ def test_the_higher_priority_wins_field_by_field() -> None:
 
 
 def test_ties_go_to_the_name_that_sorts_first() -> None:
-    """The same on every pod, whatever came first."""
+    """At equal priority the name that sorts first wins, in any order of insertion."""
     one, two = manifest("b", kvLoadFailure=action("fail")), manifest("a", kvLoadFailure=action("auto"))
     assert (
         _values(merge_policies([one, two]))
@@ -56,7 +56,7 @@ def test_ties_go_to_the_name_that_sorts_first() -> None:
 
 
 def test_policies_in_mode_observe_are_only_observed() -> None:
-    """The enforced body is without them; the observed one has all."""
+    """Observed policies are in the observed body and not in the enforced one."""
     enforced = manifest("enforced", kvLoadFailure=action("recompute"))
     observed = manifest("observed", priority=200, mode="observe", kvLoadFailure=action("fail"))
     merged = merge_policies([enforced, observed])
@@ -67,7 +67,7 @@ def test_policies_in_mode_observe_are_only_observed() -> None:
 
 
 def test_no_policy_is_an_empty_hash() -> None:
-    """VLLM's own configuration; and no schedule at all goes out."""
+    """Without a policy the hash is empty and there is no schedule."""
     assert merge_policies([]) == Merged()
     steps = effective_schedule(
         [manifest(selector={"matchLabels": {"role": "x"}})], target(role="decode"), NOW
@@ -77,7 +77,7 @@ def test_no_policy_is_an_empty_hash() -> None:
 
 
 def test_a_schedule_runs_through_the_expiries() -> None:
-    """One entry each, the last without an end."""
+    """A schedule has one entry for each expiry; the last has no end."""
     policies = [
         manifest("base", kvLoadFailure=action("recompute")),
         manifest("hour", priority=200, kvLoadFailure=action("fail"), expiresAt=(NOW + timedelta(hours=1)).isoformat()),
@@ -100,7 +100,7 @@ def test_a_schedule_runs_through_the_expiries() -> None:
 
 
 def test_an_expiry_that_changes_nothing_is_no_step() -> None:
-    """Neighbours of a schedule differ."""
+    """Neighbouring entries of a schedule differ."""
     policies = [
         manifest("strong", priority=200, kvLoadFailure=action("fail")),
         manifest("weak", kvLoadFailure=action("auto"), expiresAt=(NOW + timedelta(hours=1)).isoformat()),
@@ -109,14 +109,14 @@ def test_an_expiry_that_changes_nothing_is_no_step() -> None:
 
 
 def test_a_schedule_may_end_in_vllms_own_configuration() -> None:
-    """Then its last entry is an empty body with an empty hash."""
+    """A schedule whose policies all expire ends with an empty body and an empty hash."""
     expiring = manifest(expiresAt=(NOW + timedelta(hours=1)).isoformat())
     last = schedule_of(effective_schedule([expiring], target(), NOW))[-1]
     assert (last.hash, last.body, last.HasField("valid_for")) == ("", policy_pb2.PolicyBody(), False)
 
 
 def test_a_schedule_is_cut_to_what_an_engine_takes() -> None:
-    """The near steps and the last one; the times of those that stay are right."""
+    """A long schedule keeps its first steps and its last one, with their times."""
     policies = [
         manifest(
             f"p{minute}",
@@ -159,7 +159,7 @@ def _policies(draw: st.DrawFn) -> list[Manifest]:
 
 @given(_policies(), st.randoms(use_true_random=False))
 def test_the_order_of_insertion_does_not_matter(policies: list[Manifest], shuffle: random.Random) -> None:
-    """Same set, same schedule, same provenance."""
+    """Schedule and provenance do not depend on the order of insertion."""
     shuffled = list(policies)
     shuffle.shuffle(shuffled)
     assert effective_schedule(shuffled, target(), NOW) == effective_schedule(policies, target(), NOW)
@@ -167,7 +167,7 @@ def test_the_order_of_insertion_does_not_matter(policies: list[Manifest], shuffl
 
 @given(_policies())
 def test_each_field_comes_from_the_policy_that_ranks_highest(policies: list[Manifest]) -> None:
-    """Compared with the definition, field by field."""
+    """The merge equals its definition, field by field."""
     merged = merge_policies(policies)
     for path, field in merged.body.items():
         givers = [policy for policy in policies if policy.spec.mode == "enforce" and path in policy.leaves]
@@ -181,7 +181,7 @@ def test_each_field_comes_from_the_policy_that_ranks_highest(policies: list[Mani
 
 @given(_policies(), st.integers(-120, 400))
 def test_a_schedule_says_what_would_be_computed_later(policies: list[Manifest], seconds: int) -> None:
-    """An engine that only follows the schedule is where the agent would put it."""
+    """At any time the schedule's entry equals the merge computed at that time."""
     later = NOW + timedelta(seconds=max(seconds, 0))
     steps = effective_schedule(policies, target(), NOW)
     in_force = [step for step in steps if step.begins <= later][-1]
@@ -197,7 +197,7 @@ def test_a_body_survives_the_wire(policies: list[Manifest]) -> None:
 
 
 def test_the_manifest_and_the_wire_know_the_same_fields() -> None:
-    """A field that one side gains and the other lacks would be lost silently."""
+    """The manifest's fields and the message's fields are the same set."""
 
     def wire(descriptor: Any) -> set[str]:
         names = set()
@@ -225,7 +225,7 @@ def test_the_manifest_and_the_wire_know_the_same_fields() -> None:
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=9))])
 def test_an_expiry_is_a_moment_whatever_its_zone(zone: timezone) -> None:
-    """The zone in which it is written does not move it."""
+    """Two spellings of one moment in two zones are one expiry."""
     moment = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
     policy = manifest(expiresAt=moment.astimezone(zone).isoformat())
     steps = effective_schedule([policy], target(), NOW)

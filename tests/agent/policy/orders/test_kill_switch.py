@@ -1,4 +1,4 @@
-"""Pauses in policy.db: they outlive the agent, and end at their time."""
+"""Pauses in policy.db: durable, with an end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def _pause(pauses: Pauses, seconds: float | None = 60.0) -> None:
 
 
 async def test_a_pause_outlives_the_agent_and_still_ends(directory: Path) -> None:
-    """After a restart it is there as it was ordered; at its time it ends, once, and the audit log says so."""
+    """After a restart a pause keeps its end; the end is in the audit log once."""
     now = [1000.0]
     with _pauses(directory, now) as (pauses, _):
         await _pause(pauses)
@@ -77,7 +77,7 @@ async def test_a_pause_outlives_the_agent_and_still_ends(directory: Path) -> Non
 
 
 async def test_a_pause_without_a_ttl_lasts(directory: Path) -> None:
-    """Until a resume."""
+    """A pause without a TTL ends with a resume only."""
     now = [0.0]
     with _pauses(directory, now) as (pauses, _):
         await _pause(pauses, None)
@@ -87,7 +87,7 @@ async def test_a_pause_without_a_ttl_lasts(directory: Path) -> None:
 
 
 async def test_orders_and_pauses_do_not_remove_each_other(directory: Path) -> None:
-    """They share a table."""
+    """Orders and pauses share a table and keep apart."""
     now = [0.0]
     with _pauses(directory, now) as (pauses, database):
         orders = OrderStore(database, clock=lambda: now[0])
@@ -100,7 +100,7 @@ async def test_orders_and_pauses_do_not_remove_each_other(directory: Path) -> No
 
 
 async def test_a_pause_of_an_older_agent_has_no_end(directory: Path) -> None:
-    """Nor has one of a newer agent, whose text this one cannot read: the safe side is a pause."""
+    """A stored pause without an end, or with an unreadable one, has no end."""
     with _pauses(directory, [0.0]) as (pauses, database):
         await _pause(pauses)
         with database.transaction() as connection:
@@ -113,7 +113,7 @@ async def test_a_pause_of_an_older_agent_has_no_end(directory: Path) -> None:
 
 
 async def test_a_pause_ends_on_a_full_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine resumes at once; the audit log has it when the disk takes it."""
+    """The engine resumes at the pause's end; the audit entry follows once the disk has room."""
     now = [0.0]
     with _pauses(directory, now) as (pauses, database):
         await _pause(pauses)
@@ -132,7 +132,7 @@ async def test_a_pause_ends_on_a_full_disk(directory: Path, monkeypatch: pytest.
 
 
 async def test_the_task_ends_a_pause_that_is_ordered_while_it_waits(directory: Path) -> None:
-    """By the real clock: it sleeps until the first end, and looks again after each change."""
+    """The task sleeps until the first end and wakes at each change, by the real clock."""
     database = PolicyDatabase.open(directory)
     pauses = Pauses(database)
     ended = asyncio.Event()
@@ -148,7 +148,7 @@ async def test_the_task_ends_a_pause_that_is_ordered_while_it_waits(directory: P
 
 
 async def test_an_error_does_not_end_the_task(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise no pause would ever end by itself."""
+    """The task continues after an exception."""
     monkeypatch.setattr(kill_switch, "_TRY_AGAIN", 0.001)
     database = PolicyDatabase.open(directory)
     pauses = Pauses(database)

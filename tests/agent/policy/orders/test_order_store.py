@@ -1,4 +1,4 @@
-"""Orders in policy.db: durable, audited, bounded, and they end."""
+"""Orders in policy.db: durable, audited, bounded, with an end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _book(directory: Path, now: list[float]) -> Iterator[tuple[OrderStore, Polic
 
 
 async def test_orders_outlive_the_agent_and_still_end(directory: Path) -> None:
-    """After a restart they are there with the time that is left, and then they are gone."""
+    """After a restart orders keep their ends, and end."""
     now = [0.0]
     order, drill = quarantine_order(seconds=100), fault_drill(seconds=60)
     with _book(directory, now) as (book, _):
@@ -52,7 +52,7 @@ async def test_orders_outlive_the_agent_and_still_end(directory: Path) -> None:
 
 
 async def test_every_order_is_in_the_audit_log(directory: Path) -> None:
-    """Who, what, why, and the order itself; the newest first."""
+    """The audit log has author, action, reason and order, the newest first."""
     with _book(directory, [0.0]) as (book, database):
         drill = fault_drill(reason="game day")
         await book.set_quarantine(quarantine_order())
@@ -73,7 +73,7 @@ async def test_every_order_is_in_the_audit_log(directory: Path) -> None:
 
 
 async def test_a_change_is_announced_once_it_holds(directory: Path) -> None:
-    """The listener sees it, and hears nothing of one that was refused."""
+    """Listeners are called after the commit, and not for a refused change."""
     with _book(directory, [0.0]) as (book, _):
         seen: list[int] = []
         end = book.subscribe(lambda: seen.append(len(book.drills())))
@@ -87,7 +87,7 @@ async def test_a_change_is_announced_once_it_holds(directory: Path) -> None:
 
 
 async def test_there_are_only_so_many(directory: Path) -> None:
-    """As many drills as an engine takes; the one that is over makes room."""
+    """Drills are limited to what an engine takes; an ended drill makes room."""
     now = [0.0]
     with _book(directory, now) as (book, _):
         for number in range(orders.MAX_DRILLS):
@@ -100,7 +100,7 @@ async def test_there_are_only_so_many(directory: Path) -> None:
 
 
 async def test_quarantine_orders_are_bounded_too(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """About one peer more is refused; about a known one it is not one more."""
+    """Quarantine orders are limited by peer; another order about a known peer is accepted."""
     monkeypatch.setattr(orders, "MAX_QUARANTINES", 2)
     with _book(directory, [0.0]) as (book, _):
         for peer in ("p:1", "p:2", "p:2"):
@@ -111,14 +111,14 @@ async def test_quarantine_orders_are_bounded_too(directory: Path, monkeypatch: p
 
 
 async def test_orders_at_once_are_all_kept(directory: Path) -> None:
-    """Two operators do not lose each other's."""
+    """Concurrent orders are all stored."""
     with _book(directory, [0.0]) as (book, _):
         await asyncio.gather(*(book.start_drill(fault_drill(str(number))) for number in range(8)))
         assert {drill.id for drill in book.drills()} == set(map(str, range(8)))
 
 
 async def test_what_cannot_be_written_did_not_happen(directory: Path) -> None:
-    """A failed write raises, and memory equals the disk."""
+    """A failed write raises; memory equals the disk."""
     with _book(directory, [0.0]) as (book, database):
         with database.transaction() as connection:
             connection.execute("DROP TABLE timed_order")
@@ -128,7 +128,7 @@ async def test_what_cannot_be_written_did_not_happen(directory: Path) -> None:
 
 
 async def test_an_order_of_another_version_does_not_keep_the_agent_from_starting(directory: Path) -> None:
-    """It is left out; the others are there."""
+    """An unreadable order is skipped at the start; the others are loaded."""
     with _book(directory, [0.0]) as (book, database):
         await book.start_drill(fault_drill())
         with database.transaction() as connection:

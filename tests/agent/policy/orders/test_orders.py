@@ -1,4 +1,4 @@
-"""Which orders an engine is to have: a pure function of all orders and the present."""
+"""The orders of an engine: a pure function of all orders and the present."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ORDERS = st.lists(
 
 
 def test_an_order_is_for_the_selected_engines_until_it_ends() -> None:
-    """Neither the other engine, nor this one later."""
+    """An order is due for selected engines, before its end."""
     order = quarantine_order(selection=select("role=a"))
     drill = fault_drill(selection=select("role=a"))
     assert orders.quarantines_for([order], _A, 0) == (order,)
@@ -38,7 +38,7 @@ def test_an_order_is_for_the_selected_engines_until_it_ends() -> None:
 
 
 def test_a_lift_outlives_itself() -> None:
-    """The order that it lifted does not come back when the lift ends; where it was not lifted it stays."""
+    """An order that a lift ended stays ended after the lift's end; on other engines it stays in force."""
     added = quarantine_order("add", seconds=3600)
     lifted = quarantine_order("lift", seconds=60, quarantined=False, selection=select("role=a"))
     both = [added, lifted]
@@ -50,14 +50,14 @@ def test_a_lift_outlives_itself() -> None:
 
 
 def test_a_newer_order_about_the_same_takes_the_place_of_the_older() -> None:
-    """Of a hundred clicks one row is kept."""
+    """Of several orders about one subject the newest is kept."""
     clicks = [quarantine_order(str(number), began=number) for number in range(100)]
     assert [order.id for order in orders.kept(clicks, 100)] == ["99"]
 
 
 @given(_ORDERS, st.integers(0, 5))
 def test_what_is_left_out_changes_nothing(rows: list[tuple[str, str, int, bool]], now: int) -> None:
-    """No engine can tell, now or later, whether the rest was forgotten."""
+    """Pruned orders change no engine's orders, at any time."""
     whole = [
         quarantine_order(
             str(number), peer, seconds=seconds, selection=select(labels), quarantined=quarantined
@@ -74,12 +74,12 @@ def test_what_is_left_out_changes_nothing(rows: list[tuple[str, str, int, bool]]
 
 @pytest.mark.parametrize(("now", "left"), [(-100, 60), (0, 60), (20, 40), (60, 0), (1000, 0)], ids=str)
 def test_what_is_left_never_grows(now: int, left: int) -> None:
-    """Also when the clock is set back."""
+    """The time left never exceeds the time to live, also after the clock is set back."""
     assert fault_drill(seconds=60).left_nano(now * SECOND) == left * SECOND
 
 
 def test_what_is_written_is_read_again() -> None:
-    """With every field, and a selection by labels, models and keys."""
+    """All fields and each kind of selection survive storage."""
     selection = Selection(
         parse_labels("role=decode,tier in (a,b),!canary"),
         ("llama-*",),

@@ -1,4 +1,4 @@
-"""How pauses combine and end. Pure."""
+"""Pauses: how they combine and end. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHORT, LONG = replace(FOREVER, ends_unix_nano=10), replace(FOREVER, ends_unix_na
 def test_an_order_changes_the_states(
     before: PauseStates, keys: set[EngineKey] | None, order: Pause | None, after: PauseStates
 ) -> None:
-    """An order replaces an earlier one about the same engines; what another pause outlasts is left out."""
+    """An order replaces an earlier one about the same engines; a pause covered by a longer one is dropped."""
     assert pause.changed(before, keys, order) == after
 
 
@@ -56,24 +56,24 @@ def test_an_order_changes_the_states(
 def test_a_pause_ends_at_its_time(
     before: PauseStates, now: int, after: PauseStates, over: set[EngineKey]
 ) -> None:
-    """The front end of an engine that resumes is active again, as after a resume."""
+    """At the end of its engine's pause a front end is active again, as after a resume."""
     assert pause.ended(before, now, [A, B]) == (after, over)
 
 
 @pytest.mark.parametrize(("now", "left"), [(5, 5), (10, 0), (15, 0), (-100, 9)])
 def test_a_clock_that_is_set_back_prolongs_a_pause_by_its_time_to_live_at_most(now: int, left: int) -> None:
-    """As with the other orders for a time."""
+    """After a clock step back a pause has at most its time to live left."""
     assert SHORT.left_nano(now) == left
     assert FOREVER.left_nano(now) is None
 
 
 def test_a_pause_is_stored_as_text() -> None:
-    """With its key; the audit log has it without."""
+    """The stored text has the key; the audit log's text does not."""
     assert pause.read_pause(pause.document(SHORT, A)) == (A, SHORT)
     assert "key" not in pause.document(SHORT)
 
 
 @pytest.mark.parametrize(("keys", "name"), [({ALL, A}, "all engines"), ({B, A, FRONT}, "engine s/0, s/1")])
 def test_the_audit_log_names_the_engines(keys: set[EngineKey], name: str) -> None:
-    """A front end has no name of its own: it follows its engines."""
+    """The audit log has engine names; a front end is listed by its engines."""
     assert pause.engines_named(keys) == name

@@ -1,4 +1,4 @@
-"""The audit log keeps within its limits, says what went, and is append-only in all else."""
+"""The audit log: within its limits, trims recorded, append-only otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = AuditLimit(entries=20)
 
 
 def opened(directory: Path, limit: AuditLimit = LIMIT) -> tuple[PolicyDatabase, PolicyStore]:
-    """Open a database with a short log."""
+    """Open a database with a short audit log."""
     database = PolicyDatabase.open(directory, limit)
     return database, PolicyStore(database, clock=NOW.timestamp)
 
@@ -32,7 +32,7 @@ async def change(store: PolicyStore, first: int, last: int, name: str = "p") -> 
 
 
 async def test_the_oldest_entries_go_and_the_log_says_so(tmp_path):
-    """Numbers go on; what is left is the newest; each trim is an entry and is counted, over restarts."""
+    """A trim removes the oldest entries, is an entry itself, and is counted over restarts."""
     database, store = opened(tmp_path)
     await change(store, 1, 100)
     entries = await store.changes("", 1_000)
@@ -55,7 +55,7 @@ async def test_the_oldest_entries_go_and_the_log_says_so(tmp_path):
 
 
 async def test_a_log_of_large_entries_is_bounded_by_its_bytes(tmp_path):
-    """The change itself always stays, however large it is."""
+    """The log stays within its byte limit; the newest change stays, of any size."""
     database, store = opened(tmp_path, AuditLimit(bytes=4_000))
     for number in range(30):
         await store.delete("p", author="me", reason="x" * 1_000) if number % 2 else await store.apply(
@@ -71,7 +71,7 @@ async def test_a_log_of_large_entries_is_bounded_by_its_bytes(tmp_path):
 
 
 async def test_a_rollback_to_what_went(tmp_path):
-    """It is answered clearly; what is left can be rolled back to, the present one too."""
+    """A rollback to a trimmed generation is refused with a sentence; to a kept one it works."""
     database, store = opened(tmp_path)
     await change(store, 1, 40)
     await change(store, 1, 1, "other")
@@ -92,7 +92,7 @@ async def test_a_rollback_to_what_went(tmp_path):
 
 
 async def test_no_generation_comes_twice(tmp_path):
-    """Also of a name that was deleted and that the log knows nothing of any more."""
+    """Generations of a name continue after its deletion and the trim of its entries."""
     database, store = opened(tmp_path)
     await change(store, 1, 5)
     assert (await store.delete("p", author="me")).generation == 6
@@ -103,7 +103,7 @@ async def test_no_generation_comes_twice(tmp_path):
 
 
 async def test_what_is_left_is_append_only(tmp_path):
-    """Neither a trim nor its mark lets anyone change the log."""
+    """SQL cannot change or delete entries, also after a trim."""
     database, store = opened(tmp_path)
     await change(store, 1, 40)
     before = await store.changes("", 100)

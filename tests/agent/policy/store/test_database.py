@@ -1,4 +1,4 @@
-"""``policy.db``: damage, copies, what is refused."""
+"""``policy.db``: damage, its copy, refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MANIFEST = """
 
 
 async def fill(directory: Path, *, copy: bool) -> None:
-    """Leave a policy and a pause behind."""
+    """Store a policy and a pause."""
     database = PolicyDatabase.open(directory)
     await PolicyStore(database).apply(parse_manifest(MANIFEST), author="me")
     await Pauses(database).set([EngineKey("", "0")], paused=True, author="me", which="engine 0")
@@ -40,17 +40,17 @@ async def fill(directory: Path, *, copy: bool) -> None:
 
 
 def noise(path: Path) -> None:
-    """Overwrite it."""
+    """Overwrite the file with noise."""
     path.write_bytes(os.urandom(20_000))
 
 
 def cut(path: Path) -> None:
-    """Cut it."""
+    """Truncate the file."""
     os.truncate(path, path.stat().st_size - 4096)
 
 
 def without_a_table(path: Path) -> None:
-    """Take away a table."""
+    """Drop a table."""
     database = sqlite3.connect(path)
     database.execute("DROP TABLE policy")
     database.close()
@@ -67,13 +67,13 @@ def bad_page(path: Path) -> None:
 
 
 def emptied(path: Path) -> None:
-    """Cut it to nothing, which SQLite takes for a new database."""
+    """Truncate the file to zero bytes, which SQLite opens as a new database."""
     os.truncate(path, 0)
 
 
 @pytest.mark.parametrize("harm", [noise, cut, without_a_table, bad_page, emptied, os.unlink])
 async def test_policies_outlive_damage(tmp_path, harm):
-    """The copy takes the place of what is damaged or gone; the audit log says so."""
+    """The copy replaces a damaged or missing database; the audit log has the repair."""
     await fill(tmp_path, copy=True)
     harm(tmp_path / "policy.db")
     database = PolicyDatabase.open(tmp_path)
@@ -90,7 +90,7 @@ async def test_policies_outlive_damage(tmp_path, harm):
 
 
 async def test_a_write_ahead_log_without_its_database(tmp_path):
-    """It is not read as the copy's own."""
+    """A stale write-ahead log is not applied to the copy."""
     await fill(tmp_path, copy=True)
     database = PolicyDatabase.open(tmp_path)
     await Pauses(database).set([EngineKey("", "0")], paused=False, author="me", which="engine 0")
@@ -104,7 +104,7 @@ async def test_a_write_ahead_log_without_its_database(tmp_path):
 
 
 async def test_killed_while_the_copy_is_put_in_place(tmp_path, monkeypatch):
-    """The next start begins again with it."""
+    """The next start repeats an interrupted repair."""
     await fill(tmp_path, copy=True)
     (tmp_path / "policy.db").unlink()
 
@@ -127,8 +127,8 @@ async def test_killed_while_the_copy_is_put_in_place(tmp_path, monkeypatch):
     [(False, noise), (True, noise), (True, emptied)],
     ids=["no copy", "the copy is damaged too", "both are empty"],
 )
-async def test_without_a_copy_the_loss_is_told(tmp_path, copy, harm):
-    """The agent starts, and says what is gone."""
+async def test_without_a_copy_the_loss_is_reported(tmp_path, copy, harm):
+    """Without a copy the agent starts empty and reports the loss."""
     await fill(tmp_path, copy=copy)
     for path in tmp_path.glob("*.db"):
         harm(path)
@@ -141,7 +141,7 @@ async def test_without_a_copy_the_loss_is_told(tmp_path, copy, harm):
 
 
 async def test_a_copy_is_written_after_a_change_only(tmp_path):
-    """And for its owner alone."""
+    """The copy is written after a change, with mode 0600."""
     await fill(tmp_path, copy=True)
     path = tmp_path / "policy-copy.db"
     first = path.stat()
@@ -158,7 +158,7 @@ async def test_a_copy_is_written_after_a_change_only(tmp_path):
 
 
 async def test_a_copy_that_cannot_be_written(tmp_path):
-    """The error names it; the earlier one stays."""
+    """The error has the path; the earlier copy stays."""
     await fill(tmp_path, copy=True)
     database = PolicyDatabase.open(tmp_path)
     (tmp_path / "policy-copy.tmp").mkdir()
@@ -170,7 +170,7 @@ async def test_a_copy_that_cannot_be_written(tmp_path):
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 async def test_it_is_put_back(tmp_path, harm):
-    """All that was ever acknowledged is at its path again before the next change is."""
+    """A database removed or replaced at run time is restored, with all acknowledged changes, before the next one."""
     place = StateDirectory(tmp_path / "state", 32 << 20)
     path = place.path / "policy.db"
     database = PolicyDatabase.open(place.path, claim=place.claim)
@@ -194,7 +194,7 @@ async def test_it_is_put_back(tmp_path, harm):
 
 
 async def test_the_copy_is_put_back(tmp_path):
-    """It and its database, by the look of once a second alone."""
+    """A removed copy and database are written again by the next copy."""
     (tmp_path / "state").mkdir()
     await fill(tmp_path / "state", copy=True)
     database = PolicyDatabase.open(tmp_path / "state")
@@ -207,7 +207,7 @@ async def test_the_copy_is_put_back(tmp_path):
 
 
 async def test_it_cannot_be_put_back(tmp_path):
-    """No change is taken, and the error says why."""
+    """Changes are refused with the reason while the database cannot be written again."""
     (tmp_path / "state").mkdir()
     database = PolicyDatabase.open(tmp_path / "state")
     shutil.rmtree(tmp_path / "state")
@@ -223,7 +223,7 @@ async def test_it_cannot_be_put_back(tmp_path):
 
 
 async def test_all_its_files_are_for_their_owner_alone(tmp_path):
-    """Also the write-ahead log beside it, which has the same content."""
+    """The database, its copy and its write-ahead log have mode 0600."""
     database = PolicyDatabase.open(tmp_path)
     await Pauses(database).set(None, paused=True, author="me", which="all")
     files = sorted(tmp_path.glob("policy.db*"))
@@ -244,7 +244,7 @@ async def test_all_its_files_are_for_their_owner_alone(tmp_path):
     ],
 )
 async def test_what_no_agent_wrote_is_damage(tmp_path, harm):
-    """Also where SQLite sees nothing: the copy is in force."""
+    """Content that SQLite accepts and no agent wrote is damage: the copy is in force."""
     manifest = MANIFEST.replace("fail", "recompute")
     database = PolicyDatabase.open(tmp_path)
     await PolicyStore(database).apply(parse_manifest(manifest), author="me")
@@ -260,7 +260,7 @@ async def test_what_no_agent_wrote_is_damage(tmp_path, harm):
 
 
 async def test_another_version_is_no_damage(tmp_path):
-    """Its copy is of that version, too."""
+    """A database of another version is refused, without a repair from the copy."""
     await fill(tmp_path, copy=True)
     for name in ("policy.db", "policy-copy.db"):
         with closing(sqlite3.connect(tmp_path / name)) as connection:

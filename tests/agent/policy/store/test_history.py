@@ -1,4 +1,4 @@
-"""Who an effective policy was merged from: at the time of an event, after a deletion, after a restart."""
+"""The sources of an effective policy: at an event's time, after a deletion, after a restart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def clock() -> _Clock:
 
 @pytest.fixture
 def moving(database: PolicyDatabase, clock: _Clock) -> PolicyStore:
-    """Make a store by that clock."""
+    """Make a store with that clock."""
     return PolicyStore(database, clock=clock)
 
 
@@ -69,7 +69,7 @@ async def _changes(store: PolicyStore, clock: _Clock, *changes: tuple[Manifest |
 
 
 async def test_the_generation_at_the_time_of_an_event(moving: PolicyStore, clock: _Clock) -> None:
-    """Of several with one content, the one of that time; an engine may be late, and its clock behind."""
+    """Of generations with equal content the one at that time is returned, with tolerance for late engines."""
     other = manifest("calm", kvLoadFailure=action("recompute"))
     first, between, second, gone = await _changes(
         moving, clock, (_FAIL, "ann"), (other, "bob"), (_FAIL, "cid"), (None, "dan")
@@ -87,7 +87,7 @@ async def test_the_generation_at_the_time_of_an_event(moving: PolicyStore, clock
 
 
 async def test_it_survives_a_restart(database: PolicyDatabase, moving: PolicyStore, clock: _Clock) -> None:
-    """As the audit log does, with authors and times."""
+    """After a restart sources have authors and times, from the audit log."""
     other = manifest("calm", kvLoadFailure=action("recompute"))
     times = await _changes(moving, clock, (_FAIL, "ann"), (other, "bob"), (_FAIL, "cid"), (None, "dan"))
     anew = PolicyStore(database, clock=clock)
@@ -98,7 +98,7 @@ async def test_it_survives_a_restart(database: PolicyDatabase, moving: PolicySto
 
 
 async def test_each_policy_of_a_merge_is_named_with_its_fields(moving: PolicyStore) -> None:
-    """The highest rank first; one that sets nothing, or does not select the engine, is not."""
+    """Sources are sorted by rank; those without an effective field or selection are absent."""
     given: list[tuple[str, dict[str, Any]]] = [
         ("base", {"kvLoadFailure": {"action": "auto", "maxRecomputeTokens": 7}}),
         ("high", {"priority": 200, "kvLoadFailure": action("fail")}),
@@ -119,7 +119,7 @@ async def test_each_policy_of_a_merge_is_named_with_its_fields(moving: PolicySto
 
 
 async def test_a_step_after_an_expiry_is_named_too(moving: PolicyStore, clock: _Clock) -> None:
-    """The schedule of that time has it."""
+    """The steps of a schedule have sources."""
     end = NOW + timedelta(minutes=5)
     brief = manifest("brief", priority=200, expiresAt=end.isoformat(), kvLoadFailure=action("recompute"))
     await moving.apply(_FAIL, author="ann")
@@ -133,7 +133,7 @@ async def test_a_step_after_an_expiry_is_named_too(moving: PolicyStore, clock: _
 async def test_what_is_kept_is_bounded(
     database: PolicyDatabase, moving: PolicyStore, clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest changes; what came before them is known as it was then."""
+    """The newest changes are kept, over the state before them."""
     monkeypatch.setattr(history, "MAX_CHANGES", 3)
     contents = [manifest("calm", kvLoadFailure={"action": "auto", "maxRecomputeTokens": n}) for n in range(8)]
     times = await _changes(moving, clock, *((each, f"a{n}") for n, each in enumerate(contents)))
@@ -145,7 +145,7 @@ async def test_what_is_kept_is_bounded(
 
 
 async def test_a_trimmed_log_costs_the_author(tmp_path: Path, clock: _Clock) -> None:
-    """The entry of the next change still has the content of the one before."""
+    """After a trim the content before the next change is known, without an author."""
     database = PolicyDatabase.open(tmp_path, AuditLimit(entries=2))
     store = PolicyStore(database, clock=clock)
     other = manifest("calm", kvLoadFailure=action("recompute"))

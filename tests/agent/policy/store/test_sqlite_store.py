@@ -1,4 +1,4 @@
-"""The store and the pauses, on real SQLite."""
+"""The store and the pauses on real SQLite."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLOCK = NOW.timestamp()
 
 
 async def test_generations_count_the_changes_of_a_policy_and_of_the_store(store: PolicyStore) -> None:
-    """Also over a deletion: a name that comes back goes on counting."""
+    """Each change increments both generations, and a name's continues after a deletion."""
     results = [
         await store.apply(manifest(), author="a"),
         await store.apply(manifest(), author="b"),
@@ -47,7 +47,7 @@ async def test_generations_count_the_changes_of_a_policy_and_of_the_store(store:
 
 
 async def test_a_dry_run_changes_nothing(store: PolicyStore) -> None:
-    """It tells what would come out of it."""
+    """A dry run returns the result and stores nothing."""
     planned = await store.apply(manifest(), author="a", dry_run=True)
     assert (
         planned.result,
@@ -63,7 +63,7 @@ async def test_a_dry_run_changes_nothing(store: PolicyStore) -> None:
 
 @pytest.mark.parametrize(("expected", "fits"), [(None, True), (1, True), (0, False), (2, False)])
 async def test_compare_and_set(store: PolicyStore, expected: int | None, fits: bool) -> None:
-    """A change based on another generation is refused, and says where the policy is."""
+    """A change based on another generation is refused with the current one."""
     await store.apply(manifest(), author="a")
     changed = manifest(kvLoadFailure=action("fail"))
     if fits:
@@ -76,7 +76,7 @@ async def test_compare_and_set(store: PolicyStore, expected: int | None, fits: b
 
 
 async def test_of_two_that_change_at_once_one_loses(store: PolicyStore) -> None:
-    """Compare-and-set holds among concurrent callers."""
+    """Of concurrent changes based on one generation one succeeds."""
     one = store.apply(manifest(), author="a", if_generation=0)
     two = store.apply(manifest(kvLoadFailure=action("fail")), author="b", if_generation=0)
     results = await asyncio.gather(one, two, return_exceptions=True)
@@ -84,7 +84,7 @@ async def test_of_two_that_change_at_once_one_loses(store: PolicyStore) -> None:
 
 
 async def test_rollback_is_a_new_generation_with_old_content(store: PolicyStore) -> None:
-    """To the one before, to any, and after a deletion."""
+    """A rollback to the previous or any generation, also of a deleted policy, is a new generation."""
     contents = [action("recompute"), action("fail"), action("auto")]
     for content in contents:
         await store.apply(manifest(kvLoadFailure=content), author="a")
@@ -108,14 +108,14 @@ async def test_rollback_is_a_new_generation_with_old_content(store: PolicyStore)
 async def test_a_rollback_to_nothing_is_refused(
     store: PolicyStore, name: str, generation: int, sentence: str
 ) -> None:
-    """The sentence says what there is not."""
+    """The error has the missing generation."""
     await store.apply(manifest(), author="a")
     with pytest.raises(NotFoundError, match=sentence):
         await store.rollback(name, to_generation=generation, author="b")
 
 
 async def test_what_has_expired_does_not_come_back(database: PolicyDatabase) -> None:
-    """Rolling back to it is refused like applying it."""
+    """A rollback to an expired policy is refused like its application."""
     now = [_CLOCK]
     store = PolicyStore(database, clock=lambda: now[0])
     ends = datetime.fromtimestamp(_CLOCK + 60, UTC).isoformat()
@@ -127,7 +127,7 @@ async def test_what_has_expired_does_not_come_back(database: PolicyDatabase) -> 
 
 
 async def test_unknown_names_and_too_many_policies_are_refused(store: PolicyStore) -> None:
-    """NotFound and Full."""
+    """An unknown name raises NotFound; one policy above the limit raises Full."""
     with pytest.raises(NotFoundError, match="policy 'x' does not exist"):
         await store.delete("x", author="a")
     await store.apply_all([manifest(f"p{number}") for number in range(MAX_POLICIES)], author="a")
@@ -137,7 +137,7 @@ async def test_unknown_names_and_too_many_policies_are_refused(store: PolicyStor
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path, database: PolicyDatabase) -> None:
-    """Policies, generations, audit log and pauses."""
+    """Policies, generations, audit log and pauses survive a restart."""
     store, pauses = PolicyStore(database), Pauses(database)
     await store.apply(manifest(reason="INC-42"), author="me")
     await pauses.set([EngineKey("", "1")], paused=True, author="me", which="engine 1", reason="test")
@@ -174,7 +174,7 @@ async def test_the_audit_log_cannot_be_edited(store: PolicyStore, database: Poli
 
 
 async def test_a_failed_write_changes_nothing(store: PolicyStore, database: PolicyDatabase) -> None:
-    """Memory and listeners stay with the database."""
+    """After a failed write memory equals the database, and no listener is called."""
     calls: list[int] = []
     store.subscribe(lambda: calls.append(store.generation))
     with database.reading() as connection:
@@ -188,7 +188,7 @@ async def test_a_failed_write_changes_nothing(store: PolicyStore, database: Poli
 
 
 async def test_subscribers_hear_of_every_change(store: PolicyStore) -> None:
-    """Once it is durable, until they unsubscribe."""
+    """Listeners are called after each commit, until they unsubscribe."""
     calls: list[int] = []
     end = store.subscribe(lambda: calls.append(store.generation))
     await store.apply(manifest(), author="me")
@@ -201,7 +201,7 @@ async def test_subscribers_hear_of_every_change(store: PolicyStore) -> None:
 
 
 def test_a_database_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """Of another version, or in no directory."""
+    """The error has the path of a database of another version or in no directory."""
     with pytest.raises(StateError, match=r"policy\.db cannot be used"):
         PolicyDatabase.open(tmp_path / "absent")
     other = tmp_path / "other"
@@ -216,7 +216,7 @@ def test_a_database_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_a_stored_policy_that_is_no_longer_valid_stops_the_start(database: PolicyDatabase) -> None:
-    """Rather than running without it."""
+    """An invalid stored policy fails the start."""
     with database.transaction() as connection:
         connection.execute("INSERT INTO policy VALUES ('x', 1, '{}', 'imperative', 'me', 0)")
     with pytest.raises(StateError, match=r"policy 'x' of the state directory is not valid"):
@@ -224,7 +224,7 @@ def test_a_stored_policy_that_is_no_longer_valid_stops_the_start(database: Polic
 
 
 async def test_pauses_of_one_and_of_all(database: PolicyDatabase) -> None:
-    """An engine's own word comes before that for all, which holds for newcomers, too."""
+    """An engine's own state overrides the state of all, which applies to new engines too."""
     pauses, zero, one = Pauses(database), EngineKey("", "0"), EngineKey("", "1")
     calls: list[bool] = []
     pauses.subscribe(lambda: calls.append(pauses.is_paused(one)))
@@ -253,7 +253,7 @@ async def test_pauses_of_one_and_of_all(database: PolicyDatabase) -> None:
 def test_a_front_end_pauses_with_its_last_engine_and_resumes_with_its_first(
     selected: list[str], paused: bool, already: list[str], front_end: bool
 ) -> None:
-    """It serves all engines of its server."""
+    """A pause of all of a server's engines includes its front end, as does a resume of any."""
     engines = [EngineKey("s", "0"), EngineKey("s", "1"), EngineKey("other", "0")]
     keys = with_front_ends(
         [EngineKey("s", engine) for engine in selected], engines, paused, lambda key: key.engine in already
@@ -263,7 +263,7 @@ def test_a_front_end_pauses_with_its_last_engine_and_resumes_with_its_first(
 
 
 async def test_work_that_has_begun_is_done_before_its_caller_ends() -> None:
-    """A cancelled caller waits for it, then ends as cancelled."""
+    """A cancelled caller waits for its write, then raises CancelledError."""
     begun, go_on, done = asyncio.Event(), asyncio.Event(), []
 
     async def work() -> None:

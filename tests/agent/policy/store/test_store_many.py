@@ -1,4 +1,4 @@
-"""Changes of several policies at once: import, and the names that files own."""
+"""Changes of several policies at once: imports, and files' names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _state(store: PolicyStore) -> list[tuple[str, int, str, str]]:
 
 
 async def test_an_import_is_one_change(store: PolicyStore) -> None:
-    """All of it under one generation of the store, each policy with its own entry in the log."""
+    """An import is one generation of the store, with an audit entry for each policy."""
     await store.apply(manifest("a"), author="me")
     await store.apply(manifest("stays"), author="me")
     heard: list[int] = []
@@ -72,7 +72,7 @@ async def test_an_import_is_one_change(store: PolicyStore) -> None:
 async def test_an_import_is_all_or_nothing(
     store: PolicyStore, names: list[str], spec: dict[str, object], error: str
 ) -> None:
-    """Whatever is wrong with one of them, nothing has changed."""
+    """One refused policy refuses the import; nothing changes."""
     await store.replace_files(_owned("mine"))
     before = (store.policies(), store.generation, await store.changes("", 1000))
     manifests = [manifest("new"), *(manifest(name, **spec) for name in names)]
@@ -82,14 +82,14 @@ async def test_an_import_is_all_or_nothing(
 
 
 async def test_a_dry_run_of_an_import_changes_nothing(store: PolicyStore) -> None:
-    """It tells what would become of each."""
+    """A dry run returns the result of each policy and stores nothing."""
     planned = await store.apply_all([manifest("a"), manifest("b")], author="me", dry_run=True)
     assert [item.result for item in planned.results] == ["created", "created"]
     assert ([item.name for item in planned.after], store.policies(), store.generation) == (["a", "b"], (), 0)
 
 
 async def test_files_have_exactly_what_they_say(store: PolicyStore) -> None:
-    """What they no longer say is deleted; what others made stays; nothing new is no change."""
+    """Policies that files no longer have are deleted; imperative ones stay; an equal set is no change."""
     await store.apply(manifest("others"), author="me")
     await store.replace_files(_owned("a", "b"))
     heard: list[int] = []
@@ -112,8 +112,8 @@ async def test_files_have_exactly_what_they_say(store: PolicyStore) -> None:
     )
 
 
-async def test_who_edits_what_a_file_owns_is_sent_to_the_file(store: PolicyStore) -> None:
-    """Every way of editing is refused, with the way out; an overlay of another name is not."""
+async def test_an_edit_of_what_a_file_owns_is_refused_with_the_file(store: PolicyStore) -> None:
+    """Each edit of a file's policy is refused with the file's path; an overlay of another name is accepted."""
     await store.apply(manifest("a"), author="me")
     await store.replace_files(_owned("a"))
     for edit in (
@@ -134,7 +134,7 @@ async def test_who_edits_what_a_file_owns_is_sent_to_the_file(store: PolicyStore
 
 
 async def test_a_file_takes_a_name_over_and_the_log_keeps_what_it_was(store: PolicyStore) -> None:
-    """Also with the same content; and when the file lets go of it, it is deleted, and can be had back."""
+    """A takeover is audited, also of equal content; a policy deleted with its file can be restored."""
     await store.apply(manifest("a", kvLoadFailure=action("fail")), author="me")
     await store.replace_files(_owned("a", value="fail"))
     assert _state(store) == [("a", 2, "file:a.yaml", "file:a.yaml")]
@@ -147,7 +147,7 @@ async def test_a_file_takes_a_name_over_and_the_log_keeps_what_it_was(store: Pol
 async def test_files_that_are_no_longer_read_leave_their_policies_behind(
     tmp_path: Path, database: PolicyDatabase
 ) -> None:
-    """They stay in force, can be edited again, and keep their history; it is all there after a restart."""
+    """Released policies stay in force, can be edited, keep their history, and survive a restart."""
     store = PolicyStore(database)
     await store.replace_files(_owned("a"))
     released = await store.release_files()
@@ -187,7 +187,7 @@ def _edits(draw: st.DrawFn) -> list[Edit]:
 
 @given(st.lists(_edits(), max_size=6))
 def test_generations_never_go_back_and_the_log_tells_all(rounds: list[list[Edit]]) -> None:
-    """Played from its beginning, the log comes to what is stored; each name's generations count up by one."""
+    """A replay of the audit log gives the stored state; each name's generations increase by one."""
     present: dict[str, StoredPolicy] = {}
     last: dict[str, int] = {}
     replayed: dict[str, str] = {}

@@ -165,7 +165,7 @@ def test_an_engine_that_says_goodbye():
 
 
 def test_a_request_that_was_given_up():
-    """A request given up at the age limit, in the log's time; its end is shown when it comes."""
+    """A request given up at the age limit, in the log's time, gets a segment for its later end."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS, remote_request_id=PREFILL))
     log.add(PREFILL_CORE, closed(OTHER), after=LIMITS.max_age_nano)

@@ -1,4 +1,4 @@
-"""Whether the trace backend is there, before the first span is sent; against real sockets."""
+"""The probe of the trace backend before the first span, against real sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _ask(endpoint: str, protocol: str = "grpc") -> str:
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """Return a port where nothing listens, and nothing else can."""
+    """Return a port that is reserved and not listened on."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]

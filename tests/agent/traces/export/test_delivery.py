@@ -21,12 +21,12 @@ RETRY = ExportError("UNAVAILABLE: away", ExportStatusCode.RETRY)
 
 
 class Pauses(threading.Event):
-    """An event whose waits take no time and are added up."""
+    """An event whose waits take no time; it sums them."""
 
     seconds = 0.0
 
     def wait(self, timeout=None):
-        """Note the pause."""
+        """Record the pause."""
         self.seconds += timeout or 0.0
         return self.is_set()
 
@@ -51,12 +51,12 @@ class ScriptedClient(OtlpClient):
 
 
 def spans_of(number: int) -> list[Span]:
-    """Return spans that are named by their number."""
+    """Return spans whose names are their numbers."""
     return [Span(f"{i:032x}", f"{i:016x}", "", str(i), 1, 2, SOURCE, {}) for i in range(1, number + 1)]
 
 
 def deliver(decide, *batches: int):
-    """Deliver batches of so many spans; returns the client and the delivery."""
+    """Deliver batches of the given sizes; return the client and the delivery."""
     client = ScriptedClient(decide)
     delivery = Delivery(client, Pauses())
     for batch in batches:

@@ -1,4 +1,4 @@
-"""The parts of a wait are its whole, whatever overlaps."""
+"""The parts of a wait add up to its whole, with any overlap."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _facts(waits: list[list[int]], handshakes: list[list[int]], transfers: list[
 def test_the_parts_are_the_whole_wait(
     waits: list[list[int]], handshakes: list[list[int]], transfers: list[list[int]]
 ) -> None:
-    """None is negative, none counts twice."""
+    """No part is negative, and no time counts twice."""
     facts = _facts(waits, handshakes, transfers)
     parts = wait_parts(facts)
     assert sum(part.nano for part in parts) == facts.deferred_nano
@@ -54,7 +54,7 @@ def test_the_parts_are_the_whole_wait(
 
 
 def test_a_transfer_without_a_sample() -> None:
-    """The deferral's own word counts."""
+    """Without a sample the transfer's part comes from the deferral."""
     end = deferral_end(
         DECODE, start_ns=TIME, time_ns=TIME + 100 * MS, transfer_start_time_unix_nano=TIME + 60 * MS
     )
@@ -63,6 +63,6 @@ def test_a_transfer_without_a_sample() -> None:
 
 
 def test_a_wait_of_which_nothing_is_known_is_not_split() -> None:
-    """Nor is none."""
+    """A wait without known parts, or of zero length, has none."""
     assert split_words(_facts([[0, 100]], [], [])) == ""
     assert split_words(_facts([], [], [])) == ""

@@ -1,4 +1,4 @@
-"""What the spans and the sentences about a request say of its encoder outputs."""
+"""Spans and explanations of a request's encoder outputs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def sentences(book, *entries):
 
 
 def test_a_good_load_is_probe_and_transfer():
-    """One span for the question and one for the load, both below the request, of the peer that has it."""
+    """A load has a probe span and a transfer span below the request, with the peer."""
     found = spans_of(probe(DECODE), came())
 
     (request,), (asked,), (load,) = (
@@ -116,8 +116,8 @@ def test_probes_of_one_moment_are_spans_of_their_own():
     assert len({span.span_id for span in found[semconv.EC_PROBE]}) == 3
 
 
-def test_a_failed_probe_is_told_once():
-    """Sample and event are one span, which has the event's text; another peer's has a span of its own."""
+def test_a_failed_probe_is_one_span():
+    """A failed probe's sample and event are one span with the event's text; another peer's is another span."""
     failed = lost(ITEMS[0], mode=common_pb2.FAILURE_MODE_PROBE, error_text="no answer in 0.1 s")
     found = spans_of(probe(DECODE, ERROR), failed, probe(DECODE, ERROR, peer="10.0.0.9:5600"))
 
@@ -129,7 +129,7 @@ def test_a_failed_probe_is_told_once():
 
 
 def test_a_recomputation_names_the_items():
-    """Probe, failed load and local encoding stand beside each other."""
+    """Probe, failed load and local encoding are spans of one request; the encoding has the items."""
     found = spans_of(probe(DECODE), *(lost(item) for item in ITEMS), decided())
 
     (load,), (again,) = found[semconv.EC_LOAD], found[semconv.RECOMPUTE]
@@ -170,7 +170,7 @@ async def test_a_failed_load_is_explained(book):
     ],
 )
 async def test_what_was_done_is_explained(book, fields, told):
-    """A failure before anything was computed costs the encoding only; vLLM itself has no setting for it."""
+    """A failure before any computation costs the encoding only; no vLLM setting is named."""
     (sentence,) = await sentences(book, probe(DECODE), lost(ITEMS[0]), decided(**fields))
 
     assert told in sentence
@@ -180,7 +180,7 @@ async def test_what_was_done_is_explained(book, fields, told):
     ("count", "told"), [(2, "items 0000, 0001"), (7, "items 0000, 0001, 0002, 0003 and 3 more")]
 )
 async def test_many_items_are_counted(book, count, told):
-    """The first few are named."""
+    """The sentence has the first few items and the number of the others."""
     (sentence,) = await sentences(book, *(lost(f"{n:04}") for n in range(count)))
 
     assert f"({told})" in sentence

@@ -1,4 +1,4 @@
-"""Spans as the SDK has them."""
+"""Conversion of spans to the SDK's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SPAN = Span(
 
 
 def test_a_span_is_carried_over_whole():
-    """Ids, times, parent, link, status and attributes are those that were given."""
+    """Ids, times, parent, link, status and attributes are equal."""
     readable = SpanConverter().readable(SPAN, replayed=False)
     context, parent = readable.context, readable.parent
     assert f"{context.trace_id:032x}-{context.span_id:016x}" == f"{SPAN.trace_id}-{SPAN.span_id}"
@@ -57,7 +57,7 @@ def test_a_span_is_carried_over_whole():
 
 
 def test_a_tracestate_that_is_none_is_left_out_in_silence(caplog):
-    """Callers send it, and it is on every span of theirs."""
+    """An invalid tracestate is left out without a log line."""
     for text in ("no member", "a=1,a=2", "a" * 300 + "=1", ",".join(f"k{n}=v" for n in range(40))):
         readable = SpanConverter().readable(replace(SPAN, tracestate=text), replayed=False)
         assert readable.context.trace_state.to_header() == ""
@@ -65,7 +65,7 @@ def test_a_tracestate_that_is_none_is_left_out_in_silence(caplog):
 
 
 def test_a_root_has_no_parent():
-    """An empty parent is none, not one of zeros."""
+    """An empty parent id gives no parent, not an id of zeros."""
     root = SpanConverter().readable(replace(SPAN, parent_span_id="", error=None, client=False), replayed=True)
     assert root.parent is None
     assert root.kind is SpanKind.INTERNAL
@@ -85,12 +85,12 @@ def test_a_root_has_no_parent():
     ],
 )
 def test_service_name(role, name):
-    """The service is named after the role, if there is one."""
+    """The service name has the role, if there is one."""
     assert service_name(replace(DECODE_CORE, role=role)) == name
 
 
 def test_resource_of_an_engine():
-    """The engine's pod, node and labels are there; its processes share them."""
+    """The resource has the engine's pod, node and labels; its processes share them."""
     attributes = resource_attributes(DECODE_CORE, "host-1")
     assert attributes == {
         "service.name": "vllm-decode",
@@ -111,7 +111,7 @@ def test_resource_of_an_engine():
     assert attributes == resource_attributes(DECODE_WORKER, "host-1")
 
 
-def test_resource_of_an_engine_that_told_nothing():
+def test_resource_of_an_engine_without_a_name():
     """A source without a name gets a default service name and instance."""
     told = {"service.name": "vllm", "penstock.role": "unspecified", "penstock.role_guessed": False}
     assert resource_attributes(Source(1, EngineKey("", ""), "api"), "") == {
@@ -126,7 +126,7 @@ def test_resource_of_an_engine_that_told_nothing():
 
 
 def test_the_schema_is_named_and_known():
-    """Resource and scope name the version of OpenTelemetry's vocabulary that the names are from."""
+    """Resource and scope have the schema URL of OpenTelemetry's conventions in use."""
     readable = SpanConverter().readable(SPAN, replayed=False)
     assert readable.instrumentation_scope is not None
     assert readable.resource.schema_url == readable.instrumentation_scope.schema_url == semconv.SCHEMA_URL
@@ -136,7 +136,7 @@ def test_the_schema_is_named_and_known():
 
 
 def test_the_role_is_that_of_the_engine():
-    """A role that the engine learns later is that of spans of both processes from then on."""
+    """A role that arrives later applies to later spans of both processes."""
     roles = EngineRoles()
     core, worker = (replace(each, role="unspecified") for each in (DECODE_CORE, DECODE_WORKER))
     converter = SpanConverter(roles.described)
@@ -151,7 +151,7 @@ def test_the_role_is_that_of_the_engine():
 
 
 def test_the_environment_wins(monkeypatch):
-    """OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and the limits of attributes hold for our spans, too."""
+    """OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and the attribute limits apply."""
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=prod,service.version=7")
     monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "1")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.spans import ids, semconv
-from penstock.agent.traces.spans.model import EventEntry
-from penstock.agent.traces.spans.standalone_spans import standalone_spans
 from penstock.proto.names import label
-from penstock.proto.v1 import common_pb2, events_pb2
+from penstock.proto.v1 import common_pb2
 
+from tests.support.agent.assembled import only, spans_of
 from tests.support.agent.batches import PEER, TIME, deferral_end, deferral_start, event, transfer_failure
 from tests.support.agent.stories import (
     DECODE,
@@ -19,13 +15,8 @@ from tests.support.agent.stories import (
     DECODE_WORKER,
     HANDSHAKE,
     MS,
-    NOT_SAMPLED,
     PREFILL,
     PREFILL_CORE,
-    SECOND,
-    SOURCES,
-    TRACEPARENT,
-    Log,
     closed,
     closed_decode,
     decode_story,
@@ -40,27 +31,6 @@ from tests.support.agent.stories import (
 
 PREFILL_TRACE = ids.trace_id(PREFILL)
 PREFILL_SPAN = ids.RequestIdentity(PREFILL).span_id
-
-
-def spans_of(*stories, sample_ratio=1.0):
-    """Assemble *stories* and return their spans by name, the lists in the order of their finish."""
-    log = Log()
-    for story in stories:
-        log.tell(story)
-    assembler = Assembler(SOURCES.get, sample_ratio=lambda _source: sample_ratio)
-    finished = [item for logged in log.batches for item in assembler.apply(logged)]
-    finished += assembler.advance(log.now + 60 * SECOND)
-    found: dict[str, list[Any]] = {}
-    for item in finished:
-        for span in item.spans:
-            found.setdefault(span.name, []).append(span)
-    return found
-
-
-def only(found, name):
-    """Return the only span of a name."""
-    (span,) = found[name]
-    return span
 
 
 def test_a_good_request_is_one_trace_on_both_sides():
@@ -85,7 +55,7 @@ def test_a_good_request_is_one_trace_on_both_sides():
 
 
 def test_a_load_over_two_ranks_is_one_span():
-    """Bytes and handles add up, and the span is as long as both."""
+    """Bytes and handles add up; the span covers both transfers."""
     load = only(spans_of(decode_story()), semconv.KV_LOAD)
     assert (load.start_unix_nano, load.end_unix_nano) == (TIME + 50 * MS, TIME + 62 * MS)
     assert load.client
@@ -141,7 +111,7 @@ def test_the_request_of_a_failed_load_says_it_all():
 
 
 def test_only_the_operation_that_failed_is_an_error():
-    """A recomputed request is none; its load and its handshake are, and they alone have OpenTelemetry's ``error.type``."""
+    """A failed load and its handshake are errors, with ``error.type``; the recomputed request is not."""
     found = spans_of(failed_story())
     for span in (each for spans in found.values() for each in spans):
         assert (semconv.ERROR_TYPE in span.attributes) == (span.error is not None), span.name
@@ -215,48 +185,7 @@ def test_the_clean_up_request_lands_in_the_same_trace():
     assert [link.span_id for link in cleaning.links] == [PREFILL_SPAN]
 
 
-@pytest.mark.parametrize("story", [prefill_story, decode_story])
-def test_a_callers_trace_is_taken(story):
-    """With a sampled traceparent the trace and the parent are the caller's."""
-    request = only(spans_of(story(traceparent=TRACEPARENT, tracestate="vendor=1")), semconv.REQUEST)
-    assert request.trace_id == TRACEPARENT[3:35]
-    assert (request.parent_span_id, request.remote_parent) == (TRACEPARENT[36:52], True)
-    assert request.tracestate == "vendor=1"
-
-
-def test_not_sampled_drops_good_and_forces_failed_requests():
-    """A forced trace is marked, and names no parent, because the caller exports none."""
-    good = spans_of(decode_story(traceparent=NOT_SAMPLED))
-    failed = spans_of(failed_story(traceparent=NOT_SAMPLED))
-    request = only(failed, semconv.REQUEST)
-    assert set(good) == {semconv.HANDSHAKE}
-    assert request.trace_id == NOT_SAMPLED[3:35]
-    assert request.parent_span_id == ""
-    assert request.attributes[semconv.SAMPLING] == "forced"
-
-
-def test_ratio_zero_keeps_what_failed_or_waited_long():
-    """The ratio concerns good traces only."""
-    slow = event(
-        "deferral_end",
-        DECODE,
-        time_ns=TIME + 3 * SECOND,
-        reason=common_pb2.DEFERRAL_REASON_REMOTE_KV,
-        ending=common_pb2.DEFERRAL_ENDING_READY,
-        start_time_unix_nano=TIME,
-        observed_reason="deferral.maxStartWait: it took 3 s, 1 s are allowed",
-    )
-    long = [(DECODE_CORE, slow), (DECODE_CORE, closed_decode(time_ns=TIME + 4 * SECOND))]
-    assert spans_of(decode_story(), sample_ratio=0.0) == {}
-    assert semconv.REQUEST in spans_of(failed_story(), sample_ratio=0.0)
-    waited = only(spans_of(long, sample_ratio=0.0), semconv.DEFERRAL).attributes
-    assert (waited[semconv.ENDING], waited[semconv.OBSERVED_REASON][:21]) == (
-        "ready",
-        "deferral.maxStartWait",
-    )
-
-
-def test_a_lease_that_nobody_read():
+def test_a_lease_that_was_not_read():
     """An expired lease is one error span although the worker reports it too."""
     expired = transfer_failure(
         PREFILL,
@@ -298,7 +227,7 @@ def test_a_deferral_that_ended_is_one_span():
     ("began", "waited"), [(0, None), (TIME + 25 * MS, 0.02), (TIME + 4 * MS, 0.0), (TIME + 80 * MS, None)]
 )
 def test_how_long_a_deferral_waited_for_its_transfer(began, waited):
-    """One that was under way before has no wait for its start; one that never began, or began afterwards, does not tell it."""
+    """A transfer under way before has a wait of 0; one that never began, or began after the end, has none."""
     end = deferral_end(
         DECODE, start_ns=TIME + 5 * MS, time_ns=TIME + 60 * MS, transfer_start_time_unix_nano=began
     )
@@ -356,7 +285,7 @@ def test_an_encoder_cache_load():
 
 
 def test_a_delayed_load():
-    """A load that stood behind another peer's handshake says how long and whose."""
+    """A load behind another peer's handshake has the delay and that peer."""
     delayed = event(
         "transfer_delayed",
         DECODE,
@@ -400,117 +329,14 @@ def test_a_request_whose_peer_is_in_quarantine():
 @pytest.mark.parametrize(
     "decided_by", [common_pb2.DECIDED_BY_POLICY, common_pb2.DECIDED_BY_BUDGET, common_pb2.DECIDED_BY_DEADLINE]
 )
-def test_who_decided(decided_by):
-    """The word of the metrics, and the reason, are on the load and on the request."""
+def test_the_decision_is_on_load_and_request(decided_by):
+    """The metrics' label of the decision, and the reason, are on the load and on the request."""
     decided = outcome(DECODE, decided_by=decided_by, reason="the budget has room for 12")
     found = spans_of([(DECODE_WORKER, failed_load()), (DECODE_CORE, decided), (DECODE_CORE, closed(DECODE))])
     for name in (semconv.REQUEST, semconv.KV_LOAD, semconv.RECOMPUTE):
         attributes = only(found, name).attributes
         assert attributes[semconv.DECIDED_BY] == label(common_pb2.DecidedBy, decided_by)
         assert attributes[semconv.REASON] == "the budget has room for 12"
-
-
-def test_blocks_that_stay_pinned():
-    """The request says how many; its trace is kept whatever the ratio."""
-    pin = event("blocks_pinned", DECODE, channel=common_pb2.CHANNEL_KV, blocks=26, since_time_unix_nano=TIME)
-    story = [(DECODE_WORKER, pin), (DECODE_CORE, closed(DECODE))]
-    attributes = only(spans_of(story, sample_ratio=0.0), semconv.REQUEST).attributes
-    assert attributes[semconv.PINNED_BLOCKS] == 26
-    assert attributes[semconv.SAMPLING] == "forced"
-
-
-def test_a_policy_that_took_effect_and_one_that_was_refused():
-    """Each is a trace of its own; a refusal is an error."""
-    applied = event("policy_applied", hash="h2", previous_hash="h1", accepted=True, cause="push")
-    refused = event("policy_applied", time_ns=TIME + 1, hash="h3", accepted=False, error="out of bounds")
-    found = spans_of([(DECODE_CORE, applied), (DECODE_CORE, refused)])
-    good, bad = found[semconv.POLICY_APPLY]
-    assert (good.error, bad.error) == (None, "out of bounds")
-    assert good.attributes[semconv.POLICY_HASH] == "h2"
-    assert good.trace_id != bad.trace_id
-
-
-def test_a_rebalance():
-    """Layers add up; the ranks of a process share a trace."""
-    layers = [
-        {"layer": n, "experts_unchanged": 6, "experts_received_remotely": 2, "bytes": 10} for n in (0, 1)
-    ]
-    ranks = []
-    for rank in (0, 1):
-        rebalance = event(
-            "eplb_rebalance",
-            trigger=events_pb2.EPLB_TRIGGER_INTERVAL,
-            result=common_pb2.TRANSFER_RESULT_OK,
-            start_time_unix_nano=TIME,
-            duration_nano=SECOND,
-            pause_nano=5 * MS,
-            step=3000,
-            layers=layers,
-        )
-        rebalance.rank = rank
-        ranks.append((DECODE_WORKER, rebalance))
-    first, second = spans_of(ranks)[semconv.EPLB_REBALANCE]
-    assert first.trace_id == second.trace_id
-    assert first.span_id != second.span_id
-    assert first.end_unix_nano - first.start_unix_nano == SECOND
-    assert first.attributes[semconv.EXPERTS_RECEIVED_REMOTELY] == 4
-    assert first.attributes[semconv.PAUSE_SECONDS] == 0.005
-
-
-def test_two_rebalances_of_one_step():
-    """A drained one and the one that follows it are two spans."""
-    first, second = (
-        event("eplb_rebalance", start_time_unix_nano=TIME + n * MS, duration_nano=MS, step=3000)
-        for n in (0, 1)
-    )
-    spans = spans_of([(DECODE_WORKER, first), (DECODE_WORKER, second)])[semconv.EPLB_REBALANCE]
-    assert len({span.span_id for span in spans}) == 2
-
-
-def test_a_layer_that_failed():
-    """One failed rebalance is one failed span of that name; its layer is another."""
-    failure = event(
-        "transfer_failure",
-        channel=common_pb2.CHANNEL_EPLB,
-        mode=common_pb2.FAILURE_MODE_TRANSFER,
-        peer={"address": "rank:1"},
-        item="7",
-    )
-    rebalance = event("eplb_rebalance", result=common_pb2.TRANSFER_RESULT_ERROR, step=3000)
-    found = spans_of([(DECODE_WORKER, failure), (DECODE_WORKER, rebalance)])
-    whole, layer = only(found, semconv.EPLB_REBALANCE), only(found, semconv.EPLB_LAYER)
-    assert whole.error
-    assert layer.error
-    assert layer.attributes[semconv.LAYER] == 7
-
-
-def test_layers_of_a_rebalance():
-    """Each layer that received experts is a span below its rank's; one that was left alone is none."""
-    rebalance = event(
-        "eplb_rebalance",
-        start_time_unix_nano=TIME,
-        duration_nano=SECOND,
-        step=3000,
-        layers=[
-            {"layer": 0, "experts_unchanged": 8},
-            {
-                "layer": 1,
-                "experts_received_remotely": 2,
-                "bytes": 10,
-                "start_time_unix_nano": TIME + MS,
-                "duration_nano": MS,
-                "recv_expert_ids": [3, 5],
-                "from_ranks": [{"rank": 4, "bytes": 10}],
-            },
-        ],
-    )
-    found = spans_of([(DECODE_WORKER, rebalance)])
-    whole, layer = only(found, semconv.EPLB_REBALANCE), only(found, semconv.EPLB_LAYER)
-    assert (layer.trace_id, layer.parent_span_id) == (whole.trace_id, whole.span_id)
-    assert (layer.start_unix_nano, layer.end_unix_nano) == (TIME + MS, TIME + 2 * MS)
-    assert layer.attributes[semconv.LAYER] == 1
-    assert layer.attributes[semconv.EXPERTS] == (3, 5)
-    assert layer.attributes[semconv.FROM_RANKS] == (4,)
 
 
 def test_a_rehearsal_is_marked():
@@ -522,18 +348,8 @@ def test_a_rehearsal_is_marked():
         assert only(found, name).attributes[semconv.REHEARSAL] is True
 
 
-def test_each_entry_is_told_by_one_span():
+def test_each_entry_belongs_to_one_span():
     """Each entry belongs to one span, as exemplars need."""
     found = spans_of(prefill_story(), failed_story())
     told = [id(entry.body) for spans in found.values() for span in spans for entry in span.entries]
     assert len(told) == len(set(told))
-
-
-def test_failures_of_one_moment_are_spans_of_their_own():
-    """A loop over peers or items stamps them alike."""
-    failures = [
-        transfer_failure("", mode=common_pb2.FAILURE_MODE_PROBE, peer=peer, item=item)
-        for peer, item in (("a:1", ""), ("b:1", ""), ("b:1", "image"))
-    ]
-    spans = [span for failure in failures for span in standalone_spans(EventEntry(DECODE_CORE, failure))]
-    assert len({span.span_id for span in spans}) == len({span.trace_id for span in spans}) == 3
