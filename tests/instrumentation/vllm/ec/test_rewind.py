@@ -62,7 +62,7 @@ def assert_clean(scheduler: Any, items: Iterable[str] = ()) -> None:
     control = scheduler._penstock.ec
     assert not control._steps._pending
     assert not control.failing
-    assert not control._deadlines.waiting()
+    assert not control._waits._deadlines.waiting()
     assert not scheduler._penstock.observer._records
 
 
