@@ -196,7 +196,7 @@ def test_rejected_snapshot_is_not_tried_at_every_turn(
         emit_failure(runtime, f"r-{number}")
     runtime.start()
     wait_until(
-        lambda: exporter_of(runtime)._snapshots_from and exporter_of(runtime)._greeted, "a stream after that"
+        lambda: exporter_of(runtime)._snapshots._earliest and exporter_of(runtime)._greeted, "a stream after that"
     )
     streams = agent.streams
     for number in range(5):

@@ -274,4 +274,4 @@ def test_idle_thread_sleeps(agent: FakeAgent, runtime: Runtime) -> None:
     agent.wait(lambda: agent.received.snapshots, "a snapshot")
     service = exporter_of(runtime)
     assert runtime.emitter.wake_threshold == BATCH_ENTRIES - 1  # an entry waits for the snapshot, too
-    wait_until(lambda: service._wait(0.0) == min(service._snapshot_at, service._proven_at), "it sleeps")
+    wait_until(lambda: service._wait(0.0) == min(service._snapshots.due_at, service._proven_at), "it sleeps")
