@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from click.testing import CliRunner
-from penstock.agent.ctl.commands.policy_fields import FIELDS
+from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from penstock.agent.ctl.commands.policy_fields import FIELDS
+from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.traces.spans import semconv

@@ -1,21 +1,18 @@
 """One set of servers at a time, shared by the tests of all files that name the same variant; they reset it, none restarts it.
 
-Servers are forks of one process that has imported vLLM (``tests/support/forks``). Those of the variant
-``cpu`` are not: they start as ``vllm serve`` does on a CPU, an interpreter for each of their processes.
+Servers are forks of one process that has imported vLLM (``tests/support/forks``). One that starts as ``vllm serve`` does on
+a CPU, an interpreter for each of its processes, is in ``test_without.py``.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.common.processes import Child
 from tests.support.agent.derived import Told
 from tests.support.engine.forked_child import ForkedChild
-from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.engine.stacks import variant_stack
 from tests.support.kv.bench import Bench
 from tests.support.kv.peers import Spare
@@ -62,11 +59,7 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         # The agent under test exports to the backend beside it, whatever runs the tests.
         for variable in ("OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED", "OTEL_EXPORTER_OTLP_PROTOCOL"):
             patch.delenv(variable, raising=False)
-        with ExitStack() as parts:
-            with pytest.MonkeyPatch.context() as start:
-                if variant is CPU_DEFAULTS:
-                    start.setattr("demo.servers.Child", Child)
-                running = parts.enter_context(variant_stack(variant, logs=logs))
+        with variant_stack(variant, logs=logs) as running:
             yield running
             # Whatever the tests did to it, what its agent says adds up.
             Told.of_journal(running.agent.directory / "state" / "journal.db").check()

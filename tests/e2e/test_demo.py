@@ -16,6 +16,8 @@ from tests.support.engine.stacks import CALLER_SPAN, forget_policy, named
 from tests.support.samples.comparison import normal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from demo.common.otlp_receiver import Span
     from demo.stack import Stack
 
@@ -26,8 +28,10 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _no_policy(stack: Stack) -> None:
-    """Begin with vLLM's own configuration."""
+def _no_policy(stack: Stack) -> Iterator[None]:
+    """Begin with vLLM's own configuration, and leave it to the next test."""
+    forget_policy(stack)
+    yield
     forget_policy(stack)
 
 

@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engine
 
 _IDS = ["cpu", "async-fork-tp2"]
-both = pytest.mark.parametrize("served", [None, ASYNC_FORK_TP2], indirect=True, ids=_IDS)
 # What the tests of the real AsyncScheduler prove without an engine is proved on one again by `make test-long`.
-one = pytest.mark.parametrize(
+both = pytest.mark.parametrize(
     "served", [None, pytest.param(ASYNC_FORK_TP2, marks=pytest.mark.long)], indirect=True, ids=_IDS
 )
 _CHANNEL = {"channel": "ec"}
@@ -93,7 +92,7 @@ def _counts(ec: ZmqBench, wanted: float, metric: str, labels: dict[str, str]) ->
     return ec.value(metric, **labels) >= wanted
 
 
-@one
+@both
 def test_two_pictures_are_moved(ec: ZmqBench) -> None:
     """The tokens are those of a run without transfers; metrics and one trace have probes and transfers."""
     request = ask(2)
@@ -137,7 +136,7 @@ def test_a_cut_transfer_is_encoded_here(ec: ZmqBench, senders: ThreadPoolExecuto
         assert not ec.events("load_outcome", bystander.name)
 
 
-@one
+@both
 def test_one_of_two_pictures_is_lost(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
     """The first one came before the cut; the second is encoded here."""
     request = ask(2)
@@ -150,7 +149,7 @@ def test_one_of_two_pictures_is_lost(ec: ZmqBench, senders: ThreadPoolExecutor) 
     assert ec.outcome(request).items_recomputed == 1
 
 
-@one
+@both
 def test_fail_is_a_503_that_says_why(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
     """By the connector's own setting and by policy; a change takes effect on the running engine; others are served."""
     own, policy, recomputed, stranger = ask(), ask(), ask(), ask()
@@ -174,7 +173,7 @@ def test_fail_is_a_503_that_says_why(ec: ZmqBench, senders: ThreadPoolExecutor) 
     ec.wait_value(1, "penstock_policy_action", **_CHANNEL, action="recompute")
 
 
-@one
+@both
 def test_others_are_served_while_one_waits(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
     """The gauges show it, and its start and end are one event each."""
     request, stranger, after = ask(), ask(), ask(0)
@@ -198,7 +197,7 @@ def test_others_are_served_while_one_waits(ec: ZmqBench, senders: ThreadPoolExec
     ec.wait_value(0, "penstock_deferred_requests", reason="encoder_cache")
 
 
-@one
+@both
 def test_a_deadline_holds_for_who_waits_already(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
     """Set while they wait; first with recompute, then with fail."""
     recomputed, failed = ask(), ask()
@@ -223,7 +222,7 @@ def test_a_deadline_holds_for_who_waits_already(ec: ZmqBench, senders: ThreadPoo
         assert ec.event("deferral_end", request.name).deferral_end.ending == c.DEFERRAL_ENDING_TIMEOUT
 
 
-@one
+@both
 def test_a_start_that_does_not_come_has_a_deadline_of_its_own(
     ec: ZmqBench, senders: ThreadPoolExecutor
 ) -> None:
@@ -244,7 +243,7 @@ def test_a_start_that_does_not_come_has_a_deadline_of_its_own(
     assert not ec.event("deferral_end", request.name).deferral_end.transfer_start_time_unix_nano
 
 
-@one
+@both
 def test_an_encoder_that_is_away_costs_a_probe(ec: ZmqBench) -> None:
     """No probe gets through: no failure of a load, no outcome, the picture is encoded here."""
     request = ask()
@@ -272,7 +271,7 @@ def test_random_trouble_on_the_link(ec: ZmqBench) -> None:
     assert soak.counts["rounds"] == 5
 
 
-@one
+@both
 def test_an_item_that_was_evicted_meanwhile(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
     """The encoder answers the probe, and has let go of the picture when it is asked for it."""
     request = ask()
@@ -320,6 +319,7 @@ def test_a_request_without_media(ec: ZmqBench, senders: ThreadPoolExecutor) -> N
     assert ec.send(request.again()).tokens == expected[0]
 
 
+@pytest.mark.long
 def test_the_demo(stack: EcStack) -> None:
     """What `make demo-ec` does, step by step; the encoder is killed twice and replaced once."""
     good = good_request(stack)

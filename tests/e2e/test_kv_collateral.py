@@ -101,6 +101,7 @@ def _loads(kv: Bench, request: Prefilled) -> None:
     assert not kv.events("transfer_failure", request.name)
 
 
+@pytest.mark.long
 def test_dead_peers_in_front_of_a_healthy_one(kv: Bench, spare: Spare) -> None:
     """Loads that wait too long behind dead peers do not count against the healthy one, but against the dead."""
     _unmet(spare)
@@ -147,6 +148,7 @@ def test_dead_peers_in_front_of_a_healthy_one(kv: Bench, spare: Spare) -> None:
     assert healthy[0].peer not in _cut_off(kv)
 
 
+@pytest.mark.long
 def test_two_healthy_peers(kv: Bench, spare: Spare) -> None:
     """With two prefill servers and no fault the same policy blames no peer."""
     kv.enforce(**GUARDED)

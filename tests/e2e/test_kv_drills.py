@@ -45,7 +45,7 @@ def _loads(kv: Bench) -> bool:
         pytest.param("handshake", c.FAILURE_MODE_HANDSHAKE, marks=pytest.mark.long),
         pytest.param("setup", c.FAILURE_MODE_SETUP, marks=pytest.mark.long),
         ("transfer", c.FAILURE_MODE_TRANSFER),
-        ("exception", c.FAILURE_MODE_EXCEPTION),
+        pytest.param("exception", c.FAILURE_MODE_EXCEPTION, marks=pytest.mark.long),
     ],
 )
 def test_a_mode_is_rehearsed(kv: Bench, mode: str, number: int) -> None:
@@ -108,6 +108,7 @@ def test_a_slow_transfer_is_rehearsed(kv: Bench) -> None:
     _good(kv)
 
 
+@pytest.mark.long
 def test_a_drill_ends_by_itself(kv: Bench) -> None:
     """After its time nothing is left of it, without anybody stopping it."""
     _good(kv)

@@ -58,6 +58,7 @@ def test_a_closed_port_is_refused(kv: Bench) -> None:
     _fails(kv, kv.misled(), c.ERROR_TYPE_REFUSED)
 
 
+@pytest.mark.long
 def test_a_stopped_peer_times_out(kv: Bench, spare: Spare) -> None:
     """SIGSTOP: the kernel accepts the connection, the process does not answer."""
     server = spare.server()

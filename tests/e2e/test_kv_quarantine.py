@@ -90,6 +90,7 @@ def test_after_some_failures_nobody_waits_for_the_peer(kv: Bench, sick: Impostor
     assert _changes(kv, sick.peer)[-1] == (e.QUARANTINE_STATE_CLOSED, "operator")
 
 
+@pytest.mark.long
 def test_under_auto_only_large_ones_fail(kv: Bench, sick: Impostor) -> None:
     """A failing peer causes no retry storm: small requests recompute, large ones fail with a retryable error."""
     small, large = kv.misled(1, port=sick.port), kv.misled(8, port=sick.port)

@@ -85,6 +85,7 @@ def test_both_ranks_fail_and_the_request_fails_once(kv: Bench) -> None:
     _follows_rightly(kv, request)
 
 
+@pytest.mark.long
 def test_a_failed_handshake_of_both_ranks_is_recomputed(kv: Bench) -> None:
     """A real failure: what both ranks wait for does not come, and the request is computed once, rightly."""
     kv.enforce(kvLoadFailure={"action": "recompute"})
@@ -99,6 +100,7 @@ def test_a_failed_handshake_of_both_ranks_is_recomputed(kv: Bench) -> None:
     _follows_rightly(kv, request)
 
 
+@pytest.mark.long
 def test_both_ranks_limit_their_log_lines_live(kv: Bench) -> None:
     """With an interval each rank writes one line for one peer, however many transfers fail; without it again all of them."""
     with kv.drill("transfer"):

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.parametrize("stack", [ASYNC_FORK_TP2, UNI], indirect=True, ids=["async-fork-tp2", "uni"]),
+    pytest.mark.parametrize(
+        "stack",
+        [ASYNC_FORK_TP2, pytest.param(UNI, marks=pytest.mark.long)],
+        indirect=True,
+        ids=["async-fork-tp2", "uni"],
+    ),
 ]
 
 
@@ -47,6 +52,7 @@ def test_a_transfer_is_counted_for_each_rank(stack: Stack) -> None:
     assert prefill.span_id in load.links
 
 
+@pytest.mark.long
 def test_a_failure_has_one_outcome_and_a_policy_changes_it(stack: Stack) -> None:
     """Whatever the ranks report, a request ends once: failed by vLLM, then recomputed by policy."""
     forget_policy(stack)

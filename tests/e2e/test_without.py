@@ -1,19 +1,22 @@
-"""vLLM without an endpoint, and with one where no agent is."""
+"""vLLM without an endpoint, and with one where no agent is yet."""
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from demo.common.agent import Agent
 from demo.common.client import complete, prefill_decode
 from demo.common.model import tiny_model
-from demo.common.steps import PROMPT
+from demo.common.processes import Child
+from demo.common.steps import PROMPT, until
 from demo.servers import ROOT, Server, ServerSpec
 from tests.support.agent.agent import short_directory
+from tests.support.engine.bench import wait_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,32 +26,44 @@ pytestmark = pytest.mark.engine
 
 @dataclass(frozen=True)
 class Lonely:
-    """A prefill server without Penstock, and a decode server whose agent is not there."""
+    """A prefill server without Penstock, and a decode server whose agent is not there.
+
+    Attributes:
+        place: the agent's directory.
+
+    """
 
     prefill: Server
     decode: Server
-    nobody: Path
+    place: Path
 
 
 @pytest.fixture(scope="module")
 def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lonely]:
-    """Start both."""
+    """Start both; decode as ``vllm serve`` does, with an interpreter for each process."""
     logs = tmp_path_factory.mktemp("without")
     model = tiny_model(ROOT / ".cache" / "models")
     started: list[Server] = []
     with short_directory() as directory:
-        nobody = directory / "nobody.sock"
-        environment = {"PENSTOCK_ENDPOINT": f"unix://{nobody}", "PENSTOCK_LABELS": "role=decode"}
+        endpoint = Agent(directory).endpoint
+        environment = {
+            "PENSTOCK_ENDPOINT": endpoint,
+            "PENSTOCK_SERVER": "decode",
+            "PENSTOCK_LABELS": "role=decode",
+        }
         specs = (
             ServerSpec("prefill", "kv_producer"),
             ServerSpec("decode", "kv_consumer", "fail", env=environment),
         )
         try:
-            started.extend(Server(spec, model=model, logs=logs) for spec in specs)
+            started.append(Server(specs[0], model=model, logs=logs))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("demo.servers.Child", Child)
+                started.append(Server(specs[1], model=model, logs=logs))
             for server in started:
                 server.wait_ready()
             prefill, decode = started
-            yield Lonely(prefill, decode, nobody)
+            yield Lonely(prefill, decode, directory)
         finally:
             for server in started:
                 server.stop()
@@ -84,11 +99,19 @@ def test_without_an_endpoint_no_channel_is_opened(lonely: Lonely) -> None:
     assert not {"event_engine", "grpc_global_tim", "lifeguard"} & _threads(lonely.prefill)
 
 
-def test_an_engine_goes_on_looking_for_its_agent(lonely: Lonely) -> None:
-    """An agent that starts later is found."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(lonely.nobody))
-        listener.listen()
-        listener.settimeout(60)
-        connection, _ = listener.accept()
-        connection.close()
+def test_an_agent_that_starts_later_is_found(lonely: Lonely) -> None:
+    """It knows all processes of the engine, gets what follows, and contains no error of ours."""
+    agent = Agent(lonely.place, engines=1)
+    agent.start()
+    try:
+        wait_known(agent, "decode")
+        before = agent.metrics().value("penstock_transfers_total", server="decode", result="ok")
+        _, answer = prefill_decode(lonely.prefill.url, lonely.decode.url, f"{PROMPT * 3}late")
+        assert answer.status == HTTPStatus.OK
+        until(
+            lambda: agent.metrics().value("penstock_transfers_total", server="decode", result="ok") > before,
+            "The transfer is not counted",
+        )
+        assert not agent.metrics().select("penstock_guard_errors_total")
+    finally:
+        agent.stop()

@@ -17,7 +17,7 @@ from penstock.agent.admin.support.deferrals import deferred_requests
 from penstock.agent.admin.support.peer_conditions import describe_present
 from penstock.agent.admin.support.peers import PEER_METRICS, last_failures, peer_summaries
 from penstock.agent.admin.support.targets import selection_of
-from penstock.agent.ctl.commands import describe, get_requests
+from penstock.agent.ctl.commands.inspect import describe_engine, get_requests
 from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.render import output, rows
 from penstock.agent.ctl.render.json_values import as_json_values
@@ -128,7 +128,7 @@ class Answers:
         status.now.FromNanoseconds(int(self._now * 1e9))
         check_agent(status, engines.engines, self._now)
         for engine in engines.engines:
-            list(describe.description(engine, admin.EffectivePolicy(), list(peers.peers), self._now))
+            list(describe_engine.description(engine, admin.EffectivePolicy(), list(peers.peers), self._now))
         history = History()
         history.add(TopSample(1.0, self._now, status, tuple(engines.engines), tuple(peers.peers)))
 

@@ -29,7 +29,7 @@ def _write(path: Path, *documents: object) -> None:
 
 
 def test_a_directory_is_its_manifests(harness: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
-    """In the order of the names; what begins with a dot and what is no manifest by its name is left out."""
+    """Manifests are read in the order of file names; dot files and files of other suffixes are skipped."""
     _write(tmp_path / "b.yml", document("b"))
     _write(tmp_path / "a.yaml", document("a1"), document("a2"))
     (tmp_path / ".hidden.yaml").write_text("{")
@@ -48,7 +48,7 @@ def test_a_directory_is_its_manifests(harness: AdminHarness, agentctl: Agentctl,
 def test_nothing_is_applied_if_one_is_wrong(
     harness: AdminHarness, agentctl: Agentctl, tmp_path: Path
 ) -> None:
-    """The file and the field are named."""
+    """One invalid manifest of several: nothing is applied; the error names the file and the field."""
     _write(tmp_path / "a.yaml", document("a"))
     _write(tmp_path / "b.yaml", document("b", kvLoadFailure=action("recmpute")))
     result = agentctl("apply", "--all", "-f", str(tmp_path))
@@ -80,7 +80,7 @@ def test_nothing_is_applied_if_one_is_wrong(
 def test_a_directory_that_cannot_be_used(
     harness: AdminHarness, agentctl: Agentctl, tmp_path: Path, files: dict[str, str | bytes], words: str
 ) -> None:
-    """One sentence, exit code 2, nothing applied."""
+    """An unusable directory is one sentence, exit code 2, and nothing is applied."""
     for name, text in files.items():
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     result = agentctl("set-policy", "-f", str(tmp_path))
@@ -92,7 +92,7 @@ def test_a_directory_that_cannot_be_used(
 def test_an_error_on_the_way_names_what_was_applied(
     harness: AdminHarness, agentctl: Agentctl, tmp_path: Path
 ) -> None:
-    """Each of two fits into the store, and both do not."""
+    """Each of two policies fits into the store, both do not: the error names the one that was applied."""
     harness.run(harness.store.apply_all([manifest(f"p{n}") for n in range(255)], author="me"))
     _write(tmp_path / "a.yaml", document("a"))
     _write(tmp_path / "b.yaml", document("b"))
@@ -106,7 +106,7 @@ def test_an_error_on_the_way_names_what_was_applied(
 def test_several_changes_are_one_document_for_a_program(
     harness: AdminHarness, agentctl: Agentctl, tmp_path: Path, output: str
 ) -> None:
-    """Also when engines refuse: each change is waited for and told."""
+    """``-o json`` prints one document of all changes and their rollouts, refusals included."""
     harness.engine("0", refuse=lambda push: "no" if push.schedule else "")
     _write(tmp_path / "a.yaml", document("a"))
     _write(tmp_path / "b.yaml", document("b", ecLoadFailure=action("auto")))
@@ -121,7 +121,7 @@ def test_several_changes_are_one_document_for_a_program(
 
 
 def test_if_generation_is_compare_and_set(harness: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
-    """With flags, with files and with delete; who comes too late is told so, with exit code 1."""
+    """``--if-generation`` with flags, files and delete: another generation exits with 1 and names it."""
     _write(tmp_path / "p.yaml", document("p"))
     path = str(tmp_path / "p.yaml")
     assert agentctl("apply", "--all", "-f", path, "--if-generation", "0").exit_code == 0

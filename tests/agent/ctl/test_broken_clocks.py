@@ -1,4 +1,4 @@
-"""Moments that an engine cannot mean, from 1970 and from 2554: every command answers, about all others as ever."""
+"""Timestamps of 1970 and of 2554 from an engine: every command answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COMMANDS = (
 
 
 def _entries(moment: int, length: int) -> list[Event | TransferSample | ProbeSample]:
-    """Return one of each entry, at *moment*; all that tells a length says *length*."""
+    """Return one entry of each kind at *moment*; every duration is *length*."""
     rebalance: dict[str, Any] = {
         "start_time_unix_nano": moment,
         "duration_nano": length,
@@ -103,7 +103,7 @@ def _snapshot(moment: int) -> Snapshot:
 def test_every_command_answers(
     harness: AdminHarness, agentctl: Callable[..., Result], moment: int, length: int
 ) -> None:
-    """No moment and no length ends in an error of ours."""
+    """No timestamp and no duration makes a command raise."""
     core = harness.source("0")
     harness.append(core, batch=fill(Batch(), _entries(moment, length)))
     harness.snapshot(core, _snapshot(moment))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("output", ["yaml", "json"])
 def test_what_was_exported_can_be_imported(harness: AdminHarness, agentctl: Agentctl, output: str) -> None:
-    """The same policies, in one change; engines have them in force when --wait returns."""
+    """An import of an export restores the policies in one change; --wait waits for the engines."""
     harness.engine("0")
     for name in ("p", "q"):
         agentctl("set-policy", name, "--all", "--kv-load-failure", "recompute", "--reason", "why")
@@ -39,7 +39,7 @@ def test_what_was_exported_can_be_imported(harness: AdminHarness, agentctl: Agen
 
 
 def test_an_import_is_all_or_nothing(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """One wrong policy keeps all out, and is named; a dry run changes nothing."""
+    """One invalid policy refuses the whole import and is named; a dry run changes nothing."""
     harness.engine("0")
     bad = yaml.safe_dump_all([document("a"), document("b", kvLoadFailure=action("recmpute"))])
     refused = agentctl("import", "--all", "-f", "-", stdin=bad)
@@ -55,7 +55,7 @@ def test_an_import_is_all_or_nothing(harness: AdminHarness, agentctl: Agentctl) 
 
 
 def test_a_program_reads_what_became_of_an_import(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Each policy by name; with --wait the rollout, and the refusal of an engine as the exit code."""
+    """``-o json`` has each policy, with --wait the rollout; an engine's refusal sets the exit code."""
     harness.engine("0", refuse=lambda push: "no" if push.schedule else "")
     text = json.dumps({"kind": "List", "items": [document("a")]})
     result = agentctl("import", "--all", "-f", "-", "--wait", "-o", "json", stdin=text)

@@ -1,4 +1,4 @@
-"""The shell completes commands, and names of what the agent knows."""
+"""Shell completion of commands, and of names that the agent has."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _complete(address: str, line: str) -> list[str]:
 
 
 def test_commands_options_and_words(harness: AdminHarness) -> None:
-    """Without the agent's help; aliases lead on, a wrong command leads nowhere."""
+    """Commands, options and choices complete without an agent; aliases complete, unknown commands do not."""
     nowhere = "/nowhere/admin.sock"
     assert sorted(_complete(nowhere, "d")) == ["delete", "describe", "diff", "doctor", "drill"]
     assert _complete(nowhere, "e") == ["explain", "edit"]
@@ -60,7 +60,7 @@ def test_commands_options_and_words(harness: AdminHarness) -> None:
 def test_names_that_would_do_something_are_left_out(
     harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell inserts a completion as it is, and the person at it presses enter."""
+    """Names with characters that a shell would interpret are not offered."""
     monkeypatch.setattr("penstock.agent.ctl.name_arguments._DEADLINE", 60.0)
     names = (
         "$(reboot)",
@@ -82,7 +82,7 @@ def test_names_that_would_do_something_are_left_out(
 def test_names_are_those_that_the_agent_knows(
     harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Engines, peers, policies; of several servers with the server."""
+    """Engines, peers and policies complete; engines of a named server with the server."""
     monkeypatch.setattr("penstock.agent.ctl.name_arguments._DEADLINE", 60.0)
     harness.append(harness.source("0"), transfer_failure("r"))
     harness.source("1", server="prefill")
@@ -104,7 +104,7 @@ def test_names_are_those_that_the_agent_knows(
 
 
 def test_names_of_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the contexts file; a file that cannot be read is silence."""
+    """Contexts complete from the contexts file; an unreadable file yields none and no error."""
     contexts = tmp_path / "contexts.yaml"
     monkeypatch.setenv("PENSTOCK_CONTEXTS", str(contexts))
     for text, names in (("contexts: {one: {}, two: {}, '$(x)': {}}", ["one", "two"]), ("[", [])):
@@ -115,14 +115,14 @@ def test_names_of_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_agent_that_is_not_there_is_silence() -> None:
-    """Nobody wants an error in the middle of a line."""
+    """Without an agent, completion prints nothing, on stderr neither."""
     assert _complete("/nowhere/admin.sock", "describe engine ") == []
     assert _complete("not-an-address", "describe engine ") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_one_that_the_shell_can_read(shell: str) -> None:
-    """Checked by the shell itself where it is there."""
+    """The shell parses the script, where it is installed."""
     result = CliRunner().invoke(cli, ["completion", shell])
     assert result.exit_code == 0
     assert "_AGENTCTL_COMPLETE" in result.stdout
@@ -133,7 +133,7 @@ def test_the_script_is_one_that_the_shell_can_read(shell: str) -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Return an environment with an ``agentctl`` of this source on its path, and an empty home."""
+    """Return an environment with this source's ``agentctl`` on its path, and an empty home."""
     program = tmp_path / "agentctl"
     program.write_text(f"#!{sys.executable}\nfrom penstock.agent.ctl.main import main\nmain()\n")
     program.chmod(0o755)
@@ -143,7 +143,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_completes(environment: dict[str, str]) -> None:
-    """The script, read by fish itself, asks agentctl and offers what it answers."""
+    """Fish loads the script and offers what agentctl answers."""
     said = subprocess.run(
         ["fish", "--no-config", "-c", "agentctl completion fish | source; complete -C 'agentctl get pe'"],
         env=environment,
@@ -157,7 +157,7 @@ def test_fish_completes(environment: dict[str, str]) -> None:
 
 
 class Terminal:
-    """A shell at a terminal, as a person has it."""
+    """An interactive shell on a pseudo-terminal."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self._pid, self._file = pty.fork()
@@ -170,7 +170,7 @@ class Terminal:
         os.write(self._file, text.encode())
 
     def wait_for(self, text: str) -> None:
-        """Wait until it has said *text*; forget what came before."""
+        """Wait until the shell has printed *text*; drop the output before it."""
         end = time.monotonic() + 60
         while text not in self._said:
             assert time.monotonic() < end, self._said
@@ -179,14 +179,14 @@ class Terminal:
         self._said = self._said.partition(text)[2]
 
     def close(self) -> None:
-        """End it."""
+        """End the shell."""
         os.close(self._file)
         os.waitpid(self._pid, 0)
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh_completes(environment: dict[str, str]) -> None:
-    """The script, read by zsh itself, asks agentctl when the Tab key is pressed."""
+    """Zsh loads the script and offers what agentctl answers when Tab is pressed."""
     terminal = Terminal(["zsh", "-f", "-i"], environment)
     try:
         terminal.type(

@@ -1,4 +1,4 @@
-"""Contexts: named addresses in a file, below flags and environment."""
+"""Contexts: named addresses in a file; flags and environment override them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NONE = Endpoint()
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where the contexts file is to be."""
+    """Return the path of the contexts file."""
     found = tmp_path / "penstock" / "contexts.yaml"
     monkeypatch.setenv("PENSTOCK_CONTEXTS", str(found))
     for name in ("AGENTCTL_ADDRESS", "PENSTOCK_CONTEXT"):
@@ -90,12 +90,12 @@ _A, _B, _C = (
 def test_what_holds(
     flags: Endpoint, environment: Endpoint, context: Endpoint, named: bool, merged: Endpoint
 ) -> None:
-    """Flags, environment, context; what none gives is the default."""
+    """Each field: flag or named context, else environment, else current context, else default."""
     assert merge(flags, environment, context, named=named) == merged
 
 
 def test_a_file_is_what_was_written(path: Path) -> None:
-    """For its owner alone; a directory that is made, too."""
+    """A written file reads back; file and created directory are readable by their owner only."""
     contexts = Contexts(
         "b", {"a": Endpoint("unix:///a"), "b": Endpoint("b:1", ClientTls("/ca", "/crt", "/key"))}
     )
@@ -106,7 +106,7 @@ def test_a_file_is_what_was_written(path: Path) -> None:
 
 
 def test_a_link_stays_one(path: Path) -> None:
-    """What it names is replaced."""
+    """A symbolic link stays; its target is replaced."""
     path.parent.mkdir()
     target = path.with_name("dotfiles.yaml")
     path.symlink_to(target.name)
@@ -115,7 +115,7 @@ def test_a_link_stays_one(path: Path) -> None:
 
 
 def test_paths_begin_at_the_file() -> None:
-    """Those that are relative, as kubectl has it; the name of a server is no path."""
+    """Relative paths begin at the file's directory, as in kubectl; a server name is no path."""
     item = {"tls-ca": "ca.crt", "tls-key": "/k", "tls-server-name": "s"}
     found = parse_contexts({"contexts": {"x": item}}, Path("/etc/p"))
     assert found.endpoints["x"].tls == ClientTls("/etc/p/ca.crt", "", "/k", "s")
@@ -143,7 +143,7 @@ def test_paths_begin_at_the_file() -> None:
     ],
 )
 def test_a_file_of_another_shape(document: Any, words: str | None, place: tuple[str, ...]) -> None:
-    """The field is named, and where it is."""
+    """An error names the field and its line."""
     if words is None:
         assert parse_contexts(document, Path("/")) == Contexts()
         return
@@ -154,7 +154,7 @@ def test_a_file_of_another_shape(document: Any, words: str | None, place: tuple[
 
 
 def test_a_file_that_cannot_be_used_is_one_sentence(path: Path) -> None:
-    """Its line, its mode; only a command that needs an address asks for it."""
+    """An error names line or mode; commands that need no address do not read the file."""
     _written(path, "contexts:\n  x:\n    adress: a:1\n")
     for arguments in (["get", "engines"], ["config", "get-contexts"], ["version"]):
         result = _run(*arguments)
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence(path: Path) -> None:
 
 
 def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable, the directory of configurations, the home directory; or none."""
+    """The variable, then XDG_CONFIG_HOME, then the home directory; without one, no file."""
     monkeypatch.setenv("HOME", "/h")
     monkeypatch.delenv("PENSTOCK_CONTEXTS", raising=False)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
@@ -188,7 +188,7 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_contexts_are_set_used_listed_and_deleted(path: Path) -> None:
-    """With the words of kubectl config."""
+    """The subcommands have kubectl config's names and effects."""
     assert "no contexts" in _run("config", "get-contexts").stderr
     assert _run("config", "current-context").exit_code == 1
     assert _run("config", "set-context", "x").exit_code == 2
@@ -220,7 +220,7 @@ def test_contexts_are_set_used_listed_and_deleted(path: Path) -> None:
 
 
 def test_commands_go_to_the_context(harness: AdminHarness, path: Path) -> None:
-    """The current one, one that a flag names before or behind the command, one of the environment."""
+    """The current context, or the one of a flag before or behind the command, or of the environment."""
     away = {"address": "unix:///nowhere"}
     contexts = {"here": {"address": harness.address}, "away": away}
     _written(path, {"current-context": "here", "contexts": contexts})

@@ -34,7 +34,7 @@ _DOCUMENTS = st.recursive(
 
 @given(_DOCUMENTS, _DOCUMENTS)
 def test_what_is_the_same_has_no_difference_and_the_other_way_round_mirrors_it(left: Any, right: Any) -> None:
-    """Whatever the documents are."""
+    """For any two documents."""
     left, right = {"x": left}, {"x": right}
     assert differences(left, left) == []
     mirrored = {(item.field, item.right, item.left) for item in differences(right, left)}
@@ -47,7 +47,7 @@ def _cells(result: Result) -> list[list[str]]:
 
 
 def test_generations_of_a_policy(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """The present one against the one before, or any other; of a policy that is gone, against nothing."""
+    """The current generation against the previous or a given one; a deleted policy against nothing."""
     agentctl("set-policy", "p", "--all", "--kv-load-failure", "recompute", "--reason", "first")
     agentctl("set-policy", "p", "--all", "--kv-load-failure", "auto", "--priority", "200")
     agentctl("set-policy", "p", "--all", "--kv-load-failure", "fail", "-l", "role=decode")
@@ -71,7 +71,7 @@ def test_generations_of_a_policy(harness: AdminHarness, agentctl: Agentctl) -> N
 
 
 def test_a_file_against_what_holds(harness: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
-    """What apply would change, in the policy and in each engine; nothing is changed by asking."""
+    """The diff has what apply would change in the policy and in each engine; it changes nothing."""
     harness.engine("0")
     path = tmp_path / "p.yaml"
     path.write_text(yaml.safe_dump_all([document("other"), document("p", kvLoadFailure=action("auto"))]))
@@ -94,7 +94,7 @@ def test_a_file_against_what_holds(harness: AdminHarness, agentctl: Agentctl, tm
 def test_a_policy_that_belongs_to_a_file_can_be_compared(
     harness: AdminHarness, agentctl: Agentctl, tmp_path: Path
 ) -> None:
-    """Nobody but the file may change it, and everybody may look."""
+    """A policy from a file is read-only for agentctl, and diff reads it."""
     harness.run(harness.store.replace_files([OwnedManifest(manifest("p"), "file:base.yaml")]))
     path = tmp_path / "p.yaml"
     path.write_text(yaml.safe_dump(document("p", kvLoadFailure=action("auto"))))
@@ -119,7 +119,7 @@ def _facts(**fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def two(harness: AdminHarness) -> AdminHarness:
-    """Two engines, the second of another vLLM, with another cache and without a hook."""
+    """Return two engines; the second has another vLLM version, another cache and a hook less."""
     for key, facts, installed in (
         ("0", _facts(), True),
         (
@@ -149,7 +149,7 @@ def two(harness: AdminHarness) -> AdminHarness:
 
 
 def test_two_engines_of_a_pod(two: AdminHarness, agentctl: Agentctl) -> None:
-    """Versions, labels, compatibility and its factors, hooks, the policy of each; ids and places are left out."""
+    """The diff has versions, labels, compatibility factors, hooks and policies, not ids and places."""
     agentctl("set-policy", "p", "--all", "--kv-load-failure", "recompute", "-l", "tier=t1", "--wait")
     lines = agentctl("diff", "engine", "0", "1").stdout.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines[1:-1]}
@@ -170,7 +170,7 @@ def test_two_engines_of_a_pod(two: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_what_a_pause_holds_back_is_not_in_common(two: AdminHarness, agentctl: Agentctl) -> None:
-    """Two engines that are to have the same differ while one is paused."""
+    """Two engines with the same wanted policy differ while one is paused."""
     agentctl("set-policy", "p", "-l", "role=decode", "--kv-load-failure", "recompute", "--wait")
     agentctl("pause", "0")
     lines = agentctl("diff", "engine", "0", "1").stdout.splitlines()
@@ -180,7 +180,7 @@ def test_what_a_pause_holds_back_is_not_in_common(two: AdminHarness, agentctl: A
 
 
 def test_an_engine_of_another_pod(two: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
-    """What describe printed there is enough."""
+    """The output of ``describe engine`` from another pod is an operand."""
     path = tmp_path / "other.json"
     path.write_text(agentctl("describe", "engine", "1", "-o", "json").stdout)
     assert "0.33.0" in agentctl("diff", "engine", "0", "-f", str(path)).stdout

@@ -1,4 +1,4 @@
-"""agentctl doctor: each thing that may be wrong is found, and nothing else."""
+"""``agentctl doctor``: each problem is a finding; a healthy installation has none."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOW = 1_800_000_000
 
 
 def _status(**fields: Any) -> admin.AgentStatus:
-    """Return the status of an agent that is well."""
+    """Return the status of a healthy agent."""
     values = {
         "version": "1.0",
         "start_time": {"seconds": _NOW - 60},
@@ -54,7 +54,7 @@ def _status(**fields: Any) -> admin.AgentStatus:
 
 
 def _engine(**fields: Any) -> admin.Engine:
-    """Return an engine that is well; what is given of its source overrides."""
+    """Return a healthy engine; *source* fields override."""
     source = {
         "hello": {"process": "engine-core", "penstock_version": "1.0", "vllm_version": "0.32.0"},
         "epoch": 7,
@@ -132,7 +132,7 @@ def _refusing(policy: dict[str, Any] | None = None, **loads: Any) -> admin.Engin
     ],
 )
 def test_loads_that_somebody_lets_fail(engine: admin.Engine, what: str, advice: str) -> None:
-    """Who said so, since when, and the command that undoes it."""
+    """The finding names cause, author and time, and the command that undoes it."""
     found = check_agent(_status(), [engine], _NOW, Orders([_DRILL], [_ORDER]))
     (wrong,) = [finding for finding in found if finding.level == WRONG]
     assert what in wrong.what
@@ -154,13 +154,13 @@ def test_loads_that_somebody_lets_fail(engine: admin.Engine, what: str, advice: 
     ],
 )
 def test_loads_that_fail_for_reasons_of_their_own(engine: admin.Engine) -> None:
-    """A load that succeeded, a recomputation, or no word of a policy: no finding."""
+    """Successful loads, recomputations and failures without a policy are no finding."""
     found = check_agent(_status(), [engine], _NOW)
     assert not [finding for finding in found if finding.level == WRONG]
 
 
 def test_an_installation_that_is_well() -> None:
-    """Nothing to note, and it says what was looked at."""
+    """A healthy installation has no note, and the output lists what was checked."""
     found = check_agent(_status(engines_expected=1), [_engine()], _NOW)
     assert {finding.level for finding in found} == {OK}
     text = "\n".join(finding.what for finding in found)
@@ -212,7 +212,7 @@ def test_an_installation_that_is_well() -> None:
     ],
 )
 def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, what: str, advice: str) -> None:
-    """One finding more than nothing, with a remedy."""
+    """Each problem of the agent is one more finding, with advice."""
     found = [item for item in check_agent(_status(**fields), [_engine()], _NOW) if item.level != OK]
     assert [item.level for item in found] == [level]
     assert what in found[0].what
@@ -249,7 +249,7 @@ def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, wh
     ],
 )  # fmt: skip
 def test_what_may_be_wrong_with_an_engine(fields: dict[str, Any], level: str, what: str, advice: str) -> None:
-    """Named by its key, with a remedy."""
+    """Each problem of an engine is a finding with the engine's key and advice."""
     found = [item for item in check_agent(_status(), [_engine(**fields)], _NOW) if item.level != OK]
     assert [(item.level, item.subject) for item in found] == [(level, "engine 0")]
     assert what in found[0].what
@@ -257,21 +257,21 @@ def test_what_may_be_wrong_with_an_engine(fields: dict[str, Any], level: str, wh
 
 
 def test_a_pause_is_not_also_a_missing_hook() -> None:
-    """Nor a policy that is late: one cause, one finding."""
+    """A paused engine has one finding: no missing hook, no late policy."""
     hooks = [{"name": "scheduler", "installed": False, "reason": "uninstalled"}]
     found = check_agent(_status(), [_engine(paused=True, in_sync=False, source={"hooks": hooks})], _NOW)
     assert sum(item.level == WRONG for item in found) == 1
 
 
 def test_a_process_that_engines_share_is_looked_at_once() -> None:
-    """The API process of a server with two engines."""
+    """The API process of two engines yields one finding."""
     source = {"drops": [{"reason": "queue_full", "kind": "transfer_sample", "count": 3}]}
     engines = [_engine(key={"engine": key}, source=source) for key in ("0", "1")]
     assert sum("lost" in item.what for item in check_agent(_status(), engines, _NOW)) == 1
 
 
 def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
-    """Two servers of a pod without PENSTOCK_SERVER; one that has gone, or a worker, is no second engine."""
+    """Two EngineCores of one name are a problem; a disconnected one or a worker does not count."""
     engine = _engine(in_sync=False)
     worker, gone, other = (engine.sources.add() for _ in range(3))
     for number, source in enumerate((worker, gone, other), start=8):
@@ -286,13 +286,13 @@ def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
 
 
 def test_no_engine_at_all_is_told_how_to_connect_one() -> None:
-    """With the address that this agent really listens at."""
+    """The advice has the address on which this agent listens."""
     (found,) = [item for item in check_agent(_status(), [], _NOW) if item.level == WRONG]
     assert "PENSTOCK_ENDPOINT=unix:///run/penstock/ingest.sock" in found.advice
 
 
 def test_the_command_exits_with_what_it_found(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """0 and 1; what is wrong stands last; JSON has the same."""
+    """Exit codes 0 and 1; problems are printed last; JSON has the same findings."""
     core = harness.source("0")
     harness.engine("0")
     hook = {"name": "scheduler", "installed": True}
@@ -320,7 +320,7 @@ def _doctor(address: str) -> str:
 
 
 def test_an_agent_that_cannot_be_reached_has_a_cause() -> None:
-    """Each with a remedy of its own, from what the system says."""
+    """Each cause of a failed connection has its own sentence and advice."""
     with short_directory() as directory:
         path = directory / "admin.sock"
         assert f"directory {directory}/none does not exist" in _doctor(f"{directory}/none/admin.sock")
@@ -337,7 +337,7 @@ def test_an_agent_that_cannot_be_reached_has_a_cause() -> None:
 
 
 def test_a_socket_of_another_user(harness: AdminHarness) -> None:
-    """Who may open it is named."""
+    """The finding names the socket's owner, as whom to run agentctl."""
     path = Path(harness.address.removeprefix("unix://"))
     path.parent.chmod(0o755)
     path.chmod(0o600)
@@ -356,7 +356,7 @@ def test_a_socket_of_another_user(harness: AdminHarness) -> None:
 
 
 def test_a_port_where_nobody_listens() -> None:
-    """And one where somebody does is no cause."""
+    """A closed port is a cause; an open one is none."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert probe_address(f"127.0.0.1:{port}") is None
@@ -366,7 +366,7 @@ def test_a_port_where_nobody_listens() -> None:
 
 
 def test_somebody_else_s_socket(harness: AdminHarness) -> None:
-    """The engines' socket answers, but not as an agent does; one of an agent that hangs does not answer at all."""
+    """The engines' socket is recognised by its answer, a hanging agent by none."""
     assert "it is the engines' socket (give --address the value of --admin-listen)" in _doctor(
         harness._feed_address
     )
@@ -379,7 +379,7 @@ def test_somebody_else_s_socket(harness: AdminHarness) -> None:
 
 
 def test_a_port_of_something_else(tmp_path: Path) -> None:
-    """Certificates are what one looks at first."""
+    """A connection that the peer closes is advised to check the certificates."""
     authority = trustme.CA()
     files = {}
     for name, blob in (

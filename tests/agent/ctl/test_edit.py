@@ -1,4 +1,4 @@
-"""agentctl edit policy, with editors that are programs."""
+"""``agentctl edit policy``, with programs as editors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
-    """Return what makes an editor of a piece of Python; it has ``path``, ``text`` and ``times``, and keeps what it saw."""
+    """Return a function that installs Python source as the editor and returns its log directory."""
     seen = tmp_path / "seen"
     seen.mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -56,7 +56,7 @@ def _policy(harness: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_what_is_saved_is_applied(harness: AdminHarness, agentctl: Agentctl, editor: Editor) -> None:
-    """From a file that nobody else may read and that is gone afterwards; the reason is that of this change."""
+    """The file has mode 0600 and is deleted afterwards; the earlier reason is not in it."""
     seen = editor("path.write_text(text.replace('recompute', 'fail'))")
     result = agentctl("edit", "policy", "p", "--reason", "INC-9", "--wait")
     assert result.exit_code == 0, result.stderr
@@ -83,7 +83,7 @@ def test_what_is_saved_is_applied(harness: AdminHarness, agentctl: Agentctl, edi
 def test_what_is_not_changed_is_not_applied(
     harness: AdminHarness, agentctl: Agentctl, editor: Editor, body: str, sentence: str
 ) -> None:
-    """And no failure."""
+    """An unchanged text is not applied, and exits with 0."""
     editor(body)
     result = agentctl("edit", "policy", "p")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", sentence)
@@ -92,7 +92,7 @@ def test_what_is_not_changed_is_not_applied(
 def test_a_mistake_opens_again_with_the_reason(
     harness: AdminHarness, agentctl: Agentctl, editor: Editor
 ) -> None:
-    """In comments, above what was typed; YAML that is none, another name, and what the agent refuses."""
+    """An invalid or refused text is reopened with the reason in comments above it."""
     seen = editor(
         "changes = [('recompute', '['), ('[', 'recmpute'), ('name: p', 'name: q'), ('name: q', 'name: p'), "
         "('recmpute', 'fail')]\n"
@@ -113,7 +113,7 @@ def test_a_mistake_opens_again_with_the_reason(
 def test_a_mistake_that_stays_ends_the_edit(
     harness: AdminHarness, agentctl: Agentctl, editor: Editor
 ) -> None:
-    """With the text in a file that nobody else may read."""
+    """A mistake that is saved unchanged ends the edit; the text is kept in a file of mode 0600."""
     seen = editor("path.write_text(text.replace('recompute', 'recmpute'))")
     result = agentctl("edit", "policy", "p")
     assert result.exit_code == 1
@@ -128,7 +128,7 @@ def test_a_mistake_that_stays_ends_the_edit(
 
 
 def test_a_change_meanwhile_wins(harness: AdminHarness, agentctl: Agentctl, editor: Editor) -> None:
-    """It is not overwritten; what was typed is kept."""
+    """A concurrent change is not overwritten; the error has the generation."""
     editor("path.write_text(text.replace('recompute', 'fail'))")
     other = agentctl("edit", "policy", "p", "--dry-run")
     assert (other.exit_code, "dry run: nothing was changed" in other.stdout) == (0, True)
@@ -151,7 +151,7 @@ def test_a_change_meanwhile_wins(harness: AdminHarness, agentctl: Agentctl, edit
 def test_what_may_not_be_changed_is_not_opened(
     harness: AdminHarness, agentctl: Agentctl, editor: Editor
 ) -> None:
-    """A policy of a file, or none at all."""
+    """A policy from a file and an unknown policy are refused before the editor starts."""
     seen = editor("")
     assert agentctl("edit", "policy", "q").exit_code == 1
     harness.run(harness.store.replace_files([OwnedManifest(manifest("f"), "file:base.yaml")]))
@@ -167,14 +167,14 @@ def test_what_may_not_be_changed_is_not_opened(
 def test_an_editor_that_does_not_work(
     agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
-    """Nothing is changed; it is named."""
+    """A failing editor is named, and nothing is changed."""
     monkeypatch.setenv("KUBE_EDITOR", program)
     result = agentctl("edit", "policy", "p")
     assert (result.exit_code, words in result.stderr) == (1, True)
 
 
 def test_an_interrupt_is_the_editors(agentctl: Agentctl, editor: Editor) -> None:
-    """Ctrl-C in an editor goes to both processes, and ends neither; afterwards it ends agentctl again."""
+    """SIGINT does not end agentctl while the editor runs; afterwards it does."""
     before = signal.getsignal(signal.SIGINT)
     editor(
         "import os, signal\n"
@@ -189,7 +189,7 @@ def test_an_interrupt_is_the_editors(agentctl: Agentctl, editor: Editor) -> None
 
 
 def test_an_editor_that_is_given_up_after_a_mistake(agentctl: Agentctl, editor: Editor) -> None:
-    """What was typed before is kept in a file."""
+    """The text of the first attempt is kept in a file."""
     editor("path.write_text(text.replace('recompute', 'recmpute')) if times == 1 else sys.exit(1)")
     result = agentctl("edit", "policy", "p")
     assert (result.exit_code, "ended with 1" in result.stderr) == (1, True)
@@ -199,7 +199,7 @@ def test_an_editor_that_is_given_up_after_a_mistake(agentctl: Agentctl, editor: 
 def test_a_root_filesystem_that_is_read_only(
     agentctl: Agentctl, editor: Editor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nowhere for the file: one sentence says what to set."""
+    """Without a writable directory, the error names the variable to set."""
     seen = editor("")
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     result = agentctl("edit", "policy", "p")

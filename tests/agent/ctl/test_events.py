@@ -1,4 +1,4 @@
-"""What 'agentctl get events' says of the events about decisions, quarantine, rehearsals and collateral."""
+"""Lines of ``agentctl get events``: decisions, quarantine, drills and collateral."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _NAMED = (
     ],
 )
 def test_policies_are_named(item: Any, policies: Any, previous: Any, words: str) -> None:
-    """By name and generation; by the start of the hash where they are not known."""
+    """Policies have name and generation; unknown ones the start of their hash."""
     logged = admin.LoggedEvent(event=item, policies=policies, previous_policies=previous)
     assert logged_words(logged).startswith(words)
 
@@ -150,7 +150,7 @@ def test_policies_are_named(item: Any, policies: Any, previous: Any, words: str)
     ],
 )
 def test_one_line_says_it(item: Any, words: str) -> None:
-    """What was done, who decided and why; and whose peer it is."""
+    """A line has action, cause, policy and peer."""
     assert event_words(item) == words
     assert event_peer(item) == PEER
 
@@ -164,7 +164,7 @@ def test_one_line_says_it(item: Any, words: str) -> None:
     ],
 )
 def test_what_was_forgotten(fields: dict[str, Any], words: str, peer: str) -> None:
-    """An engine or a peer, by its time or by somebody."""
+    """The line has the engine or peer, and its author or ``--retire-after``."""
     item = event("forgotten", **fields)
     assert (event_words(item), event_peer(item)) == (words, peer)
 
@@ -181,13 +181,13 @@ def test_what_was_forgotten(fields: dict[str, Any], words: str, peer: str) -> No
     ],
 )
 def test_what_became_of_a_push(fields: dict[str, Any], words: str) -> None:
-    """The policy by its hash, an order by its name; there is no peer."""
+    """The line has the policy's hash or the order's name; the peer is empty."""
     item = event("policy_applied", **fields)
     assert (event_words(item), event_peer(item)) == (words, "-")
 
 
 def test_what_differs_stands_before_the_text_and_wide_shows_all_of_it() -> None:
-    """VLLM's own text begins with two hashes of 64 characters; the cause must not stand behind a cut."""
+    """The cause precedes vLLM's text, which begins with two hashes of 64 characters; wide prints all."""
     text = (
         f"NIXL compatibility hash mismatch. Local: {'a' * 64}, Remote: {'b' * 64}. Check the versions. " * 2
     )

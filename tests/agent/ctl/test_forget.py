@@ -1,4 +1,4 @@
-"""agentctl forget, and what is shown of engines and peers that have gone."""
+"""``agentctl forget``, and lists with disconnected engines and retired peers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _leave(harness: AdminHarness, source: Source, *, said_goodbye: bool = False)
 
 
 def test_an_engine_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """It can be forgotten once it is not connected; then no list has it, and the audit log says who did it."""
+    """A disconnected engine can be forgotten; lists drop it, and the audit log has the author."""
     source = harness.source("0")
     harness.source("1")
     harness.append(source, transfer_failure("r"))
@@ -51,7 +51,7 @@ def test_an_engine_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> N
 
 
 def test_a_peer_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """After --retire-after it is only listed on demand; forgotten, not even then."""
+    """After --retire-after only ``--state all`` lists a peer; after forget, none does."""
     now = time.time_ns()
     source = harness.source("0")
     harness.append(source, transfer_failure("r"), transfer_failure("s", peer="new:1", time_ns=now))
@@ -75,7 +75,7 @@ def test_a_peer_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> None
 
 
 def test_a_clock_that_is_behind_retires_nothing(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """An engine's times are compared with its own clock."""
+    """An engine's timestamps are compared with its own clock."""
     hour = 3600 * 10**9
     source = harness.source("0")
     now = time.time_ns()
@@ -86,7 +86,7 @@ def test_a_clock_that_is_behind_retires_nothing(harness: AdminHarness, agentctl:
 
 
 def test_the_doctor_about_engines_that_have_gone(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """One that said goodbye is worth a note, one that vanished is wrong; both say when they will be forgotten."""
+    """A clean disconnect is a note, a lost connection is a problem; both have the time of retirement."""
     source = harness.source("0")
     _leave(harness, source, said_goodbye=True)
     noted = agentctl("doctor")

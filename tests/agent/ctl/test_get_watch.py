@@ -1,4 +1,4 @@
-"""agentctl get --watch: the list, then what changes, over restarts of the agent."""
+"""``agentctl get --watch``: the list, then its changes, over restarts of the agent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.ctl.commands.list_watch import Changes, watch_rows
-from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.errors import RefusedError, UnreachableError
+from penstock.agent.ctl.listing.model import Listing, ListStyle
+from penstock.agent.ctl.listing.watch import Changes, watch_rows
 from penstock.agent.ctl.render.rows import Table
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
@@ -58,26 +58,26 @@ def _listing(*rows: tuple[str, ...], limited: bool = False) -> Listing:
         ([("0", "up", "1s ago")], [("0", "down", "1s ago")], [0], []),
         ([("0", "up", "1s ago")], [("1", "up", "1s ago"), ("0", "up", "1s ago")], [0], []),
         ([("0", "up", "1s ago"), ("1", "up", "1s ago")], [("1", "up", "1s ago")], [], ["0"]),
-        # Two rows of one name are told apart by their order.
+        # Two rows of one name differ by their order.
         ([("0", "a", "1s"), ("0", "b", "1s")], [("0", "a", "1s"), ("0", "c", "1s")], [1], []),
     ],
 )
 def test_what_has_changed(before: Any, after: Any, changed: list[int], gone: list[str]) -> None:
-    """A row is new, or differs in more than times."""
+    """A row has changed if it is new, or differs in more than times."""
     changes = Changes()
     assert changes.update(_listing(*before)) == (list(range(len(before))), [])
     assert changes.update(_listing(*after)) == (changed, gone)
 
 
 def test_a_row_that_made_room_is_not_gone() -> None:
-    """In a list of the newest."""
+    """In a limited list, an old row that newer ones displace is no change."""
     changes = Changes()
     changes.update(_listing(("0", "up", "1s"), limited=True))
     assert changes.update(_listing(("1", "up", "1s"), limited=True)) == ([0], [])
 
 
 def _watched(answers: list[Listing | Exception], style: ListStyle) -> None:
-    """Watch *answers*, one a poll; ends with the interrupt that follows the last."""
+    """Watch *answers*, one a poll; an interrupt follows the last."""
     answers = [*answers, KeyboardInterrupt()]  # type: ignore[list-item]
 
     def fetch() -> Listing:
@@ -107,13 +107,13 @@ _UP, _DOWN = _listing(("0", "up", "1s")), _listing(("0", "down", "1s"))
 def test_what_is_printed_of_a_change(
     style: ListStyle, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The row in the columns of the table, under its one header; an object a line."""
+    """A table prints the changed row under its one header; JSON prints an object a line."""
     _watched([_listing(), _UP, _UP, _DOWN], style)
     assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_an_agent_that_is_away_is_awaited(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said once, and what changed meanwhile is shown; a refusal ends the watch."""
+    """The watch reports the outage once and prints the changes of that time; a refusal ends it."""
     away = UnreachableError("no agent answers")
     _watched([_UP, away, away, _DOWN, away, _listing()], ListStyle("name"))
     printed = capsys.readouterr()
@@ -125,7 +125,7 @@ def test_an_agent_that_is_away_is_awaited(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_watch_ends_after_so_many_rows(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """With the rows of the first table; a name that is not there ends it at once."""
+    """``--count`` includes the rows of the first table; an unknown name ends the watch at once."""
     harness.source("0")
     harness.source("1")
     result = agentctl("get", "engines", "-w", "--count", "2")
@@ -136,7 +136,7 @@ def test_a_watch_ends_after_so_many_rows(harness: AdminHarness, agentctl: Agentc
 
 
 def test_events_go_on_where_the_list_ended(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """None is missed and none comes twice."""
+    """Every event is printed once."""
     core = harness.source("0")
     now = time.time_ns()
     harness.append(core, transfer_failure("a", time_ns=now), transfer_failure("b", time_ns=now + 1))
@@ -160,7 +160,7 @@ def agent() -> Iterator[AgentProcess]:
 
 @pytest.mark.parametrize("what", ["peers", "events"])
 def test_a_real_agent_may_be_killed(agent: AgentProcess, what: str) -> None:
-    """With kill -9: what changes afterwards is shown; an interrupt ends the watch with 0."""
+    """After kill -9 of the agent the watch continues; an interrupt ends it with 0."""
     watch = subprocess.Popen(
         [sys.executable, "-c", _MAIN, "get", what, "-w", "-o", "json"],
         env={**os.environ, "AGENTCTL_ADDRESS": agent.admin},

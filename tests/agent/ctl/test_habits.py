@@ -1,4 +1,4 @@
-"""What fingers know from kubectl: names and short names, formats before and behind, descriptions, a plugin."""
+"""kubectl's conventions: names and short names, positions of ``-o``, ``describe``, the plugin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SECOND = 10**9
 
 @pytest.fixture
 def filled(harness: AdminHarness) -> AdminHarness:
-    """Two engines, one of a server of its own; a peer, a request and a policy."""
+    """Two engines, the second of a named server; a peer, a request and a policy."""
     now = time.time_ns()
     core = harness.source("0")
     harness.source("1", server="prefill", labels={"role": "prefill"})
@@ -65,7 +65,7 @@ def filled(harness: AdminHarness) -> AdminHarness:
 def test_names_of_kinds(
     filled: AdminHarness, agentctl: Agentctl, spellings: tuple[str, ...], kind: str
 ) -> None:
-    """Plural, singular, short: the same; -o name prints KIND/NAME a line, which can be typed again."""
+    """Plural, singular and short names are equal; ``-o name`` prints arguments of the same command."""
     agentctl("set-policy", "gold", "--all", "--kv-load-failure", "recompute")
     printed = {agentctl("get", spelling, "-o", "name").stdout for spelling in spellings}
     assert len(printed) == 1
@@ -78,7 +78,7 @@ def test_names_of_kinds(
 
 
 def test_an_engine_by_its_name(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """Its row, or the object itself; what is there of several; a name that is not there is a failure."""
+    """A name selects its row, in JSON the object itself; an unknown name exits with 1."""
     assert [line.split()[0] for line in agentctl("get", "engine", "prefill/1").stdout.splitlines()] == [
         "ENGINE",
         "prefill/1",
@@ -112,7 +112,7 @@ def test_an_engine_by_its_name(filled: AdminHarness, agentctl: Agentctl) -> None
 def test_others_by_their_names(
     filled: AdminHarness, agentctl: Agentctl, arguments: tuple[str, ...], found: bool
 ) -> None:
-    """Peers, requests and policies: likewise."""
+    """Peers, requests and policies are selected by name as engines are."""
     agentctl("set-policy", "gold", "--all", "--kv-load-failure", "recompute")
     result = agentctl("get", *arguments)
     assert (result.exit_code, arguments[1] in result.stdout) == ((0, True) if found else (1, False))
@@ -120,7 +120,7 @@ def test_others_by_their_names(
 
 
 def test_an_id_in_full_is_no_prefix(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """req-1 is not req-10; the beginning of ids that names none in full names them all."""
+    """A full id selects one request; any other text selects the ids that begin with it."""
     now = time.time_ns()
     core = harness.source("0")
     harness.append(core, *(transfer_failure(name, time_ns=now) for name in ("req-1", "req-10", "cmpl-7")))
@@ -130,7 +130,7 @@ def test_an_id_in_full_is_no_prefix(harness: AdminHarness, agentctl: Agentctl) -
 
 
 def test_formats_before_and_behind(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """The same; the nearer one counts, and one that a command has not is refused."""
+    """``-o`` before and behind the command is equal; the nearer one counts; an unsupported one is refused."""
     behind = json.loads(agentctl("get", "policy", "-o", "json").stdout)
     assert json.loads(agentctl("-o", "json", "get", "policy").stdout) == behind
     assert json.loads(agentctl("get", "-o", "json", "policy").stdout) == behind
@@ -156,7 +156,7 @@ def test_formats_before_and_behind(filled: AdminHarness, agentctl: Agentctl) -> 
 
 
 def test_tables_without_headers(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """In every list."""
+    """Every list has ``--no-headers``."""
     agentctl("set-policy", "gold", "--all", "--kv-load-failure", "recompute")
     agentctl("quarantine", "add", PEER, "0", "--timeout", "1s")
     for what in (
@@ -188,14 +188,14 @@ def test_tables_without_headers(filled: AdminHarness, agentctl: Agentctl) -> Non
 def test_jsonpath_of_what_commands_print(
     filled: AdminHarness, agentctl: Agentctl, arguments: tuple[str, ...], printed: str
 ) -> None:
-    """``.items`` and ``.name`` as kubectl's lists have them, beside the fields of the JSON."""
+    """Lists have ``.items`` and ``.name`` as kubectl's do, beside the fields of the JSON."""
     agentctl("set-policy", "gold", "--all", "--kv-load-failure", "recompute")
     result = agentctl(*arguments)
     assert (result.exit_code, result.stdout) == (0, printed), result.stderr
 
 
 def test_versions(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """Of the client first, also where no agent answers."""
+    """The client's version is first, and is printed without an agent, too."""
     assert agentctl("version").stdout.splitlines()[0] == f"Client version: {__version__}"
     assert agentctl("version").stdout.splitlines()[1].startswith("Agent version: ")
     client = agentctl("version", "--client", "--address", "nonsense")
@@ -205,7 +205,7 @@ def test_versions(filled: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_events_stand_in_the_order_of_time(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """Those of an engine that is late among the others; the newest stands last, in every format."""
+    """Events of all engines are sorted by time, the newest last, in every format."""
     now = time.time_ns()
     late = filled.source("1", server="prefill")
     filled.append(late, transfer_failure("old", time_ns=now - 100 * _SECOND))
@@ -217,7 +217,7 @@ def test_events_stand_in_the_order_of_time(filled: AdminHarness, agentctl: Agent
 
 
 def test_a_peer_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """As each engine sees it, with quarantine and its last failures."""
+    """``describe peer`` has each engine's view, the quarantine and the last failures."""
     now = time.time_ns()
     filled.append(
         filled.source("1", server="prefill"),
@@ -245,7 +245,7 @@ def test_a_peer_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_a_policy_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """Spec, generation, author, where it is in force, and its history."""
+    """``describe policy`` has spec, generation, author, engines and history."""
     agentctl("set-policy", "gold", "-l", "role=decode", "--kv-load-failure", "recompute")
     agentctl(
         "set-policy", "gold", "--kv-load-failure", "fail", "--priority", "200", "--reason", "INC-8", "--wait"
@@ -274,7 +274,7 @@ def test_a_policy_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_a_request_is_described_as_it_is_explained(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """In every format."""
+    """``describe request`` prints what ``explain`` prints, in every format."""
     for output in ("table", "json"):
         described = agentctl("describe", "request", "req-1", "-o", output)
         assert (described.exit_code, described.stdout) == (
@@ -284,7 +284,7 @@ def test_a_request_is_described_as_it_is_explained(filled: AdminHarness, agentct
 
 
 def test_policies_go_out_and_come_back_in(filled: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
-    """With get and apply; --atomic is one change: all or none. The older verbs are not in the help, and work."""
+    """``get`` and ``apply --atomic`` do what the hidden ``export`` and ``import`` do."""
     for name in ("p", "q"):
         agentctl("set-policy", name, "--all", "--kv-load-failure", "recompute")
     bundle = tmp_path / "all.yaml"
@@ -305,7 +305,7 @@ def test_policies_go_out_and_come_back_in(filled: AdminHarness, agentctl: Agentc
 
 
 def test_the_plugin_of_kubectl() -> None:
-    """Its usage lines, errors and hints say what was typed; kubectl asks the other script for completions."""
+    """Usage lines, errors and hints have ``kubectl penstock``; the second script completes."""
     scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
 
     def plugin(name: str, *arguments: str) -> tuple[int, str, str]:
@@ -332,6 +332,6 @@ def test_the_plugin_of_kubectl() -> None:
 
 
 def test_the_root_of_the_help_names_the_exit_codes() -> None:
-    """Those of diff too."""
+    """The help of agentctl has the exit codes, those of diff included."""
     text = CliRunner().invoke(cli, ["--help"]).stdout
     assert "diff: 0 same, 1 different" in " ".join(text.split())

@@ -1,4 +1,4 @@
-"""Sentences tell people to type what reaches the same agent."""
+"""Command lines in messages reach the agent of the running command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_commands_in_a_sentence(text: str, there: str) -> None:
-    """Those that people are to type, and no other mention of the program; twice changes nothing more."""
+    """Options are added to command lines only, and once."""
     assert hinted(text, "P") == there
     assert hinted(hinted(text, "agentctl --address x"), "agentctl --address y") == hinted(
         text, "agentctl --address x"
@@ -37,13 +37,13 @@ def test_commands_in_a_sentence(text: str, there: str) -> None:
 
 
 def test_every_command_is_known() -> None:
-    """One that is added is added there."""
+    """``COMMANDS`` has every command of the root group."""
     names = [*cli.list_commands(None), *cli.hidden_commands]  # type: ignore[arg-type]
     assert sorted(names) == sorted(COMMANDS)
 
 
 def test_the_address_that_was_typed_is_kept(harness: AdminHarness) -> None:
-    """Before the command or behind it; that of the environment need not be typed again."""
+    """An address before or behind the command is added; one from the environment is not."""
     address = harness.address
     here = f"'agentctl --address {address} get engines' lists them\n"
     for arguments in (
@@ -60,14 +60,14 @@ def test_the_address_that_was_typed_is_kept(harness: AdminHarness) -> None:
 
 
 def test_an_agent_that_does_not_answer() -> None:
-    """The hint to the doctor leads to the same place, and the doctor's advice too."""
+    """The hint to doctor, and doctor's advice, have the address."""
     address = "unix:///nowhere/admin.sock"
     result = CliRunner().invoke(cli, ["--address", address, "get", "engines"])
     assert f"'agentctl --address {address} doctor' says why" in result.stderr
 
 
 def test_certificates_that_were_typed_are_kept() -> None:
-    """With quotes where the shell needs them; the address behind the command counts."""
+    """TLS options are added, quoted where a shell needs it; the address behind the command counts."""
     typed = ["--address", "a:1", "--tls-ca", "my ca", "get", "engines"]
     with cli.make_context("agentctl", typed) as context:
         assert note_program(context) == "agentctl --address a:1 --tls-ca 'my ca'"
@@ -79,7 +79,7 @@ def test_certificates_that_were_typed_are_kept() -> None:
 
 
 def test_the_doctor_names_the_address(harness: AdminHarness) -> None:
-    """In its advice, in every format."""
+    """Doctor's advice has the address, in every format."""
     source = harness.source("0")
 
     async def leave() -> None:

@@ -1,4 +1,4 @@
-"""A policy is in force only when the engine says so: what agentctl says while an engine holds one back."""
+"""A policy is in force only once the engine reports it: output for paused and contested engines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SET = ("set-policy", "p", "-l", "role=decode", "--kv-load-failure")
 
 
 def _engine(harness: AdminHarness, engine: str = "0") -> None:
-    """Bring in an engine whose snapshot says what vLLM itself does about a failed load."""
+    """Connect an engine whose snapshot has vLLM's own kv_load_failure_policy."""
     harness.snapshot(harness.source(engine), Snapshot(engine={"model": "tiny"}, policy={"kv_action": "fail"}))
     harness.engine(engine)
 
@@ -36,7 +36,7 @@ def _hash(harness: AdminHarness) -> str:
 
 
 def _wanted(harness: AdminHarness) -> str:
-    """Return who set what engine 0 is to have, as the store has it."""
+    """Return the policies of the store in the words of a rollout."""
     return ", ".join(
         f"{item.manifest.name} (generation {item.generation}, by {item.author})"
         for item in harness.store.policies()
@@ -44,7 +44,7 @@ def _wanted(harness: AdminHarness) -> str:
 
 
 def test_a_wait_for_a_paused_engine_fails_with_a_sentence(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """The engine has the policy and holds it back; the way out is in the sentence."""
+    """``--wait`` exits with 1 for a paused engine, and names 'agentctl resume'."""
     _engine(harness)
     agentctl("pause")
     result = agentctl(*_SET, "recompute", "--wait")
@@ -66,7 +66,7 @@ def test_a_wait_for_a_paused_engine_fails_with_a_sentence(harness: AdminHarness,
 def test_no_change_is_in_force_in_a_paused_engine(
     harness: AdminHarness, agentctl: Agentctl, tmp_path: Path, command: str
 ) -> None:
-    """Whatever command makes it."""
+    """For every command that changes a policy."""
     _engine(harness)
     agentctl("set-policy", "base", "-l", "role=decode", "--ec-load-failure", "recompute")
     agentctl(*_SET, "recompute")
@@ -88,7 +88,7 @@ def test_no_change_is_in_force_in_a_paused_engine(
 
 
 def test_nothing_is_held_back_where_nothing_is_wanted(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """The last policy is deleted: vLLM's own configuration holds, paused or not."""
+    """Deleting the last policy succeeds in a paused engine: vLLM's own configuration is in force."""
     _engine(harness)
     agentctl(*_SET, "recompute")
     agentctl("pause")
@@ -98,7 +98,7 @@ def test_nothing_is_held_back_where_nothing_is_wanted(harness: AdminHarness, age
 
 
 def test_what_a_paused_engine_would_do_is_shown_as_such(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """In lists and descriptions; afterwards it is in force again."""
+    """Lists and descriptions mark the policy of a paused engine; after resume it is in force."""
     _engine(harness)
     agentctl(*_SET, "recompute", "--wait")
     agentctl("pause")
@@ -128,7 +128,7 @@ def test_what_a_paused_engine_would_do_is_shown_as_such(harness: AdminHarness, a
 
 
 def test_orders_are_held_back_as_well(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """A paused engine cuts no peer off and rehearses nothing."""
+    """A paused engine runs no quarantine and no drill."""
     harness.source("0")
     harness.engine("0", supported=("peer_quarantine",), faults_allowed=True)
     agentctl("pause")
@@ -148,7 +148,7 @@ def test_orders_are_held_back_as_well(harness: AdminHarness, agentctl: Agentctl)
 def test_a_wait_that_no_connected_engine_ends_fails(
     harness: AdminHarness, agentctl: Agentctl, connected: bool
 ) -> None:
-    """A slip in the selector must not pass; --allow-none says that it is meant."""
+    """``--wait`` without a matching connected engine exits with 1, but for --allow-none."""
     _engine(harness)
     if not connected:
         harness.hang_up(harness.engine("7", tier="gone"))
@@ -166,7 +166,7 @@ def test_a_wait_that_no_connected_engine_ends_fails(
 def test_an_import_names_the_policies_that_no_connected_engine_has(
     harness: AdminHarness, agentctl: Agentctl
 ) -> None:
-    """Each for itself: one that holds does not hide one that does not."""
+    """Each policy of an import needs its own matching engine."""
     _engine(harness)
     good = document("good", selector={"matchLabels": {"role": "decode"}})
     typo = document("typo", selector={"matchLabels": {"role": "decod"}})
@@ -183,7 +183,7 @@ def test_an_import_names_the_policies_that_no_connected_engine_has(
 def test_a_rollback_waits_for_the_engines_of_what_it_brings_back(
     harness: AdminHarness, agentctl: Agentctl
 ) -> None:
-    """Also if none of them changes, and none is there."""
+    """``--wait`` covers the restored selector, also if no engine changes or is connected."""
     _engine(harness)
     agentctl("set-policy", "p", "-l", "role=decod", "--kv-load-failure", "recompute")
     agentctl("set-policy", "p", "--kv-load-failure", "auto")
@@ -196,7 +196,7 @@ def test_a_rollback_waits_for_the_engines_of_what_it_brings_back(
 def test_an_empty_selector_asks_for_all(
     harness: AdminHarness, agentctl: Agentctl, fields: tuple[str, str]
 ) -> None:
-    """Whatever is set, and by whatever command; nothing is changed before that."""
+    """An empty selector needs ``--all`` in every command; nothing is changed without it."""
     refused = agentctl("set-policy", "p", *fields)
     assert refused.exit_code == 2
     assert refused.stderr == (
@@ -211,7 +211,7 @@ def test_an_empty_selector_asks_for_all(
 
 
 def test_two_servers_under_one_name_are_never_in_force(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Each push reaches one of them: said by --wait, the list, the description and doctor; over when one has gone."""
+    """Two servers of one name are contested in every view, until one disconnects."""
     _engine(harness)
     twin = harness.source("0", epoch=99, pid=43)
     result = agentctl(*_SET, "recompute", "--wait")

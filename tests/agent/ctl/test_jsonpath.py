@@ -63,12 +63,12 @@ def _filled(template: str, document: Any = _DOCUMENT) -> str:
     ],
 )
 def test_what_a_template_selects(template: str, text: str) -> None:
-    """Values apart by spaces; what is absent is nothing."""
+    """Values are separated by spaces; absent ones are empty."""
     assert _filled(template) == text
 
 
 def test_a_point_is_the_value_itself() -> None:
-    """With and without a dollar."""
+    """``.`` and ``$`` are the root."""
     assert _filled("{.}", "x") == _filled("{@}", "x") == _filled("{$}", "x") == "x"
 
 
@@ -92,19 +92,19 @@ def test_a_point_is_the_value_itself() -> None:
     ],
 )
 def test_a_template_that_cannot_be_read_is_one_sentence(template: str, words: str) -> None:
-    """It says where, and what it should be."""
+    """The error has the position and what is expected there."""
     with pytest.raises(ValueError, match=re.escape(words)):
         parse_template(template)
 
 
 def test_what_cannot_be_seen_is_escaped() -> None:
-    """In values; a template's own text is as it was written."""
+    """Control characters of values are escaped; the template's own text is unchanged."""
     assert _filled('{.a}{"\\n"}', {"a": "e\n\x1b[2J"}) == "e\\n\\x1b[2J\n"
 
 
 @given(st.text("{}[]().*@$?'\"\\,:=<ab 01", max_size=30))
 def test_any_text_is_a_template_or_none(text: str) -> None:
-    """Nothing but a ValueError comes out of the parser, and nothing at all out of a filled template."""
+    """The parser raises ValueError only; filling a parsed template raises nothing."""
     try:
         template = parse_template(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""agentctl on quarantine and rehearsals, against the real admin service."""
+"""agentctl on quarantines and drills, against the real admin service."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _cells(result: Result) -> list[list[str]]:
 
 
 def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """From one word to the other, each acknowledged by the engine."""
+    """add, list and lift, each acknowledged by the engine."""
     harness.engine("0", **_ABLE)
     assert agentctl("quarantine", "list").stderr == "no peer is in quarantine\n"
     added = agentctl("quarantine", "add", _PEER, "--ttl", "30m", "--reason", "INC-7")
@@ -55,7 +55,7 @@ def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_a_quarantine_as_json(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Numbers, words and moments as everywhere; no warning for a peer that is known."""
+    """The list has the documented JSON shape; a known peer yields no warning."""
     core = harness.source("0")
     harness.engine("0", **_ABLE)
     harness.snapshot(core, Snapshot(peers=[{"peer": {"address": _PEER}, "connected": True}]))
@@ -66,7 +66,7 @@ def test_a_quarantine_as_json(harness: AdminHarness, agentctl: Agentctl) -> None
 
 
 def test_a_refused_quarantine_is_a_sentence(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Exit 1 where it cannot be done, 2 where it was asked wrongly."""
+    """Exit code 1 if the agent refuses, 2 for a usage error."""
     harness.engine("0")
     refused = agentctl("quarantine", "add", _PEER)
     assert refused.exit_code == 1
@@ -78,7 +78,7 @@ def test_a_refused_quarantine_is_a_sentence(harness: AdminHarness, agentctl: Age
 
 
 def test_a_rehearsal_from_its_beginning_to_its_end(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """It says what happens and how to stop it; listed while it runs, gone when it is stopped."""
+    """The output has the drill and the command that stops it; the list has it until it is stopped."""
     harness.engine("0", **_ABLE)
     began = agentctl(*_FAULT, "--rate", "0.25", "--peer", _PEER, "--ttl", "10m", "-l", "role=decode")
     assert began.exit_code == 0, began.stderr
@@ -102,7 +102,7 @@ def test_a_rehearsal_from_its_beginning_to_its_end(harness: AdminHarness, agentc
 
 
 def test_stop_all(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """One word ends everything; that nothing runs is no failure."""
+    """``--all`` stops every drill; none running exits with 0."""
     harness.engine("0", **_ABLE)
     for _ in range(2):
         agentctl(*_FAULT, "--all")
@@ -114,7 +114,7 @@ def test_stop_all(harness: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_a_slow_rehearsal_as_json(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """With its id, for a script that stops it, and what the engines said."""
+    """The document has the drill's id and the answers of the engines."""
     harness.engine("0", **_ABLE)
     result = agentctl("inject-fault", "0", "--mode", "slow", "--delay", "2s", "--rate", "1", "-o", "json")
     drill = json.loads(result.stdout)
@@ -125,7 +125,7 @@ def test_a_slow_rehearsal_as_json(harness: AdminHarness, agentctl: Agentctl) -> 
 
 
 def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Exit 1: the rehearsal does not run there."""
+    """An engine's refusal exits with 1."""
     harness.engine("0", refuse=lambda push: "not today" if push.drills else "", **_ABLE)
     result = agentctl(*_FAULT, "--all")
     assert result.exit_code == 1
@@ -154,14 +154,14 @@ def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl
 def test_a_rehearsal_that_cannot_be_is_a_sentence(
     harness: AdminHarness, agentctl: Agentctl, arguments: list[str], code: int, sentence: str
 ) -> None:
-    """Each with its exit code."""
+    """Each invalid drill has its exit code and sentence."""
     harness.engine("0", supported=_ABLE["supported"])
     result = agentctl(*_FAULT, *arguments)
     assert (result.exit_code, sentence in result.stderr) == (code, True), result.stderr
 
 
 def test_the_channel_of_a_rehearsal_is_that_of_its_mode(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Help says which modes a channel has, and each of them is taken without a word about the channel."""
+    """The help lists the modes of each channel; each mode is accepted without ``--channel``."""
     harness.engine("0", **_ABLE)
     usage = " ".join(agentctl("inject-fault", "--help").stdout.split())
     assert "kv: handshake, setup, transfer, exception, notification, slow; ec: load." in usage
@@ -189,7 +189,7 @@ def test_the_channel_of_a_rehearsal_is_that_of_its_mode(harness: AdminHarness, a
 def test_a_servers_name_is_answered_with_its_engines(
     harness: AdminHarness, agentctl: Agentctl, command: tuple[str, ...]
 ) -> None:
-    """Whatever is to be done with it; nothing is done with those beside it."""
+    """A server's name in place of an engine's is an error that lists its engines; nothing is ordered."""
     for engine in ("0", "1"):
         harness.source(engine, server="dp")
     result = agentctl(*command, "dp")
@@ -205,7 +205,7 @@ def test_a_servers_name_is_answered_with_its_engines(
 def test_a_slip_in_the_selector_of_a_quarantine_is_told(
     harness: AdminHarness, agentctl: Agentctl, word: str
 ) -> None:
-    """An order for no engine would look like success."""
+    """A selector that matches no engine exits with 1."""
     harness.engine("0", **_ABLE)
     result = agentctl("quarantine", word, _PEER, "-l", "role=decod")
     assert (result.exit_code, "no engine matches the selector" in result.stderr) == (1, True)
@@ -213,7 +213,7 @@ def test_a_slip_in_the_selector_of_a_quarantine_is_told(
 
 
 def test_stop_wants_to_know_what(agentctl: Agentctl) -> None:
-    """Neither nothing nor both; an unknown id is named."""
+    """``drill stop`` needs ids or --all, not both; an unknown id is named."""
     for arguments in ((), ("d1", "--all")):
         assert agentctl("drill", "stop", *arguments).exit_code == 2
     result = agentctl("drill", "stop", "d1")
@@ -221,7 +221,7 @@ def test_stop_wants_to_know_what(agentctl: Agentctl) -> None:
 
 
 def test_how_long_a_quarantine_lasts() -> None:
-    """A time, the next request, or another engine in the peer's place."""
+    """The end is a time, the next request, or a new engine id."""
     soon, due = (
         admin.Quarantine(state=QUARANTINE_STATE_OPEN, until={"seconds": seconds}) for seconds in (160, 90)
     )
@@ -231,7 +231,7 @@ def test_how_long_a_quarantine_lasts() -> None:
 
 
 def test_where_else_it_is_seen(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """The engine in full, the list of peers, the audit log; and whoever holds others up is found by name."""
+    """Engines, peers and audit log show quarantines; ``--peer`` finds events of a peer that delays others."""
     core = harness.source("0")
     harness.engine("0", **_ABLE)
     status = {"peer": {"address": _PEER}, "connected": True, "quarantine": QUARANTINE_STATE_OPEN}

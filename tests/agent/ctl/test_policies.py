@@ -31,7 +31,7 @@ def _spec(harness: AdminHarness) -> dict[str, Any]:
 
 
 def test_set_policy_creates_and_waits_until_it_is_in_force(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """It says per engine what was acknowledged, and exits 0."""
+    """``--wait`` prints each engine's acknowledgement and exits with 0."""
     harness.engine("0")
     result = agentctl(*_SET, "recompute", "--selector", "role=decode", "--reason", "INC-42", "--wait")
     assert result.exit_code == 0, result.stderr
@@ -47,7 +47,7 @@ def test_set_policy_creates_and_waits_until_it_is_in_force(harness: AdminHarness
 def test_a_wait_is_also_for_engines_that_a_policy_has_let_go(
     harness: AdminHarness, agentctl: Agentctl
 ) -> None:
-    """A narrower selector is in force once those outside have dropped the policy."""
+    """A narrower selector is in force once the engines outside it have dropped the policy."""
     harness.engine("0", tier="gold")
     harness.engine("1", tier="silver")
     assert agentctl(*_SET, "recompute", "-l", "role=decode", "--wait").exit_code == 0
@@ -59,7 +59,7 @@ def test_a_wait_is_also_for_engines_that_a_policy_has_let_go(
 
 
 def test_a_refusal_is_told_and_exits_1(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """With the engine's own words."""
+    """The output has the engine's error."""
     harness.engine("0")
     harness.engine("1", refuse=lambda push: "cannot do that" if push.schedule else "")
     result = agentctl(*_SET, "recompute", "--wait")
@@ -73,7 +73,7 @@ def test_a_refusal_is_told_and_exits_1(harness: AdminHarness, agentctl: Agentctl
 def test_what_an_engine_refuses_does_not_read_as_if_it_were_in_force(
     harness: AdminHarness, agentctl: Agentctl
 ) -> None:
-    """Its description says what is wanted, and the refusal to its end: there is what to do."""
+    """The description has the wanted policy and the whole refusal."""
     why = f"{'x' * 150}; remove it for this engine"
     harness.snapshot(harness.source("0"), Snapshot(policy={"connected": True}))
     harness.engine("0", refuse=lambda push: why if push.schedule else "")
@@ -88,7 +88,7 @@ def test_what_an_engine_refuses_does_not_read_as_if_it_were_in_force(
 def test_an_engine_that_does_not_answer_is_named_at_the_deadline(
     harness: AdminHarness, agentctl: Agentctl
 ) -> None:
-    """With exit code 1; the policy stays set."""
+    """The timeout exits with 1 and names the engine; the policy stays set."""
     harness.source("3")
     result = agentctl(*_SET, "recompute", "--wait", "--timeout", "200ms")
     assert result.exit_code == 1
@@ -100,7 +100,7 @@ def test_an_engine_that_does_not_answer_is_named_at_the_deadline(
 
 
 def test_set_policy_changes_only_what_it_names(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """The rest of the policy stays; the old reason does not."""
+    """Other fields are unchanged; the old reason is dropped."""
     agentctl(*_SET, "recompute", "-l", "role=decode,tier in (a,b)", "--model", "llama-*", "--reason", "first")
     result = agentctl(*_SET, "fail", "--priority", "200", "--mode", "observe")
     assert (result.exit_code, result.stdout) == (0, "policy p changed, generation 2\n")
@@ -120,14 +120,14 @@ def test_set_policy_changes_only_what_it_names(harness: AdminHarness, agentctl: 
 
 
 def test_a_reason_is_of_its_change_only(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """And leaves nothing behind: what is exported is what somebody would have written."""
+    """The next change drops the reason from the manifest."""
     agentctl(*_SET, "recompute", "--reason", "INC-42")
     agentctl(*_SET, "auto")
     assert harness.store.policies()[0].manifest.document()["metadata"] == {"name": "p"}
 
 
 def test_ttl_is_written_as_a_moment_by_the_agents_clock(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Break-glass needs one of at most four hours."""
+    """Break-glass needs an expiry of at most four hours."""
     assert agentctl(*_SET, "recompute", "--priority", "950", "--ttl", "30m").exit_code == 0
     assert _spec(harness)["expiresAt"].endswith("Z")
     result = agentctl(*_SET, "recompute", "--priority", "950", "--ttl", "5h")
@@ -139,7 +139,7 @@ def test_ttl_is_written_as_a_moment_by_the_agents_clock(harness: AdminHarness, a
 
 
 def test_a_dry_run_shows_fields_and_changes_nothing(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Engine by engine; where nothing would change it says so."""
+    """The fields are listed by engine; without a change a sentence says so."""
     harness.engine("0")
     result = agentctl(*_SET, "recompute", "--dry-run", "--wait")
     assert result.exit_code == 0
@@ -155,7 +155,7 @@ def test_a_dry_run_shows_fields_and_changes_nothing(harness: AdminHarness, agent
 
 
 def test_what_get_prints_is_what_apply_takes(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """YAML and JSON, one and many; the status is ignored."""
+    """YAML and JSON, one policy and several; apply ignores the status."""
     for name in ("p", "q"):
         agentctl("set-policy", name, "--all", "--kv-load-failure", "recompute", "--ttl", "1h")
     before = [policy.manifest for policy in harness.store.policies()]
@@ -172,7 +172,7 @@ def test_what_get_prints_is_what_apply_takes(harness: AdminHarness, agentctl: Ag
 
 
 def test_a_wrong_manifest_is_one_sentence(agentctl: Agentctl) -> None:
-    """Field, value, way out; exit code 2."""
+    """The error has field, value and advice; exit code 2."""
     result = agentctl("apply", "-f", "-", stdin=yaml.safe_dump(document(kvLoadFailure=action("recmpute"))))
     assert (result.exit_code, result.stderr) == (
         2,
@@ -187,7 +187,7 @@ def test_a_wrong_manifest_is_one_sentence(agentctl: Agentctl) -> None:
 
 
 def test_a_time_without_quotes_is_taken_as_it_is_written(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """YAML's own moments would lose their spelling."""
+    """YAML timestamps keep their spelling."""
     text = yaml.safe_dump(document(expiresAt="@")).replace("'@'", "2999-01-01T00:00:00Z")
     assert agentctl("apply", "-f", "-", "--all", stdin=text).exit_code == 0
     assert _spec(harness)["expiresAt"] == "2999-01-01T00:00:00Z"
@@ -196,7 +196,7 @@ def test_a_time_without_quotes_is_taken_as_it_is_written(harness: AdminHarness, 
 def test_rollback_and_delete_wait_for_the_engines_they_touch(
     harness: AdminHarness, agentctl: Agentctl
 ) -> None:
-    """And the audit log tells the story."""
+    """The audit log has both; an unknown policy exits with 1."""
     harness.engine("0")
     agentctl(*_SET, "recompute")
     agentctl(*_SET, "auto")
@@ -218,7 +218,7 @@ def test_rollback_and_delete_wait_for_the_engines_they_touch(
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
 def test_a_change_can_be_read_by_a_program(harness: AdminHarness, agentctl: Agentctl, output: str) -> None:
-    """Change and rollout in one document, also when it was refused."""
+    """``-o json`` has change and rollout in one document, after a refusal too."""
     harness.engine("0", refuse=lambda push: "no" if push.schedule else "")
     alone = yaml.safe_load(agentctl(*_SET, "auto", "-o", output).stdout)
     assert (alone["result"], alone["generation"]) == ("created", 1)
@@ -230,7 +230,7 @@ def test_a_change_can_be_read_by_a_program(harness: AdminHarness, agentctl: Agen
 
 
 def test_the_table_of_policies_and_the_effective_policy(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """What is set, where, until when; and what all come to in one engine."""
+    """The table has selector, fields and expiry; --effective the merge in one engine."""
     assert "no policies; vLLM's own configuration is in force" in agentctl("get", "policies").stderr
     harness.engine("0")
     agentctl(*_SET, "recompute", "-l", "role=decode", "--wait")
@@ -263,7 +263,7 @@ def test_the_table_of_policies_and_the_effective_policy(harness: AdminHarness, a
 
 
 def test_pause_and_resume(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Acknowledged by the engine; one that does not exist is said."""
+    """Engines acknowledge both; an unknown engine is an error."""
     harness.engine("0")
     paused = agentctl("pause", "0", "--reason", "incident")
     assert paused.exit_code == 0, paused.stderr
@@ -283,7 +283,7 @@ def test_pause_and_resume(harness: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_a_pause_for_a_time(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """The command, the list, the description and the doctor say when it ends; the last two also who and why."""
+    """Command, list, description and doctor have the end; the last two also author and reason."""
     harness.source("0")
     harness.engine("0")
     paused = agentctl("pause", "0", "--ttl", "30m", "--reason", "INC-1")
@@ -300,7 +300,7 @@ def test_a_pause_for_a_time(harness: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_a_pause_with_a_refused_policy(agentctl: Agentctl, harness: AdminHarness) -> None:
-    """The engine is paused: that is no failure, and the line says what it refuses."""
+    """The engine is paused: exit code 0, and the line has the refusal."""
     harness.engine("0", refuse=lambda push: "cannot do that" if push.schedule else "")
     agentctl("set-policy", "p", "--kv-load-failure", "fail", "-l", "role=decode")
     paused = agentctl("pause")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.ctl.commands.policy_fields import FIELDS, unset_fields
+from penstock.agent.ctl.commands.policies.fields import FIELDS, unset_fields
 from penstock.agent.ctl.render.field_diff import flat_values
 from penstock.agent.policy.distribution.push_encoding import body_of
 from penstock.proto.v1.policy_pb2 import PolicyBody
@@ -46,7 +46,7 @@ def _spec(harness: AdminHarness) -> dict[str, Any]:
 
 
 def _paths(descriptor: Any, prefix: str = "") -> set[str]:
-    """Return the paths of all fields of a message that are no section of fields."""
+    """Return the paths of the leaf fields of a message."""
     found: set[str] = set()
     for field in descriptor.fields:
         inner = field.message_type
@@ -58,13 +58,13 @@ def _paths(descriptor: Any, prefix: str = "") -> set[str]:
 
 
 def test_every_field_has_a_flag() -> None:
-    """And every flag sets a field that the wire has."""
+    """Flags and fields of the wire are the same set."""
     assert {field.path for field in FIELDS} == _paths(PolicyBody.DESCRIPTOR)
     assert len({field.argument for field in FIELDS}) == len(FIELDS)
 
 
 def test_all_flags_at_once(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Each value stands at its path, in the manifest's form, and gets to the wire."""
+    """Each value is at its path, in the manifest's form, and reaches the wire."""
     result = agentctl("set-policy", "p", "--all", *_EVERYTHING)
     assert result.exit_code == 0, result.stderr
     assert _spec(harness) == {
@@ -86,7 +86,7 @@ def test_all_flags_at_once(harness: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_one_flag_changes_one_field(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """The others stay, in its section too."""
+    """The other fields of its section stay."""
     agentctl("set-policy", "p", "--all", *_EVERYTHING)
     before = _spec(harness)
     assert agentctl("set-policy", "p", "--all", "--kv-recompute-budget", "0").exit_code == 0
@@ -137,7 +137,7 @@ def test_one_flag_changes_one_field(harness: AdminHarness, agentctl: Agentctl) -
     ],
 )
 def test_a_value_out_of_bounds_is_refused(agentctl: Agentctl, flag: str, value: str, sentence: str) -> None:
-    """By the manifest, which names path, value and bounds; exit code 2."""
+    """The manifest's error has path, value and bounds; exit code 2."""
     result = agentctl("set-policy", "p", "--all", flag, value)
     assert (result.exit_code, sentence in result.stderr) == (2, True), result.stderr
 
@@ -145,7 +145,7 @@ def test_a_value_out_of_bounds_is_refused(agentctl: Agentctl, flag: str, value: 
 def test_what_an_engine_does_not_know_is_warned_of_and_refused_by_it(
     harness: AdminHarness, agentctl: Agentctl
 ) -> None:
-    """Before and after."""
+    """The command warns before the change, and prints the engine's refusal after it."""
     harness.engine(
         "0",
         supported=("kv_load_failure",),
@@ -158,7 +158,7 @@ def test_what_an_engine_does_not_know_is_warned_of_and_refused_by_it(
 
 
 def test_a_field_that_waits_for_auto_is_told(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """A threshold without auto looks like protection and is none."""
+    """A threshold without auto has no effect, and yields a warning."""
     harness.engine("0")
     result = agentctl("set-policy", "p", "--all", "--kv-max-recompute-tokens", "100")
     assert result.stderr == (
@@ -177,7 +177,7 @@ def test_a_field_that_waits_for_auto_is_told(harness: AdminHarness, agentctl: Ag
 
 
 def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """One, or a section; what is left empty goes too, and what was never there is told."""
+    """``--unset`` removes a field or a section, and sections left empty; an absent one is an error."""
     assert agentctl("set-policy", "p", "--all", *_EVERYTHING, "--ttl", "1h").exit_code == 0
     unset = (
         "kvLoadFailure.recomputeBudget.tokensPerSecond",
@@ -214,7 +214,7 @@ _SPECS = st.recursive(
 
 @given(_SPECS, st.data())
 def test_what_is_taken_out_is_gone_and_nothing_else(spec: dict[str, Any], data: st.DataObject) -> None:
-    """Whatever the fields are."""
+    """For any set of fields."""
     before = dict(flat_values(spec))
     path = data.draw(st.sampled_from(sorted(before)))
     unset_fields(spec, [path])

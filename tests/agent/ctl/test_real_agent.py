@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from penstock.agent.ctl.commands.get import _NO_ENGINE
+from penstock.agent.ctl.commands.inspect.get_engines import _NO_ENGINE
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -52,7 +52,7 @@ async def _agentctl(agent: AgentProcess, *arguments: str) -> tuple[int, str, str
 
 
 async def _serve(engine: Engine, hashes: list[str]) -> None:
-    """Acknowledge every push until the stream ends, remembering what is in force."""
+    """Acknowledge every push until the stream ends; keep what is in force."""
     with contextlib.suppress(grpc.aio.AioRpcError, AssertionError, asyncio.CancelledError):
         while True:
             push = await engine.push()
@@ -61,7 +61,7 @@ async def _serve(engine: Engine, hashes: list[str]) -> None:
 
 
 async def test_a_policy_reaches_an_engine_and_outlives_the_agent(agent: AgentProcess) -> None:
-    """Set and in force; after kill -9 of the agent the engine that comes back gets the same."""
+    """After kill -9 of the agent, a reconnecting engine gets the same policy."""
     hashes: list[str] = []
     async with Engine(agent.listen) as engine:
         serving = asyncio.ensure_future(_serve(engine, hashes))
@@ -83,7 +83,7 @@ async def test_a_policy_reaches_an_engine_and_outlives_the_agent(agent: AgentPro
 
 
 async def test_orders_outlive_the_agent(agent: AgentProcess) -> None:
-    """After kill -9 the engine that comes back gets quarantine and drill with the time that is left."""
+    """After kill -9 of the agent, a reconnecting engine gets quarantine and drill with the remaining time."""
     able: dict[str, Any] = {"supported_fields": ["peer_quarantine"], "faults_allowed": True}
     engine = Engine(agent.listen)
     await engine.connect(**able)
@@ -109,7 +109,7 @@ async def test_orders_outlive_the_agent(agent: AgentProcess) -> None:
 
 
 async def test_the_views_of_an_empty_agent(agent: AgentProcess) -> None:
-    """Nothing there is no failure; a request that is not there is one."""
+    """An empty list exits with 0; an unknown request exits with 1."""
     assert await _agentctl(agent, "get", "engines") == (0, "", f"{_NO_ENGINE}\n")
     assert await _agentctl(agent, "get", "events") == (0, "", "no matching event in the log\n")
     code, _, err = await _agentctl(agent, "explain", "nothing")
@@ -136,7 +136,7 @@ async def _peers(agent: AgentProcess) -> list[dict[str, Any]]:
 
 
 async def test_a_slow_peer_is_seen_and_a_hanging_one_stands_before_it(agent: AgentProcess) -> None:
-    """Of batches over the real ingest; and after kill -9 of the agent the hour before is still known."""
+    """Peers from ingested batches; after kill -9 of the agent the last hour is still listed."""
     with FakeEngine(agent.listen) as engine:
         hour = [_wait(f"h{number}", 0.05, 1800 + number) for number in range(60)]
         engine.publish(*hour, *(_wait(f"s{number}", 6.6, 1) for number in range(4)))

@@ -1,4 +1,4 @@
-"""agentctl, a real agent and the core of a real engine: what an operator orders is in force over there."""
+"""agentctl, a real agent and a real EngineCore runtime: orders of an operator are in force in the engine."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _agentctl(agent: AgentProcess, *arguments: str) -> Result:
 
 
 def test_a_quarantine_and_its_lift_reach_the_engine(agent: AgentProcess, engine: Runtime) -> None:
-    """With peer and time, before the command says so."""
+    """Peer and time are in the engine before the command returns."""
     added = _agentctl(agent, "quarantine", "add", _PEER, "--ttl", "10m", "-l", "role=decode")
     assert added.exit_code == 0, added.output
     (order,) = engine.policy.orders.quarantines
@@ -88,7 +88,7 @@ def test_a_quarantine_and_its_lift_reach_the_engine(agent: AgentProcess, engine:
 
 
 def test_a_drill_runs_in_the_engine_until_it_is_stopped(agent: AgentProcess, engine: Runtime) -> None:
-    """As it was ordered; a repeated push does not prolong it."""
+    """The drill runs as ordered; a repeated push does not extend it."""
     began = _agentctl(
         agent, "inject-fault", "0", "--mode", "handshake", "--rate", "0.5", "--peer", _PEER, "--ttl", "5m"
     )
@@ -106,7 +106,7 @@ def test_a_drill_runs_in_the_engine_until_it_is_stopped(agent: AgentProcess, eng
 
 
 def test_a_drill_ends_by_itself_even_with_the_agent_dead(agent: AgentProcess, engine: Runtime) -> None:
-    """The engine's own clock ends it."""
+    """The engine's own clock ends the drill."""
     assert _agentctl(agent, "inject-fault", "0", "--mode", "setup", "--ttl", "30s").exit_code == 0
     orders = engine.policy.orders
     agent.kill()
@@ -118,7 +118,7 @@ def test_a_drill_ends_by_itself_even_with_the_agent_dead(agent: AgentProcess, en
 
 
 def test_an_engine_without_leave_is_left_alone(agent: AgentProcess) -> None:
-    """Refused with the variable's name; its policy is not touched."""
+    """Without PENSTOCK_ALLOW_FAULTS the engine refuses and names the variable; its policy is unchanged."""
     runtime = _engine(agent, allow_faults=False)
     try:
         refused = _agentctl(agent, "inject-fault", "--mode", "transfer", "--all")
@@ -130,7 +130,7 @@ def test_an_engine_without_leave_is_left_alone(agent: AgentProcess) -> None:
 
 
 def test_every_field_that_a_flag_sets_is_in_force(agent: AgentProcess, engine: Runtime) -> None:
-    """In the engine's own units, before the command says so."""
+    """The fields have the engine's units before the command returns."""
     result = _agentctl(
         agent,
         *("set-policy", "p", "-l", "role=decode", "--wait", "--kv-load-failure", "auto"),
@@ -148,7 +148,7 @@ def test_every_field_that_a_flag_sets_is_in_force(agent: AgentProcess, engine: R
 
 
 def test_a_decision_is_told_with_the_policy_that_made_it(agent: AgentProcess, engine: Runtime) -> None:
-    """By name, generation and author: by every command and the agent's log, and after the policy is gone and the agent new."""
+    """Every command and the agent's log have name, generation and author, also after deletion and restart."""
     put = _agentctl(agent, "set-policy", "calm", "-l", "role=decode", "--kv-load-failure", "fail", "--wait")
     assert put.exit_code == 0, put.output
     named = f"calm (generation 1, by {author()})"
@@ -208,7 +208,7 @@ def _events(agent: AgentProcess, kind: str) -> str:
 
 
 def test_what_a_paused_engine_has_is_not_in_force(agent: AgentProcess, engine: Runtime) -> None:
-    """Neither by the command, nor by the list, nor by the metrics; a resume puts it in force."""
+    """Command, list and metrics report it as not in force; resume puts it in force."""
     assert _agentctl(agent, "pause").exit_code == 0
     try:
         held = _agentctl(agent, *_RECOMPUTE)
@@ -227,7 +227,7 @@ def test_what_a_paused_engine_has_is_not_in_force(agent: AgentProcess, engine: R
 
 
 def test_a_second_engine_core_of_one_name_is_refused(agent: AgentProcess, engine: Runtime) -> None:
-    """The first one keeps its policy, and says so; metrics and the engine's list tell of nothing else."""
+    """The first one keeps its policy; metrics and the list of engines have the first one only."""
     command = [sys.executable, "-c", _TWIN, agent.listen]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as twin:
         try:

@@ -27,7 +27,7 @@ _MINUTE = 60 * 10**9
 
 @pytest.fixture
 def filled(harness: AdminHarness) -> AdminHarness:
-    """Three requests that ended (one well, one recomputed, one failed) and two that wait."""
+    """Three finished requests (successful, recomputed, failed) and two deferred ones."""
     now = time.time_ns()
     core = harness.source("0")
     harness.append(
@@ -44,7 +44,7 @@ def filled(harness: AdminHarness) -> AdminHarness:
 
 
 def test_the_table_says_what_became_of_each(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """The newest first; what it cost, how it finished, whether it waits."""
+    """The newest first, with outcome, durations and state."""
     header, *lines = agentctl("get", "requests", "--since", "5m").stdout.splitlines()
     assert header.split() == [
         "AGE", "ENGINE", "REQUEST", "STATE", "DURATION", "WAIT", "TTFT", "MODE", "PEER", "RECOMPUTED", "FINISH",
@@ -76,7 +76,7 @@ def test_filters_are_the_issues_own_examples(filled: AdminHarness, agentctl: Age
 
 
 def test_what_is_missing_from_a_list_is_said(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """That it was cut, and that more wait than it names; in JSON both are fields."""
+    """Truncation and unnamed deferred requests are notes in tables, fields in JSON."""
     assert "older requests are not shown" in agentctl("get", "requests", "--limit", "1").stderr
     row = {"reason": common.DEFERRAL_REASON_REMOTE_KV, "count": 5, "oldest_start_time_unix_nano": 1}
     filled.snapshot(filled.source("0"), Snapshot(time_unix_nano=time.time_ns(), deferred=[row]))
@@ -88,7 +88,7 @@ def test_what_is_missing_from_a_list_is_said(filled: AdminHarness, agentctl: Age
 
 
 def test_the_slowest_requests(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """Durations as columns and, in JSON, as seconds; the slowest first."""
+    """The slowest first; durations are columns, in JSON seconds."""
     header, first, *_ = agentctl("get", "requests", "--slow").stdout.splitlines()
     assert header.split()[4:7] == ["DURATION", "WAIT", "TTFT"]
     assert first.split()[2] == "old"
@@ -104,7 +104,7 @@ def test_the_slowest_requests(filled: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_the_end_of_a_deferral_says_how_long_it_took(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Whether or not its engine did; without a start it is not known."""
+    """The wait is computed where the engine did not send it; without a start it is absent."""
     now, core = time.time_ns(), harness.source("0")
     harness.append(
         core,

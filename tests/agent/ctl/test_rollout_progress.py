@@ -1,11 +1,11 @@
-"""Following a change into the engines."""
+"""Progress of a rollout."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ctl.commands.rollout_progress import follow_rollout
+from penstock.agent.ctl.rollout.progress import follow_rollout
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_who_stops_waiting_is_told_that_the_change_stays(capsys: pytest.CaptureFixture[str]) -> None:
-    """An interrupt undoes nothing, and must not look as if it did."""
+    """An interrupt prints that the change stays."""
 
     def rollouts() -> Iterator[admin.Rollout]:
         yield admin.Rollout(engines=[{"key": {"engine": "0"}, "state": "waiting"}])

@@ -1,4 +1,4 @@
-"""The published JSON Schema is what every command really prints, in JSON and in YAML, and jq reads it unchanged."""
+"""The published JSON Schema fits what every command prints, in JSON and in YAML, and jq keeps every value."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _EVIL = "e\n\x1b[2J\x85\x9b\u202e\u2028\u200b\ufeff\U000e0041 1e5"
 
 
 def _closed(node: Any) -> Any:
-    """Refuse every field that is not published."""
+    """Return the schema without additional properties."""
     if isinstance(node, list):
         return [_closed(item) for item in node]
     if not isinstance(node, dict):
@@ -71,13 +71,13 @@ def _validator(name: str) -> Draft202012Validator:
 
 
 def test_the_published_schema_is_current() -> None:
-    """``make schema`` writes it."""
+    """``make schema`` writes the file."""
     assert _PUBLISHED.read_text() == json_schema.text()
     Draft202012Validator.check_schema(json.loads(json_schema.text()))
 
 
 def _with_output(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the commands that have ``-o``, their words joined as the schema has them."""
+    """Yield the commands that have ``-o``, their words joined by "-"."""
     with click.Context(group) as context:
         for name in [*group.list_commands(context), *getattr(group, "hidden_commands", ())]:
             command = group.get_command(context, name)
@@ -89,7 +89,7 @@ def _with_output(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[st
 
 
 def test_every_command_with_a_format_is_published() -> None:
-    """And no other."""
+    """The schema has the commands that have ``-o``, and no others."""
     assert isinstance(cli, click.Group)
     assert set(_with_output(cli)) == set(COMMANDS) == set(_TYPED)
 
@@ -143,7 +143,7 @@ _TYPED: dict[str, list[list[str]]] = {
 
 @pytest.fixture(autouse=True)
 def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a contexts file, and an editor that changes the priority to one it never was."""
+    """Set up a contexts file with control characters, and an editor that changes the priority."""
     contexts = tmp_path / "contexts"
     contexts.write_text(yaml.safe_dump({"contexts": {_EVIL: {"address": _EVIL, "tls-ca": _EVIL}}}))
     contexts.chmod(0o600)
@@ -161,7 +161,7 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def filled(harness: AdminHarness) -> AdminHarness:
-    """Two engines with what they can have, and texts that nobody should print as they are."""
+    """Two engines with every kind of content, and texts with control characters."""
     now = time.time_ns()
     for key in ("0", "1"):
         core = harness.source(key)
@@ -192,7 +192,7 @@ def filled(harness: AdminHarness) -> AdminHarness:
 
 
 def test_what_every_command_prints_is_valid(filled: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
-    """As JSON and as YAML: the same values, whose characters all are seen."""
+    """JSON and YAML have the same values, valid by the schema, without control characters."""
     for name in "ab":
         made = document(name, kvLoadFailure=action("auto"))
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(made))
@@ -217,7 +217,7 @@ def test_what_every_command_prints_is_valid(filled: AdminHarness, agentctl: Agen
 
 
 def test_what_every_command_prints_is_seen(filled: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
-    """In tables too, and in errors."""
+    """Tables and errors have no control characters."""
     made = document("a", kvLoadFailure=action("auto"))
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(made))
     for name, command_lines in _TYPED.items():
@@ -245,7 +245,7 @@ def _is_seen(text: str) -> None:
 
 
 def test_nothing_is_printed_another_way() -> None:
-    """What does is text of ours: the help, and what a shell reads."""
+    """Four modules print and none uses ``click.style``: all output passes the escaping of ``render``."""
     here = Path(json_schema.__file__).parent
     prints = {
         path.name for path in here.rglob("*.py") if re.search(r"\b(echo|secho|print)\(", path.read_text())
@@ -261,7 +261,7 @@ def _read(text: str, output: str) -> Iterator[Any]:
 
 
 def _extremes(descriptor: Any, variant: int) -> dict[str, Any]:
-    """Return the fields of a message at one end of what they can hold."""
+    """Return the fields of a message at one end of their ranges."""
     fields: dict[str, Any] = {}
     for field in descriptor.fields:
         value = _extreme(field, variant)
@@ -306,7 +306,7 @@ _BODIES = [field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].field
 
 @pytest.mark.parametrize("variant", [0, 1])
 def test_what_engines_may_send_at_most_is_valid(variant: int) -> None:
-    """Whatever is on the wire: no number that a double cannot hold, and no word that is none."""
+    """Extremes of the wire are valid: no number beyond a double's range, no unknown enum word."""
     events = []
     for body in _BODIES:
         fields = _extremes(Event.DESCRIPTOR, variant)
@@ -333,7 +333,7 @@ def test_what_engines_may_send_at_most_is_valid(variant: int) -> None:
 
 
 def test_numbers_that_jq_would_round() -> None:
-    """Ids and sums are texts, with all their digits; a count stops where a double does."""
+    """Ids and sums are strings with all digits; counts end where a double is exact."""
     engine = as_json_values(
         admin.Engine(sources=[{"epoch": 2**64 - 1}], counters={"bytes": 2**60, "failures": 2**60})
     )
@@ -342,7 +342,7 @@ def test_numbers_that_jq_would_round() -> None:
 
 
 def test_moments_have_nanoseconds() -> None:
-    """Those of the wire's two kinds; one that is not set is left out."""
+    """Both timestamp kinds of the wire have nanoseconds; an unset one is absent."""
     assert moment(1_750_000_000_000_000_001) == "2025-06-15T15:06:40.000000001Z"
     assert moment(2**64 - 1) == "2554-07-21T23:34:33.709551615Z"
     span = admin.Span(start_time_unix_nano=1_750_000_000_000_000_001)
@@ -358,13 +358,13 @@ def test_moments_have_nanoseconds() -> None:
     "text", ["1e5", "12345678e901", "0x1F", "0o17", "1_000", ".5", "on", "2025-06-15", "~"]
 )
 def test_a_text_stays_one_in_yaml(text: str) -> None:
-    """Also for a reader of YAML 1.2, to whom a span id of digits and an e is a number."""
+    """A span id of digits and an e stays a string in YAML 1.2."""
     assert dump({"spanId": text}, "yaml") == f"spanId: '{text}'"
 
 
 @pytest.mark.parametrize("output", ["json", "line", "yaml"])
 def test_what_cannot_be_seen_is_escaped(output: str) -> None:
-    """As names and as values; it reads back as it was."""
+    """Control characters are escaped in names and values, and read back unchanged."""
     printed = dump({_EVIL: [_EVIL, "ümläut 日本 \U0001f600"]}, output)
     _is_seen(printed)
     read = yaml.safe_load if output == "yaml" else json.loads

@@ -1,4 +1,4 @@
-"""Numbers, moments and trees as people see them."""
+"""Numbers, timestamps and trees as tables print them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.proto.v1.common_pb2 import ROLE_DECODE, EngineKey, PolicySource
     ],
 )
 def test_ages(seconds: float, text: str) -> None:
-    """As kubectl says them."""
+    """Ages have kubectl's form."""
     assert words.age(seconds) == text
 
 
@@ -43,12 +43,12 @@ def test_ages(seconds: float, text: str) -> None:
     ],
 )
 def test_spans_of_time(seconds: float, text: str) -> None:
-    """Two figures are enough."""
+    """Durations have two significant digits."""
     assert words.span_of_time(seconds) == text
 
 
 def test_moments() -> None:
-    """Past, future, none."""
+    """Past, future and unset timestamps."""
     assert words.ago(1_000_000_000_000, 1012.0) == "12s ago"
     assert words.ago(1_000_000_000_000, 700.0) == "in 5m"
     assert words.ago(0, 700.0) == words.ago_of(Timestamp(), 700.0) == "-"
@@ -84,13 +84,13 @@ def test_moments() -> None:
     ],
 )
 def test_names_of_policies(sources: tuple[PolicySource, ...], hash_: str, whole: str, short: str) -> None:
-    """Name, generation and author; the hash where they are not known."""
+    """Policies have name, generation and author; unknown ones their hash."""
     assert words.policies(sources, hash_) == whole
     assert words.short_policies(sources, hash_) == short
 
 
 def test_texts() -> None:
-    """Engines and long lines are cut to what is of use."""
+    """An engine has the server only if it is named; a long line is cut with an ellipsis."""
     assert words.engine(EngineKey(server="decode", engine="1")) == "decode/1"
     assert words.engine(EngineKey(engine="1")) == "1"
     assert words.engine(EngineKey()) == "-"
@@ -99,7 +99,7 @@ def test_texts() -> None:
 
 
 def test_colours_are_no_width() -> None:
-    """Columns are aligned by what is seen; nothing trails."""
+    """Columns are aligned by visible width; lines have no trailing spaces."""
     assert (
         table(("A", "B"), [(words.style("xx", "red"), "1"), ("yyyy", "")])
         == "A      B\n\x1b[31mxx\x1b[0m     1\nyyyy"
@@ -107,7 +107,7 @@ def test_colours_are_no_width() -> None:
 
 
 def test_a_message_as_json_values() -> None:
-    """Maps, lists, words, embedded JSON; unset messages are left out, zero numbers are not."""
+    """Maps, lists, enum words and embedded JSON; unset messages are absent, zeros are present."""
     status = as_json_values(admin.Policy(name="p", manifest_json='{"a": 1}', generation=7))
     assert status["manifest"] == {"a": 1}
     assert status["generation"] == 7
@@ -136,7 +136,7 @@ def _span(name: str, span_id: str, parent: str, start: int, **fields: object) ->
 
 
 def test_a_trace_is_a_tree() -> None:
-    """Children below parents by time; orphans and circles are shown, links told."""
+    """Children are below their parents, by time; orphans, circles and links are printed."""
     trace = admin.Trace(
         trace_id="t1",
         spans=[
@@ -172,6 +172,6 @@ def test_a_trace_is_a_tree() -> None:
     ],
 )
 def test_what_a_client_chose_cannot_move_the_cursor(text: str, shown: str) -> None:
-    """Only our own colours are colours."""
+    """Escape codes of clients are escaped; only agentctl's own colours remain."""
     assert words.printable(text) == shown
     assert table(("ID",), [(text,)]).splitlines()[1:] == [shown]

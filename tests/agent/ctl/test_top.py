@@ -1,4 +1,4 @@
-"""agentctl top: what it shows, in terminals of any size, real ones among them."""
+"""``agentctl top``: its screen at any size, and on real terminals."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _shown(
 
 
 def test_a_rate_is_taken_over_the_window() -> None:
-    """Of the oldest and the newest sample of it; of a counter that began anew there is none."""
+    """A rate spans the window's oldest and newest sample; a counter that was reset has none."""
     history = _history(*(_sample(at, _engine("0", ok=at * 10)) for at in range(30)))
     assert len(history.samples) == WINDOW + 1
     (row,) = history.engines("name")
@@ -93,7 +93,7 @@ def test_a_rate_is_taken_over_the_window() -> None:
 
 
 def test_what_is_shown_at_80_by_24() -> None:
-    """Engines, peers, rates, in flight, failures, deferrals and policy; nothing goes over the edge."""
+    """The screen has engines, peers, rates, failures, deferrals and policy within 80 columns."""
     oldest = {"oldest_start_time_unix_nano": int((_NOW - 30) * 1e9), "count": 4}
     history = _history(
         _sample(0, _engine("0"), peers=(_peer(PEER),)),
@@ -118,7 +118,7 @@ def test_what_is_shown_at_80_by_24() -> None:
 
 
 def test_what_an_engine_would_do_is_not_what_it_does() -> None:
-    """A pause is no lateness; two EngineCores of one name are no engine that is up."""
+    """A paused engine is not late; two EngineCores of one name are marked and not in force."""
     paused = _engine("0", paused=True, in_sync=False, wanted_kv_action="auto", wanted_hash="a" * 64)
     cores = [{"connected": True, "hello": {"process": "engine-core", "pid": pid}} for pid in (1, 2)]
     shown = _shown(_history(_sample(0, paused, _engine("1", in_sync=False, sources=cores))))
@@ -129,7 +129,7 @@ def test_what_an_engine_would_do_is_not_what_it_does() -> None:
 
 
 def test_trouble_has_a_line_of_its_own() -> None:
-    """The worst of it: no agent, then what it says about itself, then the policy, then the traces."""
+    """The line has the worst of: unreachable agent, agent health, policy, traces."""
     late = _engine("0", in_sync=False)
     for sample, words in (
         (_sample(0, late, degraded="disk full", otlp_error="x"), "agent: disk full"),
@@ -156,7 +156,7 @@ def test_trouble_has_a_line_of_its_own() -> None:
     ],
 )
 def test_orders(sort: str, engines: list[str], peers: list[str]) -> None:
-    """What an operator looks for stands first; what is the same, by name."""
+    """Each sort order has the largest first, and equals by name."""
     deferred = [{"count": 3}]
     history = _history(
         _sample(0, *map(_engine, "012"), peers=tuple(map(_peer, "abc"))),
@@ -177,7 +177,7 @@ def test_orders(sort: str, engines: list[str], peers: list[str]) -> None:
 
 
 def test_an_engine_that_is_away_and_a_peer_in_quarantine_stand_first() -> None:
-    """Whatever they did before."""
+    """They precede others with more failures."""
     history = _history(
         _sample(
             0,
@@ -192,7 +192,7 @@ def test_an_engine_that_is_away_and_a_peer_in_quarantine_stand_first() -> None:
 
 
 def test_what_does_not_fit_is_counted_and_can_be_scrolled_to() -> None:
-    """Up to the last one."""
+    """Rows that do not fit are counted; scrolling reaches the last."""
     peers = tuple(_peer(f"10.0.0.{number:02}:1") for number in range(50))
     history = _history(_sample(0, _engine("0"), peers=peers))
     assert "1 to 16 of 50 peers" in _shown(history)
@@ -215,7 +215,7 @@ _NAMES = st.text(st.characters(codec="utf-8"), max_size=40)
 def test_any_size_holds_what_it_is_given(
     names: list[str], width: int, height: int, scroll: int, sort: str, trouble: str
 ) -> None:
-    """No line is too long, there are not too many, and nothing in them moves the cursor."""
+    """Lines fit width and height, and have no control characters."""
     engines = [_engine(name, failures=len(name)) for name in names]
     peers = tuple(_peer(name, refused=len(name)) for name in names)
     sample = _sample(0, *engines, peers=peers, degraded=trouble)
@@ -240,8 +240,8 @@ def filled(harness: AdminHarness) -> AdminHarness:
 def test_where_there_is_no_terminal_it_prints(
     filled: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As often as it is told to; nothing in it is for a terminal."""
-    # Whoever runs the tests may say how wide theirs is.
+    """Without a terminal it prints ``--count`` plain screens."""
+    # The environment of the tests may set a width.
     monkeypatch.delenv("COLUMNS", raising=False)
     result = agentctl("top", "--count", "2", "--interval", "200ms")
     assert result.exit_code == 0, result.stderr
@@ -252,14 +252,14 @@ def test_where_there_is_no_terminal_it_prints(
 
 
 def test_the_counters_of_an_engine_are_those_of_the_log(filled: AdminHarness) -> None:
-    """Transfers, bytes, failures."""
+    """Transfers, bytes and failures are those of the log."""
     (engine,) = filled.stub.ListEngines(admin.ListEnginesRequest()).engines
     counters = engine.counters
     assert (counters.transfers_ok, counters.bytes, counters.failures) == (1, 1 << 20, 1)
 
 
 def test_the_poller_keeps_the_newest_and_an_error_is_a_sample() -> None:
-    """A terminal that is stopped does not fill the memory."""
+    """The queue of samples is bounded; an error is a sample."""
     numbers = iter(range(10**6))
     with Poller(lambda: AgentState(next(numbers), _NOW), 0.001) as poller:
         wait_until(lambda: next(numbers) > 20, "it has asked again and again")
@@ -275,7 +275,7 @@ def test_the_poller_keeps_the_newest_and_an_error_is_a_sample() -> None:
 
 
 def test_a_client_that_is_closed_under_the_poller_ends_it_quietly(harness: AdminHarness) -> None:
-    """Somebody pressed q between two of its calls."""
+    """Closing the client between two calls ends the poller without an error."""
     client = Client(harness.address, ClientTls())
     asked, closed = threading.Event(), threading.Event()
 
@@ -294,7 +294,7 @@ def test_a_client_that_is_closed_under_the_poller_ends_it_quietly(harness: Admin
 
 
 class _Terminal:
-    """A real pseudo-terminal with the command in it."""
+    """A pseudo-terminal that runs the command."""
 
     def __init__(self, address: str, *arguments: str, term: str = "xterm-256color") -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -311,7 +311,7 @@ class _Terminal:
         self.seen = ""
 
     def resize(self, rows: int, columns: int) -> None:
-        """Change the size; the signal is what the kernel sends to a terminal's foreground."""
+        """Change the size; the kernel sends SIGWINCH to the foreground process."""
         fcntl.ioctl(self.parent, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         if self.process is not None:
             self.process.send_signal(signal.SIGWINCH)
@@ -320,7 +320,7 @@ class _Terminal:
         os.write(self.parent, keys)
 
     def until(self, words: str) -> None:
-        """Read until *words* have been drawn since the last time."""
+        """Read until *words* have been drawn since the last call."""
         wait_until(
             lambda: self._read() and words in self.seen, f"{words!r} is drawn; seen: {self.seen[-2000:]!r}"
         )
@@ -328,13 +328,13 @@ class _Terminal:
 
     def _read(self) -> bool:
         if select.select([self.parent], [], [], 0.05)[0]:
-            # Whoever held the other end has gone.
+            # The other end is closed.
             with suppress(OSError):
                 self.seen += os.read(self.parent, 65536).decode(errors="replace")
         return True
 
     def end(self) -> int:
-        """Wait for the end of the command, reading what it still draws."""
+        """Wait for the command's end, reading its output."""
         process = self.process
         assert process is not None
         wait_until(lambda: self._read() and process.poll() is not None, "it has ended")
@@ -345,7 +345,7 @@ class _Terminal:
 
 @pytest.fixture
 def terminal(filled: AdminHarness) -> Iterator[Callable[..., _Terminal]]:
-    """Return what opens terminals; they are closed at the end."""
+    """Return a factory of terminals; they are closed at teardown."""
     opened: list[_Terminal] = []
 
     def begin(*arguments: str, **how: str) -> _Terminal:
@@ -361,7 +361,7 @@ def terminal(filled: AdminHarness) -> Iterator[Callable[..., _Terminal]]:
 
 
 def test_a_live_screen_takes_keys_and_resizes(terminal: Callable[..., _Terminal]) -> None:
-    """It draws, sorts, follows the window's size, and leaves the terminal as it was."""
+    """It draws, sorts, follows the window's size, and restores the terminal."""
     screen_ = terminal()
     screen_.until(PEER)
     screen_.type(b"s")
@@ -375,7 +375,7 @@ def test_a_live_screen_takes_keys_and_resizes(terminal: Callable[..., _Terminal]
 
 @pytest.mark.parametrize("term", ["vt100", "ansi"])
 def test_a_serial_consoles_terminal_is_drawn_on(terminal: Callable[..., _Terminal], term: str) -> None:
-    """One that cannot hide its cursor, and one whose colours have no default to go back to."""
+    """Terminals without a hidden cursor, and without default colours."""
     screen_ = terminal(term=term)
     screen_.until(PEER)
     screen_.type(b"q")
@@ -384,7 +384,7 @@ def test_a_serial_consoles_terminal_is_drawn_on(terminal: Callable[..., _Termina
 
 
 def test_an_unknown_terminal_gets_plain_output(terminal: Callable[..., _Terminal]) -> None:
-    """And an interrupt ends it quietly."""
+    """Output is plain, and an interrupt ends it without an error."""
     screen_ = terminal(term="no-such-terminal")
     screen_.until(PEER)
     assert screen_.process is not None
@@ -394,7 +394,7 @@ def test_an_unknown_terminal_gets_plain_output(terminal: Callable[..., _Terminal
 
 
 def test_an_agent_that_is_not_there_is_one_sentence() -> None:
-    """Before anything is drawn."""
+    """The error precedes any drawing."""
     code = "from penstock.agent.ctl.main import main; main()"
     result = subprocess.run(
         [sys.executable, "-c", code, "--address", "/nowhere/admin.sock", "top"],

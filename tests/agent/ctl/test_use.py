@@ -1,4 +1,4 @@
-"""How agentctl takes its arguments: one sentence and exit code 2 where they are wrong."""
+"""Arguments of agentctl: a wrong one is one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 from click.testing import CliRunner, Result
-from penstock.agent.ctl.main import cli
+from penstock.agent.ctl.lazy_group import LazyGroup
+from penstock.agent.ctl.main import _SECTIONS, cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
     ],
 )
 def test_a_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> None:
-    """On the error stream, with exit code 2, before anything is asked of the agent."""
+    """On stderr, with exit code 2, before any call to the agent."""
     result = _run(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("agentctl: ")
@@ -70,7 +71,7 @@ def test_a_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> Non
 
 @pytest.mark.parametrize("address", ["nowhere", "unix:relative", "tcp://x:1", "host:"])
 def test_an_address_that_cannot_be_read_is_named(address: str) -> None:
-    """With the two forms there are."""
+    """The error has the two forms of an address."""
     result = _run("get", "engines", address=address)
     assert (result.exit_code, result.stderr) == (
         2,
@@ -98,7 +99,7 @@ def test_an_agent_that_is_not_there_is_one_sentence(arguments: list[str]) -> Non
 
 
 def test_the_address_may_come_after_the_command_or_from_the_environment() -> None:
-    """The one that is nearer to the command counts."""
+    """The option nearest to the command counts."""
     result = CliRunner().invoke(cli, ["get", "engines", "--address", "/nearer"])
     assert "at unix:///nearer:" in result.stderr
     result = CliRunner().invoke(cli, ["get", "engines"], env={"AGENTCTL_ADDRESS": "unix:///given"})
@@ -121,14 +122,14 @@ def test_the_address_may_come_after_the_command_or_from_the_environment() -> Non
     ],
 )
 def test_a_file_that_is_no_manifest_is_refused(text: str, sentence: str) -> None:
-    """Before anything is sent."""
+    """Before any call to the agent."""
     result = _run("apply", "-f", "-", stdin=text)
     assert result.exit_code == 2
     assert sentence in result.stderr
 
 
 def test_help_and_groups_need_no_agent() -> None:
-    """Help exits 0, a group without a command shows its help and exits 2."""
+    """Help exits with 0; a group without a command prints its help and exits with 2."""
     assert _run("--help").exit_code == 0
     assert "set-policy" in _run("--help").stdout
     assert _run("get").exit_code == 2
@@ -137,15 +138,36 @@ def test_help_and_groups_need_no_agent() -> None:
 
 
 def test_the_help_has_every_command_in_a_section() -> None:
-    """And each once."""
+    """Every command is in one section."""
     text = _run("--help").stdout
     for name in cli.list_commands(click.Context(cli)):
         assert len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1, name
     assert "\nCommands:" not in text
 
 
+@pytest.mark.parametrize(
+    ("section", "room"),
+    [
+        ("Inspect", "commands.inspect"),
+        ("Change policies", "commands.policies"),
+        ("Orders to engines", "commands.orders"),
+        ("Other", "commands"),
+    ],
+)
+def test_a_command_lies_in_the_room_of_its_section(section: str, room: str) -> None:
+    """Its subcommands, too; ``top`` has a package of its own."""
+    found = set()
+    for name in _SECTIONS[section]:
+        command = cli.get_command(click.Context(cli), name)
+        groups = [command._lazy] if isinstance(command, LazyGroup) else []
+        places = [path for lazy in groups for path, _ in lazy.values()]
+        places += [cli._lazy[name][0]] if name in cli._lazy else []
+        found |= {path.partition(":")[0].rpartition(".")[0] for path in places}
+    assert found - {"penstock.agent.ctl.top"} == {f"penstock.agent.ctl.{room}"}
+
+
 def test_help_is_fast_because_it_imports_little() -> None:
-    """Neither gRPC nor YAML nor pydantic is loaded before a command runs."""
+    """``--help`` imports neither gRPC nor YAML nor pydantic."""
     code = (
         "import sys, json; from penstock.agent.ctl.main import cli\n"
         "try: cli.main(['--help'])\n"
@@ -161,13 +183,13 @@ def test_help_is_fast_because_it_imports_little() -> None:
     [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
 )
 def test_colours_only_where_they_are_wanted(environment: dict[str, str], coloured: bool) -> None:
-    """On a terminal, unless NO_COLOR is set or it is a dumb one."""
+    """On a terminal, unless NO_COLOR is set or TERM is dumb."""
     result = CliRunner().invoke(cli, ["doctor", "--address", "/nowhere"], env=environment, color=True)
     assert ("\x1b[" in result.stdout) is coloured
 
 
 def test_every_command_takes_all_formats() -> None:
-    """But for the live screen, what is a manifest in any case, and what is a script."""
+    """Except top, completion, and subcommands of config that print no list."""
 
     def commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
         context = click.Context(group)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def filled(harness: AdminHarness) -> AdminHarness:
-    """One engine with a failure, a transfer and a snapshot; it has subscribed."""
+    """One subscribed engine with a failure, a transfer and a snapshot."""
     core = harness.source("0")
     harness.append(core, transfer_failure("req-1", error_text="connection refused"))
     harness.append(core, batch=sample_batch(["req-2"]))
@@ -64,7 +64,7 @@ def filled(harness: AdminHarness) -> AdminHarness:
 
 
 def test_the_table_of_engines(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """One line an engine; more with -o wide."""
+    """One line an engine; ``-o wide`` has more columns."""
     header, line = agentctl("get", "engines").stdout.splitlines()
     assert header.split() == [
         "ENGINE", "ROLE", "STATUS", "POLICY", "KV-ACTION", "EC-ACTION", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
@@ -91,7 +91,7 @@ def test_the_table_of_engines(filled: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_json_has_words_for_enums(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """The documented shape: camelCase, false and 0 included."""
+    """The documented shape: camelCase, enum words, false and 0 included."""
     engine = json.loads(agentctl("get", "engines", "-o", "json").stdout)["engines"][0]
     assert (engine["role"], engine["connected"], engine["paused"], engine["inSync"]) == (
         "decode",
@@ -109,7 +109,7 @@ def test_json_has_words_for_enums(filled: AdminHarness, agentctl: Agentctl) -> N
 
 
 def test_the_table_of_peers(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """Transfers, failures by mode and kind, in flight."""
+    """Transfers, failures by mode and kind, transfers in flight."""
     header, line = agentctl("get", "peers").stdout.splitlines()
     assert header.split()[:10] == [
         "ENGINE", "PEER", "NOW", "STATUS", "OK", "FAILED", "WAIT-1M", "WAIT-15M", "WAIT-HOUR", "TRANSFER-1M",
@@ -119,7 +119,7 @@ def test_the_table_of_peers(filled: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_the_table_of_events(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """What happened, to whom, with whom."""
+    """Time, engine, event and peer."""
     header, line = agentctl("get", "events", "--mode", "handshake").stdout.splitlines()
     assert header.split() == ["AGE", "ENGINE", "KIND", "REQUEST", "PEER", "WHAT"]
     assert line.split()[1:5] == ["0", "transfer_failure", "req-1", PEER]
@@ -135,7 +135,7 @@ def test_the_table_of_events(filled: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """Facts, policy, what it waits for, peers, processes and what is wrong with them."""
+    """Facts, policy, deferred requests, peers, processes and problems."""
     text = agentctl("describe", "engine", "0").stdout
     for part in (
         "Engine: 0",
@@ -181,7 +181,7 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
 
 
 def test_a_request_as_a_tree_and_as_a_sentence(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """Spans with what matters on them; peer and cause in words."""
+    """The tree has span attributes; the sentence names peer and cause."""
     lines = agentctl("trace", "req-1").stdout.splitlines()
     assert lines[0].startswith("trace ")
     assert lines[1].startswith(("├─ penstock.request", "└─ penstock.request"))
@@ -196,14 +196,14 @@ def test_a_request_as_a_tree_and_as_a_sentence(filled: AdminHarness, agentctl: A
 
 
 def test_the_attributes_of_a_tree_exist() -> None:
-    """A name that the spans do not have would never be shown."""
+    """Every attribute that the tree prints is one that spans have."""
     assert set(span_tree.MATTERS) <= {
         value for key, value in vars(semconv).items() if key.isupper() and isinstance(value, str)
     }
 
 
 def test_watch_prints_events_as_they_come(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """One object a line, as many as it was asked for."""
+    """One object a line, ``--count`` of them."""
     results: list[Result] = []
     thread = threading.Thread(target=lambda: results.append(agentctl("watch", "-o", "json", "--count", "2")))
     thread.start()
@@ -218,7 +218,7 @@ def test_watch_prints_events_as_they_come(filled: AdminHarness, agentctl: Agentc
 
 
 def test_every_kind_of_event_has_its_words(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """An empty body of each kind is described; none breaks the table."""
+    """An empty body of each kind has a line."""
     kinds = [field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields]
     bodies: list[dict[str, Any]] = [{kind: {}} for kind in kinds]
     filled.append(
@@ -230,14 +230,14 @@ def test_every_kind_of_event_has_its_words(filled: AdminHarness, agentctl: Agent
 
 
 def test_a_selector_that_fits_no_engine(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """It is not said that there is none at all."""
+    """The sentence names the selector."""
     for what in ("engines", "peers"):
         result = agentctl("get", what, "-l", "role=nope")
         assert result.stderr == "no engine matches 'role=nope'; omit --selector to list all\n"
 
 
 def test_a_request_id_with_control_characters(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """It cannot forge lines or send codes to the terminal, in any view."""
+    """No view prints a forged line or an escape code."""
     filled.append(filled.source("0"), transfer_failure("evil\n\x1b[2J"))
     for command in (("get", "events"), ("trace", "evil"), ("explain", "evil")):
         out = agentctl(*command).stdout
@@ -246,6 +246,6 @@ def test_a_request_id_with_control_characters(filled: AdminHarness, agentctl: Ag
 
 
 def test_any_time_ago_is_a_time(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """Also one before the clock began."""
+    """``--since`` may reach before 1970."""
     result = agentctl("get", "events", "--since", "99999999d")
     assert (result.exit_code, result.stderr, "req-1" in result.stdout) == (0, "", True)

@@ -1,4 +1,4 @@
-"""agentctl watch outlives the agent: nothing is missed, nothing is told twice."""
+"""``agentctl watch`` outlives the agent: every event is printed once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ctl.commands.watch import follow
+from penstock.agent.ctl.commands.inspect.watch import follow
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -26,7 +26,7 @@ _MAIN = "from penstock.agent.ctl.main import main; main()"
 
 
 class _Agent:
-    """A log, and streams of it that end when the test says so."""
+    """A log, and streams of it that end on request."""
 
     def __init__(self) -> None:
         self.log: list[admin.LoggedEvent] = []
@@ -58,7 +58,7 @@ class _Agent:
 def _names(
     agent: _Agent, during: list[tuple[str, ...]], request: admin.ListEventsRequest | None = None
 ) -> list[str]:
-    """Follow *agent*; while it is away for the n-th time, the n-th names happen. Ends with the last of them."""
+    """Follow *agent*; during its n-th outage the n-th names are logged. Ends with the last of them."""
 
     def pause(_: float) -> None:
         if not agent.away:
@@ -73,7 +73,7 @@ def _names(
 
 
 def test_what_happened_while_the_agent_was_away_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """From the place where it was, over several absences; the error stream says that it was away."""
+    """The watch resumes at its position after several outages, and reports them on stderr."""
     agent = _Agent()
     agent.happen("before")
     agent.away = 0
@@ -90,7 +90,7 @@ def test_what_happened_while_the_agent_was_away_is_told_once(capsys: pytest.Capt
 
 
 def test_filters_hold_after_the_agent_came_back() -> None:
-    """All of them."""
+    """Every filter is sent again."""
     agent = _Agent()
     request = admin.ListEventsRequest(kinds=["load_outcome"], peer="p:1", limit=7)
     assert _names(agent, [("a",)], request) == ["a"]
@@ -98,7 +98,7 @@ def test_filters_hold_after_the_agent_came_back() -> None:
 
 
 def test_a_log_that_is_a_new_one_is_read_from_its_beginning() -> None:
-    """Positions of the old one mean nothing in it."""
+    """Positions of another log are not used."""
     agent = _Agent()
     agent.happen(*"12345")
 
@@ -111,7 +111,7 @@ def test_a_log_that_is_a_new_one_is_read_from_its_beginning() -> None:
 
 
 def test_no_agent_to_begin_with_is_a_failure() -> None:
-    """Somebody who mistyped the address must not wait for ever."""
+    """Without an agent at the start, the command exits with 1."""
     agent = _Agent()
     agent.away = 1
     with pytest.raises(UnreachableError):
@@ -126,7 +126,7 @@ def agent() -> Iterator[AgentProcess]:
 
 
 def test_a_real_agent_may_be_killed(agent: AgentProcess) -> None:
-    """With kill -9: all events are told, in order, each once; an interrupt ends it."""
+    """After kill -9 of the agent, all events are printed in order, once; an interrupt exits with 0."""
     watch = subprocess.Popen(
         [sys.executable, "-c", _MAIN, "watch", "-o", "json", "--kind", "transfer_failure"],
         env={**os.environ, "AGENTCTL_ADDRESS": agent.admin},

@@ -2,6 +2,9 @@
 
 EngineCore and workers are forks, as vLLM has it by default; only its CPU platform says ``spawn``, and is overruled here.
 No plugin is loaded: each fork does that, with its own environment.
+
+A process that waits for another's message sleeps at once, which vLLM does only a second after the last one: until then it
+would take the core that the test needs.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
+from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 from vllm.platforms.cpu import CpuPlatform
 
 _NAMES = (
@@ -38,3 +42,5 @@ def _check_and_update_config(_cls: type[CpuPlatform], vllm_config: object) -> No
 
 
 CpuPlatform.check_and_update_config = classmethod(_check_and_update_config)
+# Of ``busy_loop_s``, in seconds.
+SpinCondition.__init__.__defaults__ = (0.001,)

@@ -1,4 +1,4 @@
-"""The same traffic on two servers with one connector: one with Penstock, one without."""
+"""The same traffic with one connector on a server with Penstock, and on one without."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def _series(sample: Any) -> str:
 
 
 class Trial(AgentBench):
-    """A server with Penstock, its store, and what the same traffic did on it and on one without."""
+    """A server with Penstock, its store, and what the traffic did on it."""
 
-    def __init__(self, agent: Agent, server: Server, store: Path, plain: Ran) -> None:
+    def __init__(self, agent: Agent, server: Server, store: Path) -> None:
         name = server.spec.name
         super().__init__(agent, name, labels={"tier": name}, policy=f"connectors-{name}")
-        self.engine, self.store, self.plain = server, store, plain
+        self.engine, self.store = server, store
         self.ran = traffic(server)
 
     def trace(self, name: str) -> list[admin.Span]:
@@ -132,32 +132,38 @@ def traffic(server: Server) -> Ran:
 
 @contextmanager
 def trial(name: str, *, directory: Path) -> Iterator[Trial]:
-    """Run the traffic on both servers; the one with Penstock stays for a closer look."""
-    model = tiny_model(ROOT / ".cache" / "models")
+    """Run the traffic on a server with Penstock, which stays for a closer look."""
     with short_directory() as state:
         agent = Agent(state, engines=1)
         agent.start()
-        servers: dict[str, Server] = {}
         try:
-            for kind, endpoint in (("without", ""), ("with", agent.endpoint)):
-                store = directory / kind
-                store.mkdir()
-                env = penstock_env({"PENSTOCK_ENDPOINT": endpoint, "VLLM_SERVER_DEV_MODE": "1"}, name)
-                spec = ServerSpec(
-                    name,
-                    args=("--block-size", "32", "--kv-transfer-config", json.dumps(SETUPS[name](store))),
-                    env={**env, "PENSTOCK_LABELS": f"tier={name}"},
-                )
-                servers[kind] = Server(spec, model=model, logs=store)
-            for server in servers.values():
-                server.wait_ready()
-            plain = traffic(servers["without"])
-            servers["without"].stop()
-            found = Trial(agent, servers["with"], directory / "with", plain)
-            yield found
-            assert not found.guard_errors()
-            found.close()
+            with _server(name, directory / "with", endpoint=agent.endpoint) as server:
+                found = Trial(agent, server, directory / "with")
+                yield found
+                assert not found.guard_errors()
+                found.close()
         finally:
-            for server in servers.values():
-                server.stop()
             agent.stop()
+
+
+def without_penstock(name: str, *, directory: Path) -> Ran:
+    """Run the traffic on a server without Penstock."""
+    with _server(name, directory / "without", endpoint="") as server:
+        return traffic(server)
+
+
+@contextmanager
+def _server(name: str, store: Path, *, endpoint: str) -> Iterator[Server]:
+    store.mkdir()
+    env = penstock_env({"PENSTOCK_ENDPOINT": endpoint, "VLLM_SERVER_DEV_MODE": "1"}, name)
+    spec = ServerSpec(
+        name,
+        args=("--block-size", "32", "--kv-transfer-config", json.dumps(SETUPS[name](store))),
+        env={**env, "PENSTOCK_LABELS": f"tier={name}"},
+    )
+    server = Server(spec, model=tiny_model(ROOT / ".cache" / "models"), logs=store)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.stop()

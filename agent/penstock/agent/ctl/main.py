@@ -17,29 +17,27 @@ from penstock.agent.ctl.lazy_group import LazyGroup, RootGroup
 from penstock.proto.version import __version__
 
 _PACKAGE = "penstock.agent.ctl.commands"
+_INSPECT, _POLICIES, _ORDERS = (f"{_PACKAGE}.{room}" for room in ("inspect", "policies", "orders"))
 
 _COMMANDS = {
-    "set-policy": (
-        f"{_PACKAGE}.set_policy",
-        "Set fields of a policy by flags; create it if it does not exist.",
-    ),
-    "apply": (f"{_PACKAGE}.bundle", "Create or replace policies from a file."),
-    "rollback": (f"{_PACKAGE}.apply", "Roll back a policy to an earlier revision."),
+    "set-policy": (f"{_POLICIES}.set", "Set fields of a policy by flags; create it if it does not exist."),
+    "apply": (f"{_POLICIES}.apply", "Create or replace policies from a file."),
+    "rollback": (f"{_POLICIES}.change", "Roll back a policy to an earlier revision."),
     # Older spellings of "get policy --by-hand -o yaml" and "apply --atomic".
-    "export": (f"{_PACKAGE}.bundle", "Print all policies as one document."),
-    "import": (f"{_PACKAGE}.bundle", "Create or replace many policies in one change: all or none."),
-    "trace": (f"{_PACKAGE}.trace", "Show the spans of one request as a tree."),
-    "explain": (f"{_PACKAGE}.trace", "Explain in one sentence what happened to a request."),
-    "quarantine": (f"{_PACKAGE}.quarantine", "Quarantined peers: list, add, lift."),
-    "inject-fault": (f"{_PACKAGE}.drill", "Start a fault drill in engines that allow it."),
-    "drill": (f"{_PACKAGE}.drill", "Running fault drills: list, stop."),
-    "pause": (f"{_PACKAGE}.pause", "Make Penstock passive in engines: the kill switch."),
-    "resume": (f"{_PACKAGE}.pause", "Undo a pause."),
-    "doctor": (f"{_PACKAGE}.doctor", "Find problems and print what to do about them."),
+    "export": (f"{_POLICIES}.apply", "Print all policies as one document."),
+    "import": (f"{_POLICIES}.apply", "Create or replace many policies in one change: all or none."),
+    "trace": (f"{_INSPECT}.trace", "Show the spans of one request as a tree."),
+    "explain": (f"{_INSPECT}.trace", "Explain in one sentence what happened to a request."),
+    "quarantine": (f"{_ORDERS}.quarantine", "Quarantined peers: list, add, lift."),
+    "inject-fault": (f"{_ORDERS}.drill", "Start a fault drill in engines that allow it."),
+    "drill": (f"{_ORDERS}.drill", "Running fault drills: list, stop."),
+    "pause": (f"{_ORDERS}.pause", "Make Penstock passive in engines: the kill switch."),
+    "resume": (f"{_ORDERS}.pause", "Undo a pause."),
+    "doctor": (f"{_INSPECT}.doctor", "Find problems and print what to do about them."),
     "forget": (f"{_PACKAGE}.forget", "Forget a disconnected engine, or a peer."),
     "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
     "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
-    "watch": (f"{_PACKAGE}.watch", "Print events as they come."),
+    "watch": (f"{_INSPECT}.watch", "Print events as they come."),
     "config": (f"{_PACKAGE}.config", "Contexts: named addresses of agents."),
     "version": (f"{_PACKAGE}.version", "Versions of agentctl and of the agent."),
 }
@@ -53,24 +51,24 @@ _SECTIONS = {
 }
 
 _GET = {
-    "policy": (f"{_PACKAGE}.get_policy", "Policies, or their merge in one engine (--effective)."),
-    "engines": (f"{_PACKAGE}.get", "Engines: connected, policy in force, deferred requests."),
-    "peers": (f"{_PACKAGE}.get", "Peers: transfers, failures, in flight."),
-    "requests": (f"{_PACKAGE}.get_requests", "Requests: outcome, or what they wait for."),
-    "events": (f"{_PACKAGE}.get_events", "Events of the log."),
-    "audit": (f"{_PACKAGE}.get", "Audit log: who changed what, when and why."),
+    "policy": (f"{_INSPECT}.get_policy", "Policies, or their merge in one engine (--effective)."),
+    "engines": (f"{_INSPECT}.get_engines", "Engines: connected, policy in force, deferred requests."),
+    "peers": (f"{_INSPECT}.get_peers", "Peers: transfers, failures, in flight."),
+    "requests": (f"{_INSPECT}.get_requests", "Requests: outcome, or what they wait for."),
+    "events": (f"{_INSPECT}.get_events", "Events of the log."),
+    "audit": (f"{_INSPECT}.get_audit", "Audit log: who changed what, when and why."),
 }
 
 
 _DESCRIBE = {
-    "engine": (f"{_PACKAGE}.describe", "One engine, in full."),
-    "peer": (f"{_PACKAGE}.describe_peer", "One peer, as each engine sees it."),
-    "policy": (f"{_PACKAGE}.describe_policy", "One policy: content, where it is in force, its history."),
-    "request": (f"{_PACKAGE}.trace:explain", "What happened to one request, as 'explain' says it."),
+    "engine": (f"{_INSPECT}.describe_engine", "One engine, in full."),
+    "peer": (f"{_INSPECT}.describe_peer", "One peer, as each engine sees it."),
+    "policy": (f"{_INSPECT}.describe_policy", "One policy: content, where it is in force, its history."),
+    "request": (f"{_INSPECT}.trace:explain", "What happened to one request, as 'explain' says it."),
 }
 _DIFF = {
-    "policy": (f"{_PACKAGE}.diff", "What changed in a policy, or what a file would change."),
-    "engine": (f"{_PACKAGE}.diff", "Compare two engines."),
+    "policy": (f"{_INSPECT}.diff", "What changed in a policy, or what a file would change."),
+    "engine": (f"{_INSPECT}.diff", "Compare two engines."),
 }
 
 
@@ -107,12 +105,12 @@ def diff() -> None:
     """Show what changed in a policy, or compare two engines."""
 
 
-@cli.group(cls=LazyGroup, lazy={"policy": (f"{_PACKAGE}.edit", "Edit a policy.")})
+@cli.group(cls=LazyGroup, lazy={"policy": (f"{_POLICIES}.edit", "Edit a policy.")})
 def edit() -> None:
     """Change a policy in an editor."""
 
 
-@cli.group(cls=LazyGroup, lazy={"policy": (f"{_PACKAGE}.apply:delete_policy", "Delete a policy.")})
+@cli.group(cls=LazyGroup, lazy={"policy": (f"{_POLICIES}.change:delete_policy", "Delete a policy.")})
 def delete() -> None:
     """Delete a policy."""
 

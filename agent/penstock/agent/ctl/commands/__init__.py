@@ -1,1 +1,1 @@
-"""The commands; a module is imported when its command runs."""
+"""The commands, by the sections of ``agentctl --help``; a module is imported when its command runs."""

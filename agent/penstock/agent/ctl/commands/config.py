@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.connection import CONTEXT, ContextName
@@ -21,6 +22,9 @@ from penstock.agent.ctl.formats import is_table, with_output
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.render import say, text
 from penstock.agent.ctl.render.output import say_document, say_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.group(cls=LazyGroup)
@@ -74,9 +78,7 @@ def current_context() -> None:
 @click.argument("name", type=ContextName())
 def use_context(name: str) -> None:
     """Make NAME the current context."""
-    path = contexts_path()
-    contexts = read_contexts(path)
-    find_context(contexts, name, path)
+    path, contexts = _contexts_with(name)
     write_contexts(path, replace(contexts, current=name))
     say(f"switched to context {name}")
 
@@ -112,12 +114,23 @@ def set_context(name: str, address: str | None, **tls: str | None) -> None:
 @click.argument("name", type=ContextName())
 def delete_context(name: str) -> None:
     """Delete context NAME."""
-    path = contexts_path()
-    contexts = read_contexts(path)
-    find_context(contexts, name, path)
+    path, contexts = _contexts_with(name)
     left = {key: item for key, item in contexts.endpoints.items() if key != name}
     write_contexts(path, Contexts("" if contexts.current == name else contexts.current, left))
     say(f"context {name} deleted from {path}")
+
+
+def _contexts_with(name: str) -> tuple[Path | None, Contexts]:
+    """Return the contexts file's path and content.
+
+    Raises:
+        UsageError: the file has no context *name*, or cannot be read.
+
+    """
+    path = contexts_path()
+    contexts = read_contexts(path)
+    find_context(contexts, name, path)
+    return path, contexts
 
 
 def _camel(key: str) -> str:

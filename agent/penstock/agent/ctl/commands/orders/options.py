@@ -1,14 +1,14 @@
-"""Options and waiting of the commands that order quarantines and fault drills."""
+"""Options of orders to engines, and the wait until the engines acknowledge one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow_rollout
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import DURATION, duration_message, with_selector
+from penstock.agent.ctl.rollout import DEFAULT_TIMEOUT, GRACE, follow_rollout
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -6,10 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.commands.get import nothing_fits
-from penstock.agent.ctl.commands.list_command import show_listing, with_listing
-from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.errors import UsageError
+from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
 from penstock.agent.ctl.render import latency

@@ -7,10 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.list_command import show_listing, with_listing
-from penstock.agent.ctl.commands.listing import Listing, ListStyle
-from penstock.agent.ctl.commands.order_options import follow_order, with_engines, with_order
+from penstock.agent.ctl.commands.orders.options import follow_order, with_engines, with_order
 from penstock.agent.ctl.lazy_group import LazyGroup
+from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import (
     DURATION,

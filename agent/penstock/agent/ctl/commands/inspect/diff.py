@@ -7,8 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.commands.engine_document import comparable, described, read_engine
-from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warnings
+from penstock.agent.ctl.commands.inspect.engine_document import comparable, described, read_engine
 from penstock.agent.ctl.errors import ComparisonError, FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.manifest_files import read_paths
@@ -19,6 +18,7 @@ from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.field_diff import Difference, difference_rows, differences, plain_rows
 from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document, say_table
+from penstock.agent.ctl.rollout import show_fields, show_warnings
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.event_filters import events_request, with_filters
+from penstock.agent.ctl.commands.inspect.event_filters import events_request, with_filters
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.options import with_client

@@ -7,11 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.commands.apply import selector_of
-from penstock.agent.ctl.commands.get_policy import expiry_words, in_force_words, manifest_of, selector_words
+from penstock.agent.ctl.commands.inspect.get_policy import (
+    expiry_words,
+    in_force_words,
+    manifest_of,
+    selector_words,
+)
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import POLICY
-from penstock.agent.ctl.options import with_client
+from penstock.agent.ctl.options import selector_of, with_client
 from penstock.agent.ctl.render import rows, say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.field_diff import flat_values

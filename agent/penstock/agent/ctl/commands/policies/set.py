@@ -6,18 +6,17 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.apply import (
-    apply_files,
+from penstock.agent.ctl.commands.policies.apply import apply_files
+from penstock.agent.ctl.commands.policies.change import (
     report_change,
-    selector_of,
     with_all,
     with_change,
     with_if_generation,
 )
-from penstock.agent.ctl.commands.policy_fields import set_fields, unset_fields, with_fields
+from penstock.agent.ctl.commands.policies.fields import set_fields, unset_fields, with_fields
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import POLICY
-from penstock.agent.ctl.options import DURATION, SELECTOR, author, with_client, with_paths
+from penstock.agent.ctl.options import DURATION, SELECTOR, author, selector_of, with_client, with_paths
 from penstock.agent.parsing import parse_labels
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.apply import (
-    apply_files,
-    selector_of,
+from penstock.agent.ctl.commands.policies.change import (
+    follow_change,
     with_all,
     with_change,
     with_if_generation,
 )
-from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warnings
-from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, wait_for
-from penstock.agent.ctl.errors import UsageError
+from penstock.agent.ctl.errors import UnreachableError, UsageError
 from penstock.agent.ctl.formats import with_document_output
-from penstock.agent.ctl.manifest_files import read_paths
-from penstock.agent.ctl.options import author, with_client, with_paths
+from penstock.agent.ctl.manifest_files import ManifestText, read_paths
+from penstock.agent.ctl.options import author, selector_of, with_client, with_paths
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document
+from penstock.agent.ctl.rollout import (
+    Followed,
+    conclude,
+    show_change,
+    show_fields,
+    show_warnings,
+    time_left,
+    wait_for,
+)
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from penstock.agent.ctl.client import Client
@@ -109,3 +117,75 @@ def apply_bundle(
             allow_none=allow_none,
         )
     conclude([followed], output)
+
+
+def apply_files(
+    client: Client,
+    paths: Sequence[str],
+    *,
+    everywhere: bool,
+    if_generation: int | None,
+    dry_run: bool,
+    wait: bool,
+    timeout: timedelta,
+    output: str,
+    allow_none: bool,
+) -> None:
+    """Apply the manifests of files and directories in order, after a dry run of all of them."""
+    manifests = read_paths(paths)
+    if if_generation is not None and len(manifests) > 1:
+        raise UsageError(f"--if-generation takes one policy, not {len(manifests)}")
+
+    how_sent: dict[str, Any] = {"if_generation": if_generation, "everywhere": everywhere}
+    if len(manifests) > 1 and not dry_run:
+        for manifest in manifests:
+            _send(client, manifest, "; nothing was applied", dry_run=True, **how_sent)
+    responses: list[admin.ApplyPolicyResponse] = []
+    for manifest in manifests:
+        # Another change may come between the dry run and this call.
+        so_far = f"; applied before it: {', '.join(item.name for item in responses)}" if responses else ""
+        responses.append(_send(client, manifest, "" if dry_run else so_far, dry_run=dry_run, **how_sent))
+    if output == "table":
+        for response in responses:
+            show_change(response, dry_run=dry_run)
+    # All are applied before the first wait.
+    end = time.monotonic() + timeout.total_seconds()
+    followed = [
+        follow_change(
+            client,
+            response,
+            selector_of(manifest.text),
+            wait=wait and not dry_run,
+            timeout=time_left(end),
+            output=output,
+            allow_none=allow_none,
+        )
+        for manifest, response in zip(manifests, responses, strict=True)
+    ]
+    conclude(followed, output)
+
+
+def _send(
+    client: Client,
+    manifest: ManifestText,
+    so_far: str,
+    *,
+    dry_run: bool,
+    if_generation: int | None,
+    everywhere: bool,
+) -> admin.ApplyPolicyResponse:
+    """Apply one manifest; an error names its file and ends with *so_far*."""
+    request = admin.ApplyPolicyRequest(
+        manifest_json=manifest.text,
+        author=author(),
+        dry_run=dry_run,
+        if_generation=if_generation,
+        all=everywhere,
+    )
+    try:
+        response: admin.ApplyPolicyResponse = client.call("ApplyPolicy", request)
+    except UnreachableError as error:
+        raise UnreachableError(error.message + so_far) from None
+    except click.ClickException as error:
+        raise type(error)(f"{manifest.where}: {error.message}{so_far}") from None
+    return response

@@ -6,50 +6,29 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow_rollout
-from penstock.agent.ctl.formats import with_output
-from penstock.agent.ctl.name_arguments import ENGINE
+from penstock.agent.ctl.commands.orders.options import with_order
 from penstock.agent.ctl.options import (
     DURATION,
     author,
     duration_message,
     engine_selector,
     with_client,
-    with_selector,
 )
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.output import show
+from penstock.agent.ctl.rollout import GRACE, follow_rollout
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import timedelta
 
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey
 
 
-def _with_targets(function: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        click.argument("engines", nargs=-1, type=ENGINE, metavar="[ENGINE]..."),
-        with_selector,
-        click.option("--reason", default="", help="Reason, for the audit log."),
-        click.option(
-            "--timeout",
-            type=DURATION,
-            default=DEFAULT_TIMEOUT,
-            help="Time limit of the wait.  [default: 30s]",
-        ),
-        with_output(),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
 @click.command()
-@_with_targets
+@with_order
 @click.option(
     "--ttl",
     type=DURATION,
@@ -67,7 +46,7 @@ def pause(client: Client, **how: Any) -> None:
 
 
 @click.command()
-@_with_targets
+@with_order
 @with_client
 def resume(client: Client, **how: Any) -> None:
     """Undo a pause. Without ENGINE or selector: all pauses.

@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.commands.list_watch import watch_rows
-from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.formats import JSONPATH, with_output
+from penstock.agent.ctl.listing.model import Listing, ListStyle
+from penstock.agent.ctl.listing.watch import watch_rows
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render.output import say_document, say_documents, say_lines
 

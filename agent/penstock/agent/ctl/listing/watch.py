@@ -15,7 +15,7 @@ from penstock.agent.ctl.render.output import say_document, say_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.agent.ctl.commands.listing import Listing, ListStyle
+    from penstock.agent.ctl.listing.model import Listing, ListStyle
 
 # Seconds between two answers.
 INTERVAL = 1.0

@@ -8,12 +8,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.apply import selector_of
-from penstock.agent.ctl.commands.list_command import show_listing, with_listing
-from penstock.agent.ctl.commands.listing import Listing, ListStyle
 from penstock.agent.ctl.errors import UsageError
+from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
-from penstock.agent.ctl.options import engine_selector, with_client
+from penstock.agent.ctl.options import engine_selector, selector_of, with_client
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.json_values import as_json_values

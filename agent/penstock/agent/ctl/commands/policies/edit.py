@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.apply import report_change, selector_of, with_all, with_change
+from penstock.agent.ctl.commands.policies.change import report_change, with_all, with_change
 from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.name_arguments import POLICY
-from penstock.agent.ctl.options import author, with_client
+from penstock.agent.ctl.options import author, selector_of, with_client
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render.output import dump_yaml
 from penstock.agent.parsing.yaml_documents import DocumentError, read_documents

@@ -7,12 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.commands.list_command import show_listing, with_listing
-from penstock.agent.ctl.commands.listing import Listing, ListStyle
-from penstock.agent.ctl.commands.order_options import follow_order, with_order, with_timeout
+from penstock.agent.ctl.commands.orders.options import follow_order, with_order, with_timeout
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.lazy_group import LazyGroup
+from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import DRILL, PEER
 from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
 from penstock.agent.ctl.render import order_rows, say

@@ -7,11 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.event_filters import events_request, with_filters
-from penstock.agent.ctl.commands.list_command import show_listing, with_listing
-from penstock.agent.ctl.commands.list_watch import RowPrinter
-from penstock.agent.ctl.commands.listing import Listing, ListStyle
-from penstock.agent.ctl.commands.watch import follow
+from penstock.agent.ctl.commands.inspect.event_filters import events_request, with_filters
+from penstock.agent.ctl.commands.inspect.watch import follow
+from penstock.agent.ctl.listing import Listing, ListStyle, RowPrinter, show_listing, with_listing
 from penstock.agent.ctl.options import with_client
 from penstock.agent.ctl.render import rows
 from penstock.agent.ctl.render.json_values import as_json_values

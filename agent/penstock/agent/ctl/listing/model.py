@@ -71,3 +71,8 @@ class Listing:
         """Return the JSON values of the rows."""
         found: list[dict[str, Any]] = self.document()[self.field]
         return found
+
+
+def nothing_fits(selector: str, text: str) -> str:
+    """Return *text*, or a sentence about the selector if there is one."""
+    return f"no engine matches {selector!r}; omit --selector to list all" if selector else text

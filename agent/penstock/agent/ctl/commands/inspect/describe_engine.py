@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.commands.engine_document import document, effective_policy, find_engine
+from penstock.agent.ctl.commands.inspect.engine_document import document, effective_policy, find_engine
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client

@@ -1,0 +1,1 @@
+"""Commands of the section "Inspect" of ``agentctl --help``: they change nothing."""

@@ -1,0 +1,66 @@
+"""``agentctl get peers``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
+from penstock.agent.ctl.name_arguments import PEER
+from penstock.agent.ctl.options import engine_selector, with_client, with_selector
+from penstock.agent.ctl.render import rows
+from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from penstock.agent.ctl.client import Client
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=PEER, metavar="[PEER]...")
+@with_selector
+@click.option(
+    "--state",
+    type=click.Choice(["active", "retired", "all"]),
+    help="Only peers in this state; retired: neither used nor reported for --retire-after.  "
+    "[default: active; all for peers that are named]",
+)
+@with_listing
+@with_client
+def peers(client: Client, names: tuple[str, ...], selector: str, state: str | None, style: ListStyle) -> None:
+    """List peers, or those that are named: transfers, failures, in flight.
+
+    Counted since the state directory was created.
+    """
+    state = state or ("all" if names else "active")
+    request = admin.ListPeersRequest(selector=engine_selector(selector), state=state)
+
+    def fetch() -> Listing:
+        response = client.call("ListPeers", request)
+        if names:
+            found = [item for item in response.peers if item.peer.address in names]
+            del response.peers[:]
+            response.peers.extend(found)
+        there = {item.peer.address for item in response.peers}
+        notes = []
+        if (count := response.left_out) and state == "active":
+            notes.append(
+                f"{count} retired peer{'s are' if count > 1 else ' is'} not shown; --state all lists them"
+            )
+        return Listing(
+            "peer",
+            rows.peers(response.peers, time.time()),
+            [item.peer.address for item in response.peers],
+            lambda: as_json_values(response),
+            "peers",
+            nothing_fits(selector, f"no peer is {state}" if response.left_out else "no known peers"),
+            notes,
+            [
+                f"peer {name!r} not found; 'agentctl get peers --state all' lists them"
+                for name in names
+                if name not in there
+            ],
+        )
+
+    show_listing(fetch, style)

@@ -1,0 +1,1 @@
+"""Commands of the section "Orders to engines" of ``agentctl --help``."""

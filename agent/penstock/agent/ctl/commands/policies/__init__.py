@@ -1,0 +1,1 @@
+"""Commands of the section "Change policies" of ``agentctl --help``."""
