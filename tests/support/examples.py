@@ -8,6 +8,6 @@ _ALL = {"long", "fresh"}
 _PART = 3
 
 
-def examples(number: int) -> int:
-    """Return *number* where all are tried, else a third of it."""
-    return number if settings.get_current_profile_name() in _ALL else -(-number // _PART)
+def examples(number: int, part: int = _PART) -> int:
+    """Return *number* where all are tried, else a third of it, or one *part* of so many."""
+    return number if settings.get_current_profile_name() in _ALL else -(-number // part)

@@ -5,75 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import pytest
 from penstock.instrumentation.policy import applier
 from penstock.instrumentation.resilience.policy import NO_POLICY, Action
 from penstock.instrumentation.runtime import Runtime
 from penstock.instrumentation.transport.inbox import Message, Tag
-from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_SETUP
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 from penstock.proto.v1.policy_pb2 import (
     FAILURE_ACTION_FAIL,
     FAILURE_ACTION_RECOMPUTE,
-    KvLoadFailure,
-    PolicyBody,
     Push,
     ScheduledPolicy,
 )
-from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure
 from tests.support.engine.held_step import hold_step
 from tests.support.engine.runtime_threads import policy_client_of
 from tests.support.policy.clients import make_applier, make_client
+from tests.support.policy.pushes import FAIL, FIELDS, RECOMPUTE, applied, count, entry, last
 from tests.support.seconds import SecondsClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.proto.v1.policy_pb2 import Report
+    import pytest
 
     from tests.support.agent.fake_agent import FakeAgent
-
-FIELDS = ("kv_load_failure.action",)
-
-
-def entry(hash_: str, action: Any, valid_for: float = 0.0) -> ScheduledPolicy:
-    """Build one entry of a schedule."""
-    found = ScheduledPolicy(hash=hash_, body=PolicyBody(kv_load_failure=KvLoadFailure(action=action)))
-    if valid_for:
-        found.valid_for.FromNanoseconds(round(valid_for * 1e9))
-    return found
-
-
-FAIL = Push(schedule=[entry("h-fail", FAILURE_ACTION_FAIL)])
-RECOMPUTE = Push(schedule=[entry("h-recompute", FAILURE_ACTION_RECOMPUTE)])
-
-
-def last(agent: FakeAgent, kind: str) -> Report:
-    """Return the last report of that kind."""
-    return [report for report in agent.received.reports if report.WhichOneof("message") == kind][-1]
-
-
-def count(agent: FakeAgent, kind: str) -> int:
-    """Return how many reports of that kind came."""
-    return sum(report.WhichOneof("message") == kind for report in agent.received.reports)
-
-
-def applied(agent: FakeAgent) -> list[tuple[str, str, bool, str]]:
-    """Return (cause, hash, accepted, previous hash) of all policy_applied events."""
-    events = [event.policy_applied for batch in agent.received.batches() for event in batch.events]
-    return [(event.cause, event.hash, event.accepted, event.previous_hash) for event in events]
-
-
-@pytest.fixture
-def subscribed(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> Runtime:
-    """Make a runtime whose policy client has subscribed."""
-    runtime = make_runtime(server="left", labels={"role": "decode"}, allow_faults=True)
-    runtime.start_policy(FIELDS)
-    agent.wait(lambda: count(agent, "subscribe"), "a subscription")
-    return runtime
 
 
 def test_subscribe_says_who(agent: FakeAgent, subscribed: Runtime) -> None:
@@ -97,6 +54,7 @@ def test_both_streams_show_the_secret_of_the_process(agent: FakeAgent, subscribe
     subscribed.session.new_epoch()
     assert subscribed.session.secret == secret
     assert Runtime().session.secret != secret
+    subscribed.stop(0.0)  # this agent does not acknowledge the new epoch
 
 
 def test_push_is_put_in_force_then_acknowledged(agent: FakeAgent, subscribed: Runtime) -> None:
@@ -161,38 +119,6 @@ def test_engine_that_hangs_in_a_step_refuses_and_follows_in_the_end(
     )
 
 
-def test_pause_does_not_wait_for_a_step(agent: FakeAgent, subscribed: Runtime) -> None:
-    """While an engine hangs in a step the kill switch makes its hooks passive, also behind another push."""
-    agent.push(FAIL)
-    agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement")
-    end = hold_step(subscribed)
-    agent.push(RECOMPUTE)
-    agent.push(Push(paused=True))
-    wait_until(lambda: not subscribed.active, "the hooks are passive")
-    assert count(agent, "ack") == 1
-    end()
-    agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement of the newest")
-    assert (last(agent, "ack").ack.nonce, last(agent, "ack").ack.paused) == (3, True)
-
-
-def test_snapshot_of_a_paused_engine_names_no_policy(agent: FakeAgent, subscribed: Runtime) -> None:
-    """As soon as the hooks are passive, also while a step keeps the policy from being taken out."""
-    client = policy_client_of(subscribed)
-    assert client is not None
-    agent.push(Push(schedule=[entry("h-fail", FAILURE_ACTION_FAIL, 60), ScheduledPolicy()]))
-    agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement")
-    before, after = Snapshot(), Snapshot()
-    client.fill(before)
-    assert (before.policy.hash, before.policy.kv_action) == ("h-fail", "fail")
-    assert before.policy.expires_time_unix_nano
-    end = hold_step(subscribed)
-    agent.push(Push(schedule=FAIL.schedule, paused=True))
-    wait_until(lambda: not subscribed.active, "the hooks are passive")
-    client.fill(after)
-    assert (after.policy.hash, after.policy.kv_action, after.policy.expires_time_unix_nano) == ("", "", 0)
-    end()
-
-
 def test_stale_push_is_ignored(agent: FakeAgent, subscribed: Runtime) -> None:
     """A push that is not newer than the last one is neither put in force nor answered."""
     stream = policy_client_of(subscribed)._stream
@@ -207,75 +133,6 @@ def test_stale_push_is_ignored(agent: FakeAgent, subscribed: Runtime) -> None:
     assert [report.ack.nonce for report in agent.received.reports if report.HasField("ack")] == [1, 2, 3]
     agent.wait(lambda: len(applied(agent)) == 3, "the events")
     assert [hash_ for _, hash_, _, _ in applied(agent)] == ["h-fail", "h-recompute", ""]
-
-
-BAD_DRILL = {"id": "d", "channel": CHANNEL_KV, "mode": FAILURE_MODE_SETUP, "rate": 2.0}
-ORDER = {"id": "q", "peer": "10.0.0.7:5600", "state": QUARANTINE_STATE_OPEN}
-
-
-def test_refused_order_keeps_no_policy_out(agent: FakeAgent, subscribed: Runtime) -> None:
-    """The policy and the good orders of a push hold; the bad one is named in the ACK and is an event."""
-    agent.push(Push(schedule=FAIL.schedule, drills=[BAD_DRILL], quarantines=[ORDER]))
-    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
-    ack = last(agent, "ack").ack
-    assert ack.hash == subscribed.policy.current.hash == "h-fail"
-    assert [(each.id, "rate 2" in each.error) for each in ack.refused_orders] == [("d", True)]
-    orders = subscribed.policy.orders
-    assert ([order.id for order in orders.quarantines], orders.drills) == (["q"], ())
-    agent.wait(lambda: ("order", "", False, "h-fail") in applied(agent), "the event")
-
-
-def test_refused_policy_keeps_no_order_out(agent: FakeAgent, subscribed: Runtime) -> None:
-    """The quarantine order of a push holds although its policy is refused; the last good policy stays."""
-    agent.push(FAIL)
-    bad = Push(schedule=[entry("h-bad", 9)], quarantines=[ORDER])
-    agent.push(bad)
-    agent.wait(lambda: count(agent, "nack"), "the refusal")
-    nack = last(agent, "nack").nack
-    assert (nack.field, nack.hash_in_force, list(nack.refused_orders)) == (
-        "kvLoadFailure.action",
-        "h-fail",
-        [],
-    )
-    assert [order.id for order in subscribed.policy.orders.quarantines] == ["q"]
-    agent.push(Push(schedule=[entry("h-bad", 9)]))
-    agent.wait(lambda: count(agent, "nack") == 2, "another refusal")
-    assert subscribed.policy.orders.quarantines == ()
-
-
-def test_field_of_a_newer_agent_is_named(agent: FakeAgent, subscribed: Runtime) -> None:
-    """What the wire has and this engine does not know is refused by its number: in a policy all of it, of orders that one."""
-    unknown = b"\xe8\x04\x01"  # field 77, varint 1
-    push = Push(schedule=[entry("h-new", FAILURE_ACTION_FAIL)], quarantines=[ORDER, {**ORDER, "id": "new"}])
-    push.schedule[0].body.kv_load_failure.MergeFromString(unknown)
-    push.quarantines[1].MergeFromString(unknown)
-    agent.push(push)
-    agent.wait(lambda: count(agent, "nack"), "the refusal")
-    nack = last(agent, "nack").nack
-    assert (nack.field, nack.hash_in_force) == ("kvLoadFailure.77", "")
-    assert "upgrade the engine" in nack.error
-    assert [(each.id, "field 77" in each.error) for each in nack.refused_orders] == [("new", True)]
-    assert [order.id for order in subscribed.policy.orders.quarantines] == ["q"]
-
-
-def test_refused_push_leaves_the_last_good_one(agent: FakeAgent, subscribed: Runtime) -> None:
-    """A push that asks for what the engine does not do is refused by field; the policy stays, and an event tells."""
-    agent.push(FAIL)
-    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
-    bad = Push(schedule=[entry("h-bad", FAILURE_ACTION_FAIL)])
-    bad.schedule[0].body.kv_load_failure.max_recompute_tokens = 5
-    agent.push(bad)
-    agent.wait(lambda: count(agent, "nack"), "the refusal")
-    nack = last(agent, "nack").nack
-    assert (nack.nonce, nack.field, nack.hash_in_force) == (2, "kvLoadFailure.maxRecomputeTokens", "h-fail")
-    assert "maxRecomputeTokens" in nack.error
-    assert subscribed.policy.current.hash == "h-fail"
-    agent.wait(lambda: ("push", "h-bad", False, "h-fail") in applied(agent), "the event")
-    agent.push(bad)
-    agent.wait(lambda: count(agent, "nack") == 2, "another refusal")
-    agent.push(Push())
-    agent.wait(lambda: ("push", "", True, "h-fail") in applied(agent), "the event of the end")
-    assert len(applied(agent)) == 3, "the same refusal is one event"
 
 
 def test_policy_outlives_the_agent(agent: FakeAgent, subscribed: Runtime) -> None:
@@ -301,39 +158,6 @@ def test_no_policy_means_vllms_own_configuration(agent: FakeAgent, subscribed: R
     agent.wait(lambda: count(agent, "ack") == 2, "both acknowledgements")
     assert subscribed.policy.current == NO_POLICY
     assert last(agent, "ack").ack.hash == ""
-
-
-def test_pause_and_resume(agent: FakeAgent, subscribed: Runtime) -> None:
-    """The kill switch takes the policy out of force and makes hooks passive; resume puts both back."""
-    agent.push(FAIL)
-    agent.push(Push(schedule=FAIL.schedule, paused=True))
-    agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement of the pause")
-    assert (last(agent, "ack").ack.hash, last(agent, "ack").ack.paused) == ("h-fail", True)
-    assert subscribed.policy.current is NO_POLICY
-    assert not subscribed.active
-    agent.push(FAIL)
-    agent.wait(lambda: count(agent, "ack") == 3, "the acknowledgement of the end")
-    assert subscribed.policy.current.hash == "h-fail"
-    assert subscribed.active
-    agent.wait(lambda: [item[0] for item in applied(agent)] == ["push", "pause", "resume"], "the events")
-
-
-def test_resume_holds_where_events_cannot_go(agent: FakeAgent, subscribed: Runtime) -> None:
-    """An engine that has acknowledged its resume is active, also if the stream of events, which said "pause" too, is broken."""
-    subscribed.pause("ingest", paused=True)
-    agent.push(Push(schedule=FAIL.schedule, paused=True))
-    agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement of the pause")
-    agent.push(FAIL)
-    agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement of the end")
-    assert subscribed.active
-
-
-def test_pause_is_never_refused(agent: FakeAgent, subscribed: Runtime) -> None:
-    """A push with the kill switch makes hooks passive even if its policy is refused."""
-    bad = Push(schedule=[entry("", FAILURE_ACTION_FAIL)], paused=True)
-    agent.push(bad)
-    agent.wait(lambda: count(agent, "nack"), "the refusal")
-    assert not subscribed.active
 
 
 def test_new_epoch_subscribes_anew(agent: FakeAgent, subscribed: Runtime) -> None:
@@ -472,34 +296,3 @@ def test_an_expiry_that_a_long_step_delays_is_no_hang(
     assert report is not None
     assert report.moved.hash == "h-2"
     assert policy_applier.last_error == ""
-
-
-def test_schedule_runs_down_while_paused(agent: FakeAgent, runtime: Runtime) -> None:
-    """A pause does not stop the clock: what is in force after it is what the schedule says by then."""
-    clock = SecondsClock()
-    assert runtime.settings is not None
-    client = make_client(runtime, runtime.settings, FIELDS, clock)
-    runtime._policy_client = client
-    client.start()
-    agent.wait(lambda: count(agent, "subscribe"), "a subscription")
-    schedule = [entry("h-1", FAILURE_ACTION_FAIL, 10), entry("h-2", FAILURE_ACTION_RECOMPUTE)]
-    agent.push(Push(schedule=schedule, paused=True))
-    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
-    clock.now += 10.0
-    client.wake()
-    agent.wait(lambda: count(agent, "moved"), "the report")
-    assert runtime.policy.current is NO_POLICY
-    agent.push(Push(schedule=schedule[1:]))
-    agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement")
-    assert runtime.policy.current.hash == "h-2"
-
-
-def test_resume_is_never_refused(agent: FakeAgent, subscribed: Runtime) -> None:
-    """The kill switch is lifted also by a push whose policy is refused; the last good one is in force again."""
-    agent.push(FAIL)
-    agent.wait(lambda: count(agent, "ack") == 1, "an ACK")
-    for number, paused in enumerate((True, False), 1):
-        agent.push(Push(schedule=[entry("", FAILURE_ACTION_FAIL)], paused=paused))
-        agent.wait(lambda want=number: count(agent, "nack") == want, "a NACK")
-        assert subscribed.paused is paused
-        assert subscribed.policy.current.hash == ("" if paused else "h-fail")

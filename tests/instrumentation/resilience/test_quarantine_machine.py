@@ -159,6 +159,6 @@ class QuarantineMachine(RuleBasedStateMachine):
 
 
 QuarantineMachine.TestCase.settings = settings(
-    max_examples=examples(300), stateful_step_count=40, deadline=None
+    max_examples=examples(300, 7), stateful_step_count=40, deadline=None
 )
 TestQuarantine = QuarantineMachine.TestCase

@@ -16,6 +16,8 @@ from penstock.proto.v1 import common_pb2, events_pb2, snapshot_pb2
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 
+from tests.support.examples import examples
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -208,7 +210,7 @@ PROBES = st.tuples(st.integers(-1, 1 << 65), st.integers(), st.integers(-1, 4), 
 
 
 @given(st.lists(EVENTS, max_size=8), st.lists(PROBES, max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_entry_is_encoded_or_counted(events: Any, probes: Any) -> None:
     """Whatever hooks emit, encoded plus dropped is given, and what is held is what the message holds."""
     drops = DropCounter()

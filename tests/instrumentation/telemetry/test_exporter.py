@@ -70,6 +70,7 @@ def test_order_is_kept_over_many_batches(agent: FakeAgent, runtime: Runtime) -> 
     )
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 def test_resend_after_a_lost_acknowledgement(agent: FakeAgent, runtime: Runtime) -> None:
     """A batch that was committed but not acknowledged is not counted twice, one that was not is resent."""
     lost = iter([True, True, False])
@@ -90,6 +91,7 @@ def test_agent_dies_and_returns(agent: FakeAgent, runtime: Runtime) -> None:
     agent.wait(lambda: ids(agent) == ["before", "meanwhile"], "the second")
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 def test_reconnect_storm(agent: FakeAgent, runtime: Runtime) -> None:
     """An agent that ends its streams all the time gets every entry once."""
     for number in range(40):
@@ -111,6 +113,7 @@ def test_refusing_agent_is_not_hammered(agent: FakeAgent, runtime: Runtime) -> N
     agent.wait(lambda: ids(agent) == ["r-1"], "the entry")
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 def test_mute_agent_is_given_up(agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch without an answer within the deadline is sent again on another stream."""
     monkeypatch.setattr(exporter, "ANSWER_DEADLINE", 0.2)
@@ -141,6 +144,7 @@ def test_agent_that_lost_its_state_gets_a_new_epoch(agent: FakeAgent, runtime: R
     }
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 def test_rejected_batch_becomes_a_tombstone(
     agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,13 +166,13 @@ def test_rejected_batch_becomes_a_tombstone(
     assert runtime.emitter.queued() == 0
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 def test_rejected_snapshot_costs_no_batch(
     agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent that refuses snapshots still gets every batch."""
     monkeypatch.setattr(guard, "raising", False)
     agent.verdict = lambda batch: grpc.StatusCode.INVALID_ARGUMENT if batch.HasField("snapshot") else None
-    monkeypatch.setattr("penstock.instrumentation.transport.backoff.MAXIMUM", 0.1)
     for number in range(5):
         emit_failure(runtime, f"r-{number}")
         agent.wait(lambda want=number: len(agent.received.entries()) > want, f"entry {number}")
@@ -176,13 +180,13 @@ def test_rejected_snapshot_costs_no_batch(
     assert agent.received.lost() == {}
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 @pytest.mark.parametrize("entries", [0, 1], ids=["alone", "beside-a-batch"])
 def test_rejected_snapshot_is_not_tried_at_every_turn(
     agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, entries: int
 ) -> None:
     """After a snapshot that the agent refuses the stream stays up without them, and batches flow on it."""
     monkeypatch.setattr(guard, "raising", False)
-    monkeypatch.setattr("penstock.instrumentation.transport.backoff.MAXIMUM", 0.1)
     refused = []
 
     def picky(batch: Batch) -> grpc.StatusCode | None:
@@ -196,7 +200,8 @@ def test_rejected_snapshot_is_not_tried_at_every_turn(
         emit_failure(runtime, f"r-{number}")
     runtime.start()
     wait_until(
-        lambda: exporter_of(runtime)._snapshots_from and exporter_of(runtime)._greeted, "a stream after that"
+        lambda: exporter_of(runtime)._snapshots._earliest and exporter_of(runtime)._greeted,
+        "a stream after that",
     )
     streams = agent.streams
     for number in range(5):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from penstock.instrumentation.core import Identity
 from penstock.instrumentation.core.constants import COMPONENT_WORKER
 from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.telemetry import exporter
+from penstock.instrumentation.telemetry import exporter, snapshot_feed
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES
 from penstock.instrumentation.telemetry.encoder import TEXT_MAX
 from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX
@@ -20,7 +21,6 @@ from tests.support.engine.runtime_threads import exporter_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
     from penstock.instrumentation.runtime import Runtime
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -32,6 +32,7 @@ def ids(agent: FakeAgent) -> list[str]:
     return sorted(request_id for _, request_id in agent.received.entries())
 
 
+@pytest.mark.usefixtures("frequent_snapshots")
 def test_snapshots_hold_what_providers_add(
     agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +53,7 @@ def test_snapshots_hold_what_providers_add(
     assert ("snapshot.broken", "ValueError") in agent.received.guard_errors()
 
 
+@pytest.mark.usefixtures("frequent_snapshots")
 def test_a_busy_source_has_its_snapshot_too(agent: FakeAgent, runtime: Runtime) -> None:
     """A batch that goes at the same moment does not keep the snapshot back: the stream is not behind for that."""
     runtime.start()
@@ -65,6 +67,7 @@ def test_a_busy_source_has_its_snapshot_too(agent: FakeAgent, runtime: Runtime) 
     assert agent.received.entries()
 
 
+@pytest.mark.usefixtures("frequent_snapshots")
 def test_oversize_snapshot_is_dropped_and_counted(agent: FakeAgent, runtime: Runtime) -> None:
     """A snapshot of more than a message holds is not sent; the account says so."""
     runtime.snapshots.add("big", lambda snapshot: snapshot.engine.labels.update(role="x" * (1 << 20)))
@@ -73,6 +76,7 @@ def test_oversize_snapshot_is_dropped_and_counted(agent: FakeAgent, runtime: Run
     assert agent.received.snapshots == []
 
 
+@pytest.mark.usefixtures("frequent_snapshots")
 def test_hostile_names_cost_no_gauges(agent: FakeAgent, runtime: Runtime) -> None:
     """Peers with names of a megabyte, and too many of them, are cut and counted; the rest of the snapshot arrives."""
 
@@ -104,13 +108,14 @@ def test_pause_by_acknowledgement(agent: FakeAgent, runtime: Runtime) -> None:
     wait_until(lambda: runtime.active, "hooks are active")
 
 
+@pytest.mark.usefixtures("frequent_snapshots")
 def test_a_change_of_the_pause_is_said_at_once(
     agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operator waits for it: neither the pause nor its end waits for the snapshot of the next second."""
     runtime.start()
     agent.wait(lambda: agent.received.snapshots, "a snapshot")
-    monkeypatch.setattr(exporter, "SNAPSHOT_INTERVAL", 3600.0)
+    monkeypatch.setattr(snapshot_feed, "SNAPSHOT_INTERVAL", 3600.0)
     agent.wait(lambda: len(agent.received.snapshots) >= 2, "the last one of a second")
     emit_failure(runtime, "queued")
     agent.pause(paused=True)
@@ -241,6 +246,7 @@ def test_failed_encoder_is_accounted_for(
     agent.wait(lambda: agent.received.lost() == {("encode_error", "other"): 1}, "the report")
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 def test_long_absence_is_one_line(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -274,4 +280,4 @@ def test_idle_thread_sleeps(agent: FakeAgent, runtime: Runtime) -> None:
     agent.wait(lambda: agent.received.snapshots, "a snapshot")
     service = exporter_of(runtime)
     assert runtime.emitter.wake_threshold == BATCH_ENTRIES - 1  # an entry waits for the snapshot, too
-    wait_until(lambda: service._wait(0.0) == min(service._snapshot_at, service._proven_at), "it sleeps")
+    wait_until(lambda: service._wait(0.0) == min(service._snapshots.due_at, service._proven_at), "it sleeps")

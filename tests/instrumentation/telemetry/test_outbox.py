@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from penstock.instrumentation.telemetry.outbox import KEYS_MAX, Outbox, Sealed, Watermark
 
+from tests.support.examples import examples
+
 LIMIT = 100
 
 
@@ -256,5 +258,5 @@ class AgentAndOutbox(RuleBasedStateMachine):
         assert len(outbox) <= 2 + len(outbox._events) + len(outbox._samples)
 
 
-AgentAndOutbox.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+AgentAndOutbox.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestAgentAndOutbox = AgentAndOutbox.TestCase

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.instrumentation import check as command
 from penstock.instrumentation.hooks.registry import registry
 from penstock.instrumentation.hooks.report import HookStatus
 from penstock.instrumentation.vllm import install as installer
@@ -202,21 +203,47 @@ def check(*arguments: str, before: str = "", **env: str) -> subprocess.Completed
     )
 
 
-def test_the_command() -> None:
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Begin without settings of Penstock and of vLLM's plugins."""
+    for name in list(os.environ):
+        if name.startswith(("PENSTOCK_", "VLLM_PLUGINS")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "CRITICAL")
+    monkeypatch.setenv("PENSTOCK_ENDPOINT", "unix:///run/penstock/ingest.sock")
+    return monkeypatch
+
+
+def test_the_command(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It names the versions and every hook, and ends with 0 where nothing is amiss."""
+    del environment
+    code = command.main([])
+    assert_well(code, capsys.readouterr().out)
+
+
+@pytest.mark.long
+def test_the_command_in_a_process_of_its_own() -> None:
+    """It imports vLLM itself, and answers the same."""
     done = check(PENSTOCK_ENDPOINT="unix:///run/penstock/ingest.sock")
-    lines = done.stdout.splitlines()
+    assert_well(done.returncode, done.stdout)
+
+
+def assert_well(code: int, output: str) -> None:
+    """Check the exit code and the lines of the report on the vLLM that is installed."""
+    lines = output.splitlines()
     assert lines[0].startswith(f"vLLM {vllm.__version__}, NIXL ")
     assert {line.split()[0] for line in lines[2:-2]} == set(ALL)
     assert lines[-2:] == ["vLLM will load the plugin", "entries go to unix:///run/penstock/ingest.sock"]
-    assert done.returncode == (1 if LEFT_OUT[OWN] else 0)
+    assert code == (1 if LEFT_OUT[OWN] else 0)
 
 
-def test_the_command_where_the_plugin_is_left_out() -> None:
+def test_the_command_where_the_plugin_is_left_out(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The list of plugins that vLLM is allowed to load is looked at as well."""
-    done = check(VLLM_PLUGINS="other")
-    assert "VLLM_PLUGINS='other' leaves it out; add penstock" in done.stdout
-    assert done.returncode == 1
+    environment.setenv("VLLM_PLUGINS", "other")
+    assert command.main([]) == 1
+    assert "VLLM_PLUGINS='other' leaves it out; add penstock" in capsys.readouterr().out
 
 
 def test_the_command_without_vllm(recorder: Recorder) -> None:

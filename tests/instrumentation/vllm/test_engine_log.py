@@ -7,21 +7,23 @@ import subprocess
 import sys
 import textwrap
 
+from penstock.instrumentation.vllm.zmq_ec.consumer import producers
+
 PREFIX = r"\(\S+ pid=\d+\) {level} \d\d-\d\d \d\d:\d\d:\d\d \[[^]]+:\d+\] "
 
 
 def test_vllms_handler_writes_our_lines_once() -> None:
     """A contained error, a wrong setting and a line of ZmqECConnector have the prefix of vLLM's own lines."""
-    script = """
+    script = f"""
+    import logging
     import vllm.logger
     vllm.logger._configure_vllm_root_logger()
     from penstock.instrumentation import plugin
     from penstock.instrumentation.core import guard
-    from penstock.instrumentation.vllm.zmq_ec.consumer import producers
     plugin.register()
     with guard("nixl.poll"):
         raise ValueError("broken")
-    producers.logger.warning("ZmqECConnector: a line")
+    logging.getLogger("{producers.logger.name}").warning("ZmqECConnector: a line")
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],

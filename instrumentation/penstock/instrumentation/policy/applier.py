@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core import COMPONENT_SCHEDULER, guard, logger
 from penstock.instrumentation.policy.active_policy import PolicySchedule
+from penstock.instrumentation.policy.pending_push import PendingPush, report_move
 from penstock.instrumentation.resilience import NO_ORDERS, NO_POLICY
 
 if TYPE_CHECKING:
@@ -40,34 +41,6 @@ class _Target:
     schedule: PolicySchedule
     orders: Orders = NO_ORDERS
     paused: bool = False
-
-
-@dataclass(slots=True)
-class _PendingPush:
-    """A push whose final answer is outstanding.
-
-    Attributes:
-        nonce: 0 if its stream has ended, so that no answer is awaited.
-        hash: of the policy that it asks for.
-        received_ns: wall clock.
-        deadline: by the applier's clock.
-        field: path of what was refused of its policy.
-        error: why it was refused; empty if it was not.
-        refused: why an order was refused, by its id.
-        order_ids: of all its orders.
-        timed_out: it has been refused because no step ended.
-
-    """
-
-    nonce: int
-    hash: str
-    received_ns: int
-    deadline: float
-    field: str
-    error: str
-    refused: Mapping[str, str]
-    order_ids: tuple[str, ...]
-    timed_out: bool = False
 
 
 class PolicyApplier:
@@ -113,7 +86,7 @@ class PolicyApplier:
         self._target = _Target(PolicySchedule((), clock()))
         self._accepted: Policy = NO_POLICY
         self._paused = False
-        self._pending: _PendingPush | None = None
+        self._pending: PendingPush | None = None
         # When a step that keeps the schedule from moving on counts as one that hangs.
         self._overdue: float | None = None
         self._reported: frozenset[tuple[str, str, str]] = frozenset()
@@ -174,7 +147,7 @@ class PolicyApplier:
             error = f"this engine failed to read the policy: {bug!r:.200}"
         orders, refused_orders = self._decode_orders(push)
         self._target, self._overdue = _Target(schedule, orders, push.paused), None
-        self._pending = _PendingPush(
+        self._pending = PendingPush(
             push.nonce,
             push.schedule[0].hash if push.schedule else "",
             received_ns,
@@ -202,7 +175,7 @@ class PolicyApplier:
         self._overdue = None
         if self.last_error == _step_hangs():
             self.last_error = ""
-        return _report(moved={"hash": due.hash})
+        return report_move(due.hash)
 
     def _decode_orders(self, push: Push) -> tuple[Orders, Mapping[str, str]]:
         from penstock.instrumentation.policy.decode_orders import decode_orders  # noqa: PLC0415  (protobuf)
@@ -216,7 +189,7 @@ class PolicyApplier:
                 order.id: error for kind in (push.quarantines, push.drills) for order in kind
             }
 
-    def _answer(self, push: _PendingPush) -> Report | None:
+    def _answer(self, push: PendingPush) -> Report | None:
         if self._put_in_force("push", push.received_ns):
             self._pending = None
             self._report_refusals(push)
@@ -225,13 +198,13 @@ class PolicyApplier:
             if not self._paused:
                 # The same agent says it on the ingest stream, but late if that stream is broken.
                 self._session.set_paused("ingest", paused=False)
-            return self._ack(push) if not push.error else self._nack(push, push.error, push.refused)
+            return push.answer(self.hash, paused=self._paused)
         if push.timed_out or self._clock() < push.deadline:
             return None
         push.timed_out = True
         error = self.last_error = _step_hangs()
         self._emit_applied(push.hash, self._active.current.hash, "push", push.received_ns, error)
-        return self._nack(push, error, dict.fromkeys(push.order_ids, error))
+        return push.refuse_all(error, self.hash)
 
     def _put_in_force(self, cause: str, received_ns: int) -> bool:
         """Put the target's present state in force, or nothing while paused; return False if no step ended in time."""
@@ -260,7 +233,7 @@ class PolicyApplier:
             self.changed_ns = time.time_ns()
         return True
 
-    def _report_refusals(self, push: _PendingPush) -> None:
+    def _report_refusals(self, push: PendingPush) -> None:
         """Log and emit what was refused of a push, unless the one before was refused for the same reason."""
         self.last_error = push.error
         refused = {(push.hash, push.error, "push"): push.error} if push.error else {}
@@ -272,14 +245,6 @@ class PolicyApplier:
                 current = self._active.current.hash
                 self._emit_applied(name if cause == "push" else "", current, cause, push.received_ns, error)
         self._reported = frozenset(refused)
-
-    def _ack(self, push: _PendingPush) -> Report:
-        answer = {"nonce": push.nonce, "hash": self.hash, "paused": self._paused}
-        return _report(ack={**answer, "refused_orders": _refusals(push.refused)})
-
-    def _nack(self, push: _PendingPush, error: str, refused: Mapping[str, str]) -> Report:
-        answer = {"nonce": push.nonce, "field": push.field, "error": error, "hash_in_force": self.hash}
-        return _report(nack={**answer, "refused_orders": _refusals(refused)})
 
     def _emit_applied(self, hash_: str, previous: str, cause: str, received_ns: int, error: str = "") -> None:
         fields = {
@@ -295,13 +260,3 @@ class PolicyApplier:
 
 def _step_hangs() -> str:
     return f"no step of the engine ended within {STEP_DEADLINE:g} s; it hangs"
-
-
-def _refusals(refused: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"id": name, "error": error} for name, error in refused.items()]
-
-
-def _report(**message: Any) -> Report:
-    from penstock.proto.v1.policy_pb2 import Report  # noqa: PLC0415  (protobuf)
-
-    return Report(**message)

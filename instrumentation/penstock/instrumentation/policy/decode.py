@@ -7,10 +7,10 @@ that no hook supports), with the field's path as in the manifest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from google.protobuf.unknown_fields import UnknownFieldSet
 from penstock.instrumentation.policy.active_policy import ScheduleEntry
+from penstock.instrumentation.policy.field_paths import has_unknown, join, leaves, unknown_in_policy
 from penstock.instrumentation.resilience import (
     Action,
     Deferral,
@@ -22,14 +22,14 @@ from penstock.instrumentation.resilience import (
     PolicySource,
     Telemetry,
 )
-from penstock.proto.v1.policy_pb2 import FailureAction, Push
+from penstock.proto.v1.policy_pb2 import FailureAction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from google.protobuf.message import Message
     from penstock.proto.v1 import policy_pb2
-    from penstock.proto.v1.policy_pb2 import ScheduledPolicy
+    from penstock.proto.v1.policy_pb2 import Push, ScheduledPolicy
 
 ENTRIES_MAX: Final = 64
 HASH_MAX: Final = 128
@@ -73,7 +73,7 @@ def decode_schedule(push: Push, fields: Collection[str]) -> list[ScheduleEntry]:
 
     """
     # The search for unknown fields costs more than all the rest.
-    for path in _unknown_in_policy(push) if _has_unknown(push) else ():
+    for path in unknown_in_policy(push) if has_unknown(push) else ():
         raise RefusedError(
             path, f"field {path} is not known to this engine; upgrade the engine or remove the field"
         )
@@ -83,47 +83,6 @@ def decode_schedule(push: Push, fields: Collection[str]) -> list[ScheduleEntry]:
         )
     last = len(push.schedule) - 1
     return [_entry(entry, fields, is_last=index == last) for index, entry in enumerate(push.schedule)]
-
-
-def _has_unknown(push: Push) -> bool:
-    """Return whether any field, at any depth, is unknown."""
-    known = Push()
-    known.CopyFrom(push)
-    known.DiscardUnknownFields()
-    return known.ByteSize() != push.ByteSize()
-
-
-def _unknown_in_policy(push: Push) -> Iterator[str]:
-    """Yield the unknown fields outside the orders, each of which is decoded alone (decode_orders.py)."""
-    yield from _own_unknown(push, "")
-    for entry in push.schedule:
-        yield from unknown_fields(entry)
-
-
-def unknown_fields(message: Any, path: str = "") -> Iterator[str]:
-    """Yield the path of every field, at any depth of *message*, that our version of the contract lacks."""
-    yield from _own_unknown(message, path)
-    for descriptor, value in message.ListFields():
-        # Nothing depends on the names of policies: a newer agent may say more about them.
-        if descriptor.message_type is None or descriptor.name == "policies":
-            continue
-        # The body's fields are the spec's; the wrapping around it has no place in the manifest.
-        wrapping = descriptor.name in ("body", "observed")
-        inner = path if wrapping else _join(path, descriptor.json_name)
-        for item in value if _is_repeated(descriptor) else (value,):
-            yield from unknown_fields(item, inner)
-
-
-def _own_unknown(message: Any, path: str) -> Iterator[str]:
-    # The stubs lack __iter__.
-    for field in cast("Iterable[Any]", UnknownFieldSet(message)):
-        yield _join(path, str(field.field_number))
-
-
-def _is_repeated(descriptor: Any) -> bool:
-    # `is_repeated` came with protobuf 6.31, and `label` warns from there on.
-    repeated = getattr(descriptor, "is_repeated", None)
-    return bool(repeated) if repeated is not None else descriptor.label == descriptor.LABEL_REPEATED
 
 
 def _entry(entry: ScheduledPolicy, fields: Collection[str], *, is_last: bool) -> ScheduleEntry:
@@ -176,24 +135,13 @@ def _body(message: policy_pb2.PolicyBody, fields: Collection[str]) -> dict[str, 
 
 def _check_leaves(message: Message, fields: Collection[str]) -> None:
     """Refuse what this engine does not act upon, where it does not act upon whole sections."""
-    for name, path in _leaves(message, "", ""):
+    for name, path in leaves(message, "", ""):
         if not any(name == known or name.startswith(f"{known}.") for known in fields):
             raise RefusedError(path, f"this engine does not act upon {path}; remove it for this engine")
 
 
 def _acts_on_tokens(fields: Collection[str]) -> bool:
     return "kv_load_failure" in fields or "kv_load_failure.max_recompute_tokens" in fields
-
-
-def _leaves(message: Message, name: str, path: str) -> Iterator[tuple[str, str]]:
-    """Yield dotted name and manifest path of every field set in *message* that is no section of fields."""
-    for descriptor, value in message.ListFields():
-        inner_name, inner_path = _join(name, descriptor.name), _join(path, descriptor.json_name)
-        kind = descriptor.message_type
-        if kind is None or kind.full_name == "google.protobuf.Duration" or not value.ListFields():
-            yield inner_name, inner_path
-        else:
-            yield from _leaves(value, inner_name, inner_path)
 
 
 def _kv(message: policy_pb2.KvLoadFailure) -> KvLoadFailure:
@@ -280,7 +228,7 @@ def _number(message: Message, name: str, path: str, least: int, most: int) -> in
         return None
     value = int(getattr(message, name))
     if not least <= value <= most:
-        path = _join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
+        path = join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
         raise RefusedError(path, f"{path} is {value}; use a number from {least} to {most}")
     return value
 
@@ -290,14 +238,10 @@ def _duration(message: Message, name: str, path: str, least: float, most: float)
         return None
     value = _seconds(getattr(message, name))
     if not least <= value <= most:
-        path = _join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
+        path = join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
         raise RefusedError(path, f"{path} is {value:g} s; use a time from {least:g} s to {most:g} s")
     return value
 
 
 def _seconds(duration: Any) -> float:
     return float(duration.seconds + duration.nanos / 1e9)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.instrumentation.policy.decode import unknown_fields
+from penstock.instrumentation.policy.field_paths import unknown_fields
 from penstock.instrumentation.resilience import (
     MAX_ACTIVE,
     NO_ORDERS,

@@ -12,30 +12,24 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core import count_entries, guard, logger
-from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Batcher, count_overflowed
+from penstock.instrumentation.core import guard, logger
+from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Batcher
+from penstock.instrumentation.telemetry.entry_account import EntryAccount
 from penstock.instrumentation.telemetry.outbox import Outbox, Sealed, Watermark
+from penstock.instrumentation.telemetry.snapshot_feed import SnapshotFeed
 from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
 
 if TYPE_CHECKING:
     from penstock.instrumentation.core import Session, Settings
     from penstock.instrumentation.telemetry.emitter import Emitter
-    from penstock.instrumentation.telemetry.outbox import Counts
     from penstock.instrumentation.telemetry.snapshots import Snapshots
     from penstock.instrumentation.transport.grpc_stream import Stream, StreamEnd
     from penstock.proto.v1.ingest_pb2 import Ack
-    from penstock.proto.v1.snapshot_pb2 import Emitter as EmitterMessage
 
 METHOD: Final = "/penstock.v1.Ingest/Publish"
 
 ANSWER_DEADLINE: Final = 5.0
 """Seconds within which the agent greets, and acknowledges a batch."""
-
-SNAPSHOT_INTERVAL: Final = 1.0
-
-SNAPSHOT_REFUSED: Final = 60.0
-"""Seconds without snapshots after the agent has rejected one: the next would end the stream again."""
 
 PROVEN: Final = 10.0
 """Seconds after which a stream counts as good, even if there was nothing to acknowledge."""
@@ -61,9 +55,10 @@ class Exporter(BackgroundThread):
         self._session = session
         self._settings = settings
         self._emitter = emitter
-        self._snapshots = snapshots
         self._batcher = Batcher(emitter, self.wake)
         self._outbox = Outbox()
+        self._account = EntryAccount(emitter, self._batcher, self._outbox)
+        self._snapshots = SnapshotFeed(session, snapshots, self._account, emitter.drops)
         self._backoff = Backoff()
         self._stream: Stream[Ack] | None = None
         self._identity = session.identity
@@ -75,16 +70,10 @@ class Exporter(BackgroundThread):
         self._answer_by = NEVER
         self._proven_at = NEVER
         self._connect_at = 0.0
-        self._snapshot_at = 0.0
-        self._snapshots_from = 0.0
-        # What the last snapshot said: paused, and whether entries were unsent.
-        self._said = (False, False)
         self._stopping = False
         self._stop_by = NEVER
         self._sent = 0
         self._flushes: list[threading.Event] = []
-        # Entries that were settled in epochs before this one.
-        self._forgotten = 0
         self._connections = 0
         self._warn_at = time.monotonic() + WARN_AFTER
 
@@ -109,7 +98,7 @@ class Exporter(BackgroundThread):
         if self._stream is None:
             due.append(self._connect_at if self._session.identity.process else NEVER)
         elif self._greeted and not self._stopping:
-            due.append(self._snapshot_at)
+            due.append(self._snapshots.due_at)
             if not self._in_flight:
                 due.append(self._batcher.flush_at)
         return min(due) - now
@@ -138,7 +127,8 @@ class Exporter(BackgroundThread):
         if self._stream is not None and self._identity != self._session.identity:
             self._close()
             self._connect_at = now
-        self._hurry_snapshot(now)
+        if self._greeted:
+            self._snapshots.hurry(now, in_flight=bool(self._in_flight))
         if not self._stopping:
             self._collect(now)
         elif now >= self._stop_by or not self._session.identity.process:
@@ -147,8 +137,7 @@ class Exporter(BackgroundThread):
         if self._stream is None:
             self._connect(now)
         # Before the batch: behind it, the stream's backlog would look like an agent that does not read.
-        if now >= self._snapshot_at and self._greeted and not self._stopping:
-            self._send_snapshot(now)
+        self._send_snapshot(now)
         self._send_next()
         if self._flushes and (not self._greeted or not (self._emitter.queued() or len(self._outbox))):
             while self._flushes:
@@ -174,9 +163,7 @@ class Exporter(BackgroundThread):
         )
         # From these the agent finds that it has lost what it had committed.
         greeting.hello.acknowledged = self._outbox.acknowledged
-        greeting.hello.acknowledged_entries = max(
-            0, self._settled(self._emitter.drops.snapshot()) - self._forgotten
-        )
+        greeting.hello.acknowledged_entries = self._account.settled(in_flight=bool(self._in_flight))
         self._stream.send(greeting.SerializeToString())
         self._answer_by = time.monotonic() + ANSWER_DEADLINE
 
@@ -222,7 +209,7 @@ class Exporter(BackgroundThread):
             now = time.monotonic()
             self._connect_at = now + self._backoff.longest()
             if greeted:
-                self._snapshots_from = now + SNAPSHOT_REFUSED
+                self._snapshots.on_rejected(now)
         elif self._suspect:
             self._outbox.reject()
             self._suspect = False
@@ -237,7 +224,7 @@ class Exporter(BackgroundThread):
             self._outbox.restart()
             self._session.new_epoch()
             self._in_flight = 0
-            self._forgotten = self._settled(self._emitter.drops.snapshot())
+            self._account.begin_epoch()
             self._fail("the agent has lost what it had committed; a new epoch begins")
             return
         now = time.monotonic()
@@ -245,14 +232,15 @@ class Exporter(BackgroundThread):
             self._greeted = True
             self._answer_by = NEVER
             self._proven_at = now + PROVEN
-            self._snapshot_at = max(now, self._snapshots_from)
+            self._snapshots.resume(now)
         elif self._in_flight and ack.durable_watermark >= self._in_flight:
             self._in_flight = 0
             self._answer_by = NEVER
             if self._suspect:
                 # It was accepted alone: the snapshot beside it was at fault.
                 self._suspect = False
-                self._snapshot_at = self._snapshots_from = now + SNAPSHOT_REFUSED
+                self._snapshots.on_rejected(now)
+                self._snapshots.resume(now)
             self._prove()
 
     # What is sent.
@@ -273,74 +261,30 @@ class Exporter(BackgroundThread):
         self._answer_by = time.monotonic() + ANSWER_DEADLINE
 
     def _send_snapshot(self, now: float) -> None:
-        self._snapshot_at = now + SNAPSHOT_INTERVAL
+        if now < self._snapshots.due_at or not self._greeted or self._stopping:
+            return
+        self._snapshots.skip(now)
         # None to an agent that does not read, and none beside a batch that is tried alone.
         if self._stream is None or self._stream.backlog or self._suspect:
             return
-        from penstock.instrumentation.telemetry.encoder import BATCH_BYTES  # noqa: PLC0415
-        from penstock.instrumentation.telemetry.snapshot_limits import enforce_limits  # noqa: PLC0415  (not before the first emit)
-        from penstock.proto.v1.ingest_pb2 import Batch  # noqa: PLC0415
-
-        batch = Batch(epoch=self._session.epoch)
-        snapshot = batch.snapshot
-        snapshot.time_unix_nano = time.time_ns()
-        snapshot.paused = self._session.paused
-        self._fill_emitter(snapshot.emitter)
-        registry.fill(snapshot)
-        self._snapshots.collect(snapshot)
-        self._said = (snapshot.paused, snapshot.emitter.pending_entries > 0)
-        lost = enforce_limits(snapshot)
-        if lost:
-            self._emitter.drops.add("oversize", "snapshot_row", lost)
-        content = batch.SerializeToString()
-        if len(content) > BATCH_BYTES:
-            self._emitter.drops.add("oversize", "snapshot")
-            return
-        self._stream.send(content)
-
-    def _hurry_snapshot(self, now: float) -> None:
-        """Make a snapshot due if the kill switch has changed since the last, or what preceded a pause is now sent.
-
-        The operator who pauses waits for both.
-        """
-        if not self._greeted:
-            return
-        paused, pending = self._said
-        sent = paused and pending and not self._pending(self._emitter.drops.snapshot())
-        if paused != self._session.paused or sent:
-            self._snapshot_at = min(self._snapshot_at, max(now, self._snapshots_from))
-
-    def _fill_emitter(self, emitter: EmitterMessage) -> None:
-        emitter.queued_entries = self._emitter.queued()
-        emitter.unacknowledged_batches = len(self._outbox)
-        emitter.unacknowledged_bytes = self._outbox.size
-        emitter.sent_batches = self._sent
-        emitter.reconnects = max(0, self._connections - 1)
-        # One copy for both numbers: entries are dropped meanwhile.
-        unreported = self._emitter.drops.snapshot()
-        emitter.pending_entries = self._pending(unreported)
-        emitter.produced_entries = emitter.pending_entries + self._settled(unreported) - self._forgotten
-
-    def _pending(self, unreported: Counts) -> int:
-        """Return how many entries are in no batch that was sent."""
-        return self._emitter.queued() + self._waiting(unreported)
-
-    def _settled(self, unreported: Counts) -> int:
-        """Return how many entries the agent has, or has a report of, including those in flight on this stream."""
-        return self._batcher.drained + count_overflowed(unreported) - self._waiting(unreported)
-
-    def _waiting(self, unreported: Counts) -> int:
-        """Return how many of the entries that were drained or dropped are in no batch that was sent."""
-        in_flight = self._outbox.in_flight() if self._in_flight else None
-        sent = in_flight[1].entries if in_flight is not None else 0
-        return count_entries(unreported) + self._outbox.entries - sent
+        content = self._snapshots.build(
+            sent_batches=self._sent,
+            reconnects=max(0, self._connections - 1),
+            in_flight=bool(self._in_flight),
+        )
+        if content is not None:
+            self._stream.send(content)
 
     def _collect(self, now: float) -> None:
         free = self._greeted and not self._in_flight and not len(self._outbox)
         # A greeted stream sends a snapshot a second unless the agent has rejected one, so the thread wakes by itself.
-        polled = self._greeted and self._snapshot_at <= now + SNAPSHOT_INTERVAL
+        polled = self._greeted and self._snapshots.runs(now)
         for batch in self._batcher.collect(
-            now, free=free, snapshot_due=now >= self._snapshot_at, flush=bool(self._flushes), polled=polled
+            now,
+            free=free,
+            snapshot_due=now >= self._snapshots.due_at,
+            flush=bool(self._flushes),
+            polled=polled,
         ):
             self._outbox.append(batch)
 

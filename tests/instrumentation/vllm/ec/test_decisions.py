@@ -10,11 +10,10 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.resilience.policy import NO_POLICY, Action, EcLoadFailure, Policy, PolicyBody
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec.protocol import EcFailure
 from penstock.instrumentation.vllm.recovery import rewind
 
-from tests.support.ec.fake_ec import ERROR, LEFT, TOY_PEER, ToyEcEngine, expected, image_request
-from tests.support.engine.recorder import policy
+from tests.support.ec.decisions import OUTPUTS, act, image, outcome_of
+from tests.support.ec.fake_ec import ERROR, LEFT, ToyEcEngine, expected
 from tests.support.engine.schedulers import BLOCK
 
 if TYPE_CHECKING:
@@ -24,28 +23,8 @@ if TYPE_CHECKING:
 
     MakeScheduler = Callable[..., Any]
 
-OUTPUTS = 4
 KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
 RECOMPUTED, FAILED = c.OUTCOME_RECOMPUTED, c.OUTCOME_FAILED
-
-
-def act(action: str, items: int | None = None, **more: Any) -> None:
-    """Put a policy for failed loads of items in force."""
-    runtime.policy.swap(policy(ec=EcLoadFailure(Action(action), items), **more), 1.0)
-
-
-def image(request_id: str, *names: str, **arguments: Any) -> Any:
-    """Return a request with an image of 40 embeddings at each 64th token from the 10th on, and some text."""
-    items = {10 + 64 * index: (name, 40) for index, name in enumerate(names)}
-    return image_request(
-        request_id, items, **{"tokens": 64 * len(names) + 30, "max_tokens": OUTPUTS, **arguments}
-    )
-
-
-def outcome_of(recorder: Recorder, request: Any) -> Any:
-    """Return the one outcome of a request."""
-    (outcome,) = recorder.take("load_outcome", request.request_id)
-    return outcome
 
 
 @KINDS
@@ -110,72 +89,6 @@ def test_auto_counts_what_a_request_has_lost_in_all(
     assert [each.items_recomputed for each in found] == [1, 1, 1]
 
 
-@KINDS
-def test_a_connector_keeps_its_own_default_in_a_pause(
-    kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder
-) -> None:
-    """Its loads stay guarded: it is no policy of ours that is put off, and without a guard the engine would end."""
-    scheduler = make_ec_scheduler(kind, connector="ToyLoader")
-    scheduler.ec_connector.store |= {"a"}
-    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a"}.__contains__)
-    first = image("first", "a")
-    runtime.pause("policy", paused=True)
-    try:
-        engine.run(first)
-    finally:
-        runtime.pause("policy", paused=False)
-    assert engine.outputs["first"] == expected(first, OUTPUTS)
-    assert not recorder.take("load_outcome")
-
-
-@KINDS
-def test_without_media(kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """A request whose media is not here fails whatever the policy says; also one that comes while the item is bad."""
-    scheduler = make_ec_scheduler(kind)
-    act("recompute")
-    scheduler.ec_connector.store |= {"a"}
-    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a"}.__contains__)
-    first, sharer = image("first", "a", media=False), image("sharer", "a", tokens=200)
-    engine.run(first, sharer)
-    late = image("late", "a", media=False, first=400)
-    assert "the media is not on this engine" in engine.errors["first"]
-    assert engine.outputs["sharer"] == expected(sharer, OUTPUTS)
-    # What was encoded here meanwhile serves it well.
-    engine.run(late)
-    assert engine.outputs["late"] == expected(late, OUTPUTS)
-    scheduler.encoder_cache_manager.reset()
-    engine.cache.clear()
-    later = image("later", "a", media=False, first=401)
-    engine.run(later)
-    assert "the media is not on this engine" in engine.errors["later"]
-    assert outcome_of(recorder, later).mode == c.FAILURE_MODE_LOAD
-
-
-@KINDS
-@pytest.mark.parametrize("chunk", [1024, 64], ids=["whole", "chunks"])
-def test_gone_without_media(
-    kind: str, chunk: int, make_ec_scheduler: MakeScheduler, recorder: Recorder
-) -> None:
-    """An item that is not there any more and cannot be encoded here fails its request, also in mid-prefill; vLLM would end the engine."""
-    scheduler = make_ec_scheduler(kind, chunk=chunk)
-    act("recompute")
-    scheduler.ec_connector.store |= {"a"}
-    engine = ToyEcEngine(scheduler, ahead=kind == "async")
-    first, other = image("first", "a", "gone", media=False), image("other", "b", first=400)
-    engine.run(first, other)
-    assert "the media is not on this engine, it cannot encode 1 items" in engine.errors["first"]
-    assert engine.outputs["first"] == []
-    assert engine.outputs["other"] == expected(other, OUTPUTS)
-    found = outcome_of(recorder, first)
-    assert (found.outcome, found.mode, found.error_type) == (
-        FAILED,
-        c.FAILURE_MODE_PROBE,
-        c.ERROR_TYPE_EVICTED,
-    )
-    manager = scheduler.encoder_cache_manager
-    assert manager.num_freeable_slots == manager.cache_size
-
-
 class Appearing(set[str]):
     """A store in which an item is found from the second look on, as a file that its producer begins to write just now."""
 
@@ -232,14 +145,6 @@ def test_an_error_of_our_own_lets_nothing_bad_out(
     for each in (other, later):
         assert engine.outputs[each.request_id] == expected(each, OUTPUTS)
     assert guard.counts.drain() == {("scheduler", "LookupError"): 1}
-
-
-def test_gone_without_media_nor_policy(make_ec_scheduler: MakeScheduler) -> None:
-    """Without a policy vLLM's own behaviour stays: the item is scheduled to be encoded."""
-    scheduler = make_ec_scheduler()
-    engine = ToyEcEngine(scheduler, ahead=False)
-    with pytest.raises(AssertionError, match="first is to encode gone without media"):
-        engine.run(image("first", "gone", media=False))
 
 
 @KINDS
@@ -332,108 +237,6 @@ def test_aborted_before_the_result_was_in(
     engine.run(later)
     assert engine.outputs["later"] == expected(later, OUTPUTS)
     assert not recorder.take("load_outcome")
-
-
-@KINDS
-@pytest.mark.parametrize(
-    ("default", "action", "media", "outcome", "decided_by"),
-    [
-        ("recompute", "", True, RECOMPUTED, c.DECIDED_BY_VLLM),
-        ("fail", "", True, FAILED, c.DECIDED_BY_VLLM),
-        ("recompute", "fail", True, FAILED, c.DECIDED_BY_POLICY),
-        ("fail", "recompute", True, RECOMPUTED, c.DECIDED_BY_POLICY),
-        ("recompute", "", False, FAILED, c.DECIDED_BY_VLLM),
-    ],
-)
-@pytest.mark.parametrize("where", ["before scheduling", "in the worker"])
-def test_a_loader(
-    kind: str,
-    default: str,
-    action: str,
-    media: bool,
-    outcome: int,
-    decided_by: int,
-    where: str,
-    make_ec_scheduler: MakeScheduler,
-    recorder: Recorder,
-) -> None:
-    """A connector that moves items ahead of scheduling has a default of its own, which a policy overrides."""
-    scheduler = make_ec_scheduler(kind, connector="ToyLoader", extra={"load_failure": default})
-    if action:
-        act(action)
-    assert recorder.snapshot().policy.ec_action == (action or default)
-    connector = scheduler.ec_connector
-    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a"}.__contains__)
-    first = image("first", "a", media=media)
-    scheduler.add_request(first)
-    if where == "in the worker":
-        connector.store |= {"a"}
-    else:
-        connector.coming |= {"a"}
-        connector.began["a"] = 4711
-        engine.step()
-        (gauge,) = recorder.snapshot().in_flight
-        assert (gauge.channel, gauge.peer.address, gauge.count) == (c.CHANNEL_EC, TOY_PEER.address, 1)
-        connector.failed.append(
-            EcFailure("a", c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_REMOTE_RESET, "gone", TOY_PEER)
-        )
-    engine.run()
-    found = outcome_of(recorder, first)
-    assert (found.outcome, found.decided_by) == (outcome, decided_by)
-    assert found.peer.address == TOY_PEER.address
-    if outcome == RECOMPUTED:
-        assert engine.outputs["first"] == expected(first, OUTPUTS)
-        assert not engine.errors
-    else:
-        assert engine.errors.keys() == {"first"}
-        assert f"peer {TOY_PEER.address}" in engine.errors["first"]
-
-
-@pytest.mark.parametrize(
-    ("connector", "action", "media", "told"),
-    [
-        ("ToyLoader", "", False, True),
-        ("ToyLoader", "", True, True),
-        ("ToyEcConnector", "recompute", False, True),
-        ("ToyEcConnector", "", False, False),
-    ],
-)
-def test_a_request_that_the_connector_fails(
-    connector: str,
-    action: str,
-    media: bool,
-    told: bool,
-    make_ec_scheduler: MakeScheduler,
-    recorder: Recorder,
-) -> None:
-    """An item that the connector cannot obtain has an outcome; its client gets the reason unless vLLM reports it."""
-    scheduler = make_ec_scheduler(connector=connector)
-    if action:
-        act(action)
-    scheduler.ec_connector.coming |= {"a"}
-    engine = ToyEcEngine(scheduler, ahead=False)
-    first = image("first", "a", media=media)
-    scheduler.add_request(first)
-    engine.step()
-    scheduler.ec_connector.lost |= {"first"}
-    engine.run()
-    found = outcome_of(recorder, first)
-    assert (found.outcome, found.decided_by) == (FAILED, c.DECIDED_BY_VLLM)
-    assert (found.mode, found.error_type) == (c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
-    assert ("nor encoded here" in found.reason) is not media
-    assert engine.errors.keys() == {"first"}
-    assert ("mode probe" in (engine.errors["first"] or "")) is told
-    assert not scheduler._penstock.ec.failing
-
-
-def test_probes_of_a_connector_that_only_looks(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """Each item that gets its room is one probe: a hit is loaded, a miss encoded here."""
-    scheduler = make_ec_scheduler()
-    scheduler.ec_connector.store |= {"a"}
-    engine = ToyEcEngine(scheduler, ahead=False)
-    engine.run(image("first", "a", "b"))
-    assert sorted(probe["result"] for probe in recorder.probes) == [c.PROBE_RESULT_HIT, c.PROBE_RESULT_MISS]
-    assert (engine.loaded, engine.encoded) == (["a"], ["b"])
 
 
 def test_tokens_kept(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:

@@ -124,7 +124,7 @@ def test_a_client_that_leaves(kind: str, make_ec_scheduler: MakeScheduler, recor
     engine.step()
     scheduler.finish_requests("leaving", LEFT)
     assert [end.ending for end in recorder.take("deferral_end")] == [ABORTED]
-    assert not scheduler._penstock.ec._deadlines.waiting()
+    assert not scheduler._penstock.ec._waits._deadlines.waiting()
 
 
 @KINDS
@@ -234,7 +234,7 @@ def test_what_becomes_of_it(
     if outcome == c.OUTCOME_RECOMPUTED:
         assert engine.outputs["waiting"] == expected(waiting, OUTPUTS)
         assert (engine.loaded, engine.encoded) == (["b"], ["a"])
-    assert not scheduler._penstock.ec._deadlines.waiting()
+    assert not scheduler._penstock.ec._waits._deadlines.waiting()
 
 
 def test_no_starvation(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:

@@ -17,6 +17,7 @@ from tests.support.ec.fake_ec import LEFT, ToyEcEngine, expected, image_request
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, request
 from tests.support.examples import examples
+from tests.support.variants import product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 OUTPUTS = 6
 TOKENS = 6 * BLOCK + 5
 KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
-KEEPS = pytest.mark.parametrize("keeps_held", [False, True], ids=["V1 runner", "V2 runner"])
-CHUNKS = pytest.mark.parametrize("chunk", [1024, 64, 40], ids=["whole", "chunks", "uneven chunks"])
 
 
 def act(action: str, items: int | None = None) -> None:
@@ -62,7 +61,7 @@ def assert_clean(scheduler: Any, items: Iterable[str] = ()) -> None:
     control = scheduler._penstock.ec
     assert not control._steps._pending
     assert not control.failing
-    assert not control._deadlines.waiting()
+    assert not control._waits._deadlines.waiting()
     assert not scheduler._penstock.observer._records
 
 
@@ -77,10 +76,12 @@ ITEMS = {
 }
 
 
-@KINDS
-@KEEPS
-@CHUNKS
-@pytest.mark.parametrize("items", ITEMS.values(), ids=ITEMS)
+@product(
+    kind={"sync": "sync", "async": "async"},
+    keeps_held={"V1 runner": False, "V2 runner": True},
+    chunk={"whole": 1024, "chunks": 64, "uneven chunks": 40},
+    items=ITEMS,
+)
 def test_output_after_a_recompute(
     kind: str,
     keeps_held: bool,

@@ -16,6 +16,7 @@ from tests.support.ec.fake_ec import LEFT, ToyEcEngine, expected, image_request
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, preempt
 from tests.support.examples import examples
+from tests.support.variants import product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,11 +69,13 @@ PICTURES = {
 }
 
 
-@KINDS
-@pytest.mark.parametrize("waits", [False, True], ids=["in the step", "waiting"])
-@pytest.mark.parametrize("chunk", [1024, 40], ids=["whole", "chunks"])
-@pytest.mark.parametrize("broken", [0, 1, 3])
-@pytest.mark.parametrize("items", PICTURES.values(), ids=PICTURES)
+@product(
+    kind={"sync": "sync", "async": "async"},
+    waits={"in the step": False, "waiting": True},
+    chunk={"whole": 1024, "chunks": 40},
+    broken={"0": 0, "1": 1, "3": 3},
+    items=PICTURES,
+)
 def test_output_after_a_recompute(
     kind: str,
     waits: bool,

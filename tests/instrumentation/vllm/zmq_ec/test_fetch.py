@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-import zmq
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
@@ -178,96 +177,6 @@ def test_what_vllm_keeps_for_others_is_no_promise(consumer: Rig) -> None:
     assert consumer.consumer._held == {"other": set()}
 
 
-def test_a_dead_producer_costs_its_time_out_once(producer: ProducerWorker) -> None:
-    """It is not asked again for a while; the living one answers."""
-    with rig(FREE, producer.server.address) as consumer:
-        notes = Notes()
-        consumer.consumer.observe(notes)
-        for index in range(5):
-            producer.save(f"i{index}", tensor(4))
-            consumer.wait(request("r", feature(f"i{index}", 4)))
-            assert consumer.consumer.has(f"i{index}")
-        assert {peer for _, peer, result in notes.probes if result == c.PROBE_RESULT_HIT} == {
-            producer.server.address
-        }
-        refused = [each for each in notes.failures if each.error_type == c.ERROR_TYPE_REFUSED]
-        assert all(each.peer is not None and each.peer.address == FREE for each in refused)
-        assert len([1 for _, peer, _ in notes.probes if peer == FREE]) < 5
-
-
-def test_no_producer_at_all() -> None:
-    """Everything is encoded here, at once."""
-    with rig() as consumer:
-        consumer.wait(request("r", feature("a", 4)))
-        assert not consumer.consumer.has("a")
-
-
-def test_a_producer_that_comes_back_is_used_again(producer: ProducerWorker) -> None:
-    """After a while, by itself."""
-    port = int(producer.server.address.rpartition(":")[2])
-    with rig(producer.server.address, missing_for=0.05) as consumer:
-        producer.save("a", tensor(4))
-        consumer.wait(request("r", feature("a", 4)))
-        producer.close()
-        asked = request("r", feature("b", 4))
-        consumer.wait(asked)
-        assert not consumer.consumer.has("b")
-        with publisher(port=port) as again:
-            again.save("b", tensor(4))
-            wait_for(lambda: consumer.consumer.ensure(asked, 0) and consumer.consumer.has("b"))
-
-
-@pytest.mark.parametrize(
-    ("params", "allowed", "found"),
-    [(True, True, True), (True, False, False), (False, True, False)],
-)
-def test_a_producer_that_the_request_names(
-    producer: ProducerWorker, params: bool, allowed: bool, found: bool
-) -> None:
-    """Is asked only where that is allowed."""
-    host, _, port = producer.server.address.rpartition(":")
-    producer.save("a", tensor(4))
-    with rig(allow_request_producers=allowed) as consumer:
-        named: Any = {"a": {"peer_host": host, "peer_port": int(port)}} if params else None
-        consumer.wait(request("r", feature("a", 4), params=named))
-        assert consumer.consumer.has("a") is found
-
-
-def test_requests_cannot_make_a_consumer_remember_endless_producers() -> None:
-    """Connections and names are bounded."""
-    from penstock.instrumentation.vllm.zmq_ec.consumer.producers import NAMED_MAX
-
-    with rig(allow_request_producers=True) as consumer:
-        for index in range(NAMED_MAX + 20):
-            named = {f"i{index}": {"peer_host": "127.0.0.1", "peer_port": 1 + index}}
-            consumer.wait(request("r", feature(f"i{index}", 4), params=named))
-        fetcher = consumer.consumer._fetcher
-        assert fetcher is not None
-        assert len(list(fetcher._producers)) <= NAMED_MAX
-
-
-def test_a_producer_that_is_needed_is_not_forgotten() -> None:
-    """Neither one that is asked, nor one whose item waits for room; when all are needed, no further one is asked."""
-    from penstock.instrumentation.vllm.zmq_ec.consumer.producers import NAMED_MAX, Producers
-
-    context = zmq.Context()
-    known = Producers(context, ())
-    try:
-        (first,) = known.available(("127.0.0.1:9",), 0.0)
-        first.waited_for = 1
-        for port in range(10, 10 + 2 * NAMED_MAX):
-            known.available((f"127.0.0.1:{port}",), 0.0)
-        assert first in list(known)
-        assert first.connection is not None
-        for each in known:
-            each.busy = 1
-        assert known.available(("127.0.0.1:8",), 0.0) == []
-        assert len(list(known)) == NAMED_MAX
-    finally:
-        known.close()
-        context.term()
-
-
 @pytest.mark.parametrize(
     ("model", "rows", "dtype", "why"),
     [
@@ -310,71 +219,6 @@ def test_one_name_for_two_contents(producer: ProducerWorker, consumer: Rig) -> N
     assert not consumer.consumer.has("a")
     assert consumer.consumer.ensure(request("r", feature("a", 4)), 0)
     assert consumer.consumer.has("a")
-
-
-def test_the_region_is_reused_and_never_grows(producer: ProducerWorker) -> None:
-    """Old items make room for new ones; each is right when it is loaded."""
-    with rig(producer.server.address, region_bytes=1 << 20) as consumer:
-        for index in range(30):
-            sent = tensor(300, seed=index)
-            producer.save(f"i{index}", sent)
-            consumer.wait(request("r", feature(f"i{index}", 300)))
-            assert torch.equal(consumer.load(f"i{index}")[0], sent)
-        assert len(consumer.consumer._slots) <= 3
-
-
-def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: ProducerWorker) -> None:
-    """Nothing that a step still loads is overwritten meanwhile."""
-    with rig(producer.server.address, region_bytes=1 << 20, start_timeout=60.0) as consumer:
-        for item in ("a", "b"):
-            producer.save(item, tensor(700, seed=ord(item)))
-        consumer.wait(request("r", feature("a", 700)))
-        orders = consumer.orders("a")
-        asked = request("q", feature("b", 700))
-        wait_for(lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items._room_wanted)
-        assert consumer.consumer.items.transfer_start("b") is None
-        loader, cache = consumer.loaders[0], consumer.encoder_caches[0]
-        loader.load(*orders, cache, "cpu")
-        assert torch.equal(cache["a"], tensor(700, seed=ord("a")))
-        report = loader.report()
-        assert report is not None
-        consumer.consumer.on_report(report)
-        consumer.consumer.end_step([])
-        consumer.wait(asked)
-        assert torch.equal(consumer.load("b")[0], tensor(700, seed=ord("b")))
-
-
-def test_no_room_for_too_long_is_encoded_here(producer: ProducerWorker) -> None:
-    """As is an item that never fits."""
-    with rig(producer.server.address, region_bytes=1 << 20, start_timeout=2.0) as consumer:
-        producer.save("a", tensor(700))
-        producer.save("b", tensor(700))
-        producer.save("huge", tensor(2000))
-        consumer.wait(request("r", feature("a", 700)))
-        consumer.orders("a")  # and no report
-        consumer.wait(request("q", feature("b", 700), feature("huge", 2000)))
-        assert not consumer.consumer.has("b")
-        assert not consumer.consumer.has("huge")
-
-
-def test_two_ranks_must_have_loaded(producer: ProducerWorker) -> None:
-    """A slot is in use until the last of them has."""
-    with rig(producer.server.address, ranks=2) as consumer:
-        producer.save("a", tensor(4))
-        consumer.wait(request("r", feature("a", 4)))
-        orders = consumer.orders("a")
-        (load,) = orders[0]
-        for rank, loader in enumerate(consumer.loaders):
-            slot = consumer.consumer._slots.get(load.slot.generation)
-            assert slot is not None
-            assert slot.reports_due == 2 - rank
-            loader.load(*orders, consumer.encoder_caches[rank], "cpu")
-            report = loader.report()
-            assert report is not None
-            consumer.consumer.on_report(report)
-            assert torch.equal(consumer.encoder_caches[rank]["a"], tensor(4))
-        assert slot is not None
-        assert slot.reports_due == 0
 
 
 def test_what_is_told(producer: ProducerWorker, consumer: Rig, notes: Notes) -> None:

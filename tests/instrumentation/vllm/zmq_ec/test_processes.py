@@ -88,10 +88,9 @@ def test_a_producer_that_dies_or_stops_in_mid_stream(
                     started.send_signal(signal.SIGCONT)
                     tell(started, "go on")
                 else:
-                    again = back.enter_context(
-                        process("producer_process", address.rpartition(":")[2], ROWS, 0)
-                    )
-                    assert line(again) == address
+                    started.wait()
+                    again = back.enter_context(publisher(100 << 20, port=int(address.rpartition(":")[2])))
+                    again.save("a", tensor(ROWS))
                 wait_for(lambda: consumer.consumer.ensure(asked, 0) and consumer.consumer.has("a"))
                 assert torch.equal(consumer.load("a")[0], tensor(ROWS))
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from penstock.instrumentation.vllm.zmq_ec.memory.slots import ALIGNMENT, HEADER, Slot, Slots
 
+from tests.support.examples import examples
+
 PAGE = ALIGNMENT - HEADER
 
 
@@ -178,5 +180,5 @@ class Use(RuleBasedStateMachine):
             reach += size
 
 
-Use.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Use.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestUse = Use.TestCase

@@ -11,32 +11,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Outcome, Trigger
+from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.bad_items import BadItems
-from penstock.instrumentation.vllm.ec.deadlines import EcDeadlines
 from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
 from penstock.instrumentation.vllm.ec.failure_planner import EcFailurePlanner, supports
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.pending_items import PendingItems
-from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader
+from penstock.instrumentation.vllm.ec.protocol import EcLoader
 from penstock.instrumentation.vllm.ec.step_loads import UnconfirmedEcLoads
+from penstock.instrumentation.vllm.ec.waits import EcWaits
 from penstock.instrumentation.vllm.messages import StepMetadata, failed_items
 from penstock.instrumentation.vllm.requests import Affected, Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from penstock.instrumentation.resilience import Decision, Orders, Policy
-    from penstock.instrumentation.vllm.ec.deadlines import EcWait
     from penstock.instrumentation.vllm.ec.step_loads import CacheAnswer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import SchedulerObserver
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-_REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE
 _UNKNOWN: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
-_TIMED_OUT: Final = Cause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
 _NOT_FOUND: Final = Cause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
 _OUTCOMES: Final = {"recompute": Outcome.RECOMPUTED, "fail": Outcome.FAILED}
 
@@ -52,7 +49,6 @@ class EcLoadController:
     def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs) -> None:
         """Control *scheduler*, which is built but has not run; *media*: what its workers know of inputs."""
         self._scheduler = scheduler
-        self._observer = observer
         self._connector = scheduler.ec_connector
         self._loader: EcLoader | None = None
         own = Outcome.RECOMPUTED
@@ -68,13 +64,15 @@ class EcLoadController:
         self._bad = BadItems()
         self._pending = PendingItems(scheduler, self._loader, self._bad, media)
         self._planner = EcFailurePlanner(scheduler, self._pending, settle=self._settle)
-        self._deadlines = EcDeadlines()
+        self._waits = EcWaits(
+            observer, self._decider, self._telemetry, self._pending, self._bad, self._loader
+        )
         self._orders = StepMetadata()
 
     def on_policy_change(self, policy: Policy, orders: Orders) -> None:
         """Apply the policy and the orders that came into force; between two steps, on any thread."""
         self._decider.policy = policy
-        self._deadlines.on_policy_change(policy)
+        self._waits.on_policy_change(policy)
         self._orders.on_policy_change(policy, orders)
 
     def fill(self, snapshot: Snapshot) -> None:
@@ -111,15 +109,10 @@ class EcLoadController:
         if self._bad and self._fails_without_media(request, computed):
             return False
         if ready or (self._bad and self._pending.only_what_is_given_up(request, computed)):
-            self._end_wait(request_id)
+            self._waits.end(request_id)
             return True
         if runtime.active:
-            self._deadlines.on_waiting(request, computed)
-            self._observer.on_deferred(request, _REASON, self._pending.awaited_peer(request, computed))
-            transfer = self._pending.transfer(request, computed)
-            if transfer is not None:
-                self._deadlines.on_began(request_id)
-                self._observer.on_transfer_began(request_id, _REASON, *transfer)
+            self._waits.on_waiting(request, computed)
         return False
 
     def on_allocated(self, request: Any, index: int) -> None:
@@ -183,10 +176,9 @@ class EcLoadController:
                 for failure in self._loader.take_failed_loads()
             }
             if causes:
-                self._failed_before_scheduling(causes)
+                self._waits.decide_failed(causes)
         if runtime.active:
-            for wait in self._deadlines.take_overdue():
-                self._overdue(wait)
+            self._waits.decide_overdue()
 
     def after_schedule(self, output: Any) -> None:
         """Record the requests that compute on items loaded in the step just scheduled; have the workers drop bad items."""
@@ -231,60 +223,14 @@ class EcLoadController:
 
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""
-        self._deadlines.on_ended(request.request_id)
+        self._waits.forget(request.request_id)
 
-    # Waiting
+    # Inputs that cannot be had
 
     @property
     def _guards(self) -> bool:
         rule = self._decider.policy.ec_load_failure
         return self._rewinds and (self._loader is not None or (rule is not None and rule.action is not None))
-
-    def _end_wait(self, request_id: str, *, timed_out: bool = False) -> None:
-        self._deadlines.on_ended(request_id)
-        if self._observer.is_deferred(request_id):
-            self._observer.on_ready(request_id, _REASON, timed_out=timed_out)
-
-    def _overdue(self, wait: EcWait) -> None:
-        request, computed = wait.request, wait.computed
-        items = self._pending.awaited(request, computed)
-        if request.is_finished() or not items:
-            return
-        self._end_wait(request.request_id, timed_out=True)
-        peer = self._loader.peer_of(items[0]) if self._loader is not None else None
-        cause = replace(_TIMED_OUT, peer=peer)
-        self._report_overdue(request, items)
-        affected = self._waiting_loss(request, computed, items, Trigger.DEADLINE)
-        if self._decider.decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
-            for item in items:
-                self._give_up(item, cause)
-
-    def _report_overdue(self, request: Any, items: Iterable[str]) -> None:
-        """Report a failure of each item that is overdue, as a deadline is for KV."""
-        for item in items:
-            loader = self._loader
-            began_ns = None if loader is None else loader.transfer_began(item)
-            self._telemetry.failed(
-                EcFailure(
-                    item,
-                    _TIMED_OUT.mode,
-                    _TIMED_OUT.error_type,
-                    "a request has waited for it for longer than deferral allows",
-                    peer=None if loader is None else loader.peer_of(item),
-                    request_id=request.request_id,
-                    start_ns=began_ns or 0,
-                )
-            )
-
-    def _failed_before_scheduling(self, causes: Mapping[str, Cause]) -> None:
-        """Decide about the requests that wait for an item whose load has failed; none has computed on it."""
-        for item, cause in causes.items():
-            self._bad.remember(item, cause)
-        for wait in self._deadlines.waiting():
-            items = [item for item in self._pending.missing(wait.request, wait.computed) if item in causes]
-            if items and not wait.request.is_finished():
-                affected = self._waiting_loss(wait.request, wait.computed, items, Trigger.FAILURE)
-                self._decider.decide(wait.request, affected, causes[items[0]])
 
     def _fails_without_media(self, request: Any, computed: int) -> bool:
         """Fail a request that needs a bad item and cannot encode it here: vLLM would end the engine in that step."""
@@ -302,15 +248,6 @@ class EcLoadController:
     def _cause_of(self, items: Iterable[str]) -> Cause:
         """Return why the first of *items* that is bad is so; if none is, no peer has them."""
         return next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
-
-    def _waiting_loss(self, request: Any, computed: int, items: Sequence[str], trigger: Trigger) -> Affected:
-        return Affected(
-            request.request_id,
-            computed,
-            items=tuple(items),
-            local_media=self._pending.has_media(request, computed, items),
-            trigger=trigger,
-        )
 
     # Decisions
 

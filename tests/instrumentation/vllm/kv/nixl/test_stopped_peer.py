@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     MakeEngine = Callable[..., Engine]
 
+# The peer's process imports vLLM and NIXL for these three; `make test` has the same on engines (tests/e2e/test_kv_peer_gone.py).
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[5]
 
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import KNOWN_MAX, ItemRecords
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import (
     PENDING,
     FetchOrder,
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
     from penstock.instrumentation.vllm.zmq_ec.wire import Content
-
-KNOWN_MAX: Final = 8_192
-"""Bound on the remembered items without a slot: clients name them."""
 
 WAITERS_MAX: Final = 1_024
 
@@ -66,7 +64,7 @@ class Items:
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
-        self._records: dict[str, ItemRecord] = {}
+        self._records = ItemRecords(slots, bad_for=bad_for, clock=clock)
         self._orders: deque[FetchOrder] = deque()
         self._failures: deque[EcFailure] = deque(maxlen=KNOWN_MAX)
         self._serial = 0
@@ -84,19 +82,19 @@ class Items:
     ) -> Readiness:
         """Return the readiness of *item* for *request_id*; order it if nothing is known of it."""
         with self._lock:
-            record = self._current(item)
+            record = self._records.current(item)
             if record is None:
                 return self._order(item, rows, request_id, producers, expected)
             if record.wanted.rows != rows:  # a client used one name for two contents
                 return Readiness.ABSENT
             if record.stage is Stage.READY:
-                self._retain(record)
+                self._records.retain(record)
                 return Readiness.READY
             if record.stage in PENDING:
                 if (
                     record.until <= self._clock()
                 ):  # the fetcher has its own deadlines; this is for one that died
-                    self._drop(record)
+                    self._records.drop(record)
                     return Readiness.ABSENT
                 if len(record.waiters) < WAITERS_MAX:
                     record.waiters.add(request_id)
@@ -109,7 +107,7 @@ class Items:
             record = self._records.get(item)
             if record is None or record.stage is not Stage.READY:
                 return False
-            self._retain(record)
+            self._records.retain(record)
             return True
 
     def claim(self, item: str, reports: int) -> LoadOrder | None:
@@ -147,7 +145,7 @@ class Items:
             slot = self._slots.get(generation)
             record = None if slot is None else self._records.get(slot.item)
             if record is not None and record.slot is slot:
-                self._drop(record)
+                self._records.drop(record)
 
     def give_up(self, item: str) -> None:
         """Stop moving *item*; it is bad for a while."""
@@ -155,8 +153,8 @@ class Items:
             record = self._records.get(item)
             if record is None:
                 self._serial += 1
-                record = self._records[item] = ItemRecord(FetchOrder(self._serial, item, 0, ""))
-            self._drop(record)
+                record = self._records.add(ItemRecord(FetchOrder(self._serial, item, 0, "")))
+            self._records.drop(record)
             record.undecided = False
 
     def drain_failures(self) -> list[EcFailure]:
@@ -193,12 +191,7 @@ class Items:
     def in_flight(self) -> list[tuple[Peer, int, int]]:
         """Return (peer, transfers, the oldest one's start)."""
         with self._lock:
-            found: dict[Peer, tuple[int, int]] = {}
-            for record in self._records.values():
-                if record.stage is Stage.MOVING and record.peer is not None:
-                    count, oldest = found.get(record.peer, (0, record.began_ns))
-                    found[record.peer] = (count + 1, min(oldest, record.began_ns))
-            return [(peer, count, oldest) for peer, (count, oldest) in found.items()]
+            return self._records.in_flight()
 
     # The fetcher's side. An order that the scheduler has given up is ignored.
 
@@ -212,20 +205,19 @@ class Items:
     def set_peer(self, wanted: FetchOrder, peer: Peer | None) -> None:
         """Record the only producer that may still have *wanted*, None if several may."""
         with self._lock:
-            record = self._pending_record(wanted)
+            record = self._records.pending(wanted)
             if record is not None and record.stage is Stage.PROBING:
                 record.peer = peer
 
     def allocate(self, wanted: FetchOrder, content: Content, peer: Peer) -> Slot | None:
         """Return a slot for *wanted*, which *peer* has, or None while there is no room."""
         with self._lock:
-            record = self._pending_record(wanted)
+            record = self._records.pending(wanted)
             if record is None:
                 return None
             record.stage, record.peer = Stage.WAITING, peer
             slot, evicted = self._slots.allocate(wanted.item, content.size, self._clock())
-            for each in evicted:
-                self._records.pop(each.item, None)
+            self._records.forget(each.item for each in evicted)
             self._room_wanted = slot is None
             if slot is not None:
                 record.stage, record.content, record.began_ns = Stage.MOVING, content, time.time_ns()
@@ -234,12 +226,12 @@ class Items:
     def is_wanted(self, wanted: FetchOrder) -> bool:
         """Whether the scheduler has not given it up."""
         with self._lock:
-            return self._pending_record(wanted) is not None
+            return self._records.pending(wanted) is not None
 
     def on_arrived(self, wanted: FetchOrder, slot: Slot) -> bool:
         """Make *slot*, which is whole, loadable; return False and free it if it was given up."""
         with self._lock:
-            record = self._pending_record(wanted)
+            record = self._records.pending(wanted)
             if record is None:
                 self._slots.free(slot)
                 return False
@@ -253,7 +245,7 @@ class Items:
         with self._lock:
             if slot is not None:
                 self._slots.free(slot)
-            record = self._pending_record(wanted)
+            record = self._records.pending(wanted)
             if record is None:
                 return False
             record.stage, record.began_ns, record.peer = Stage.PROBING, 0, None
@@ -262,7 +254,7 @@ class Items:
     def on_missing(self, wanted: FetchOrder) -> None:
         """No producer has it; not asked again for ``missing_for``."""
         with self._lock:
-            record = self._pending_record(wanted)
+            record = self._records.pending(wanted)
             if record is not None:
                 record.stage, record.until = Stage.MISSING, self._clock() + self._missing_for
                 record.began_ns, record.peer = 0, None
@@ -273,7 +265,7 @@ class Items:
         with self._lock:
             if slot is not None:
                 self._slots.free(slot)
-            record = self._pending_record(wanted)
+            record = self._records.pending(wanted)
             if record is None:
                 return
             record.stage, record.until = Stage.BAD, self._clock() + self._bad_for
@@ -282,17 +274,6 @@ class Items:
                 self._failures.append(failure)
 
     # Below the lock.
-
-    def _current(self, item: str) -> ItemRecord | None:
-        record = self._records.get(item)
-        if (
-            record is not None
-            and record.stage in (Stage.MISSING, Stage.BAD)
-            and record.until <= self._clock()
-        ):
-            del self._records[item]
-            return None
-        return record
 
     def _is_undecided(self, record: ItemRecord, request_id: str) -> bool:
         """Whether the failed load awaits a decision for this request."""
@@ -306,38 +287,12 @@ class Items:
     def _order(
         self, item: str, rows: int, request_id: str, producers: tuple[str, ...], expected: Peer | None
     ) -> Readiness:
-        if len(self._records) - len(self._slots) >= KNOWN_MAX and not self._make_room():
+        if not self._records.has_room():
             return Readiness.ABSENT
         self._serial += 1
         wanted = FetchOrder(self._serial, item, rows, request_id, producers)
         until = self._clock() + self._pending_for
-        self._records[item] = ItemRecord(wanted, until=until, peer=expected, waiters={request_id})
+        self._records.add(ItemRecord(wanted, until=until, peer=expected, waiters={request_id}))
         self._orders.append(wanted)
         self._wake()
         return Readiness.PENDING
-
-    def _make_room(self) -> bool:
-        now = self._clock()
-        for item, record in list(self._records.items()):
-            if record.stage in (Stage.MISSING, Stage.BAD) and record.until <= now:
-                del self._records[item]
-        return len(self._records) - len(self._slots) < KNOWN_MAX
-
-    def _pending_record(self, wanted: FetchOrder) -> ItemRecord | None:
-        record = self._records.get(wanted.item)
-        if record is None or record.wanted.serial != wanted.serial or record.stage not in PENDING:
-            return None
-        return record
-
-    def _retain(self, record: ItemRecord) -> None:
-        if record.slot is not None and not record.slot.retained:
-            self._slots.retain(record.slot)
-
-    def _drop(self, record: ItemRecord) -> None:
-        """Make it bad. The fetcher frees a slot that is being filled when it finds the order given up."""
-        if record.slot is not None:
-            self._slots.doom(record.slot)
-            record.slot = None
-        record.stage, record.until = Stage.BAD, self._clock() + self._bad_for
-        record.began_ns = 0
-        record.waiters.clear()

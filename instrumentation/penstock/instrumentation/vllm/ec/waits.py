@@ -1,0 +1,129 @@
+"""Requests that wait for encoder outputs: their deadlines, and the decision about a wait that an output ends by not coming."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience import Outcome, Trigger
+from penstock.instrumentation.vllm.ec.deadlines import EcDeadlines
+from penstock.instrumentation.vllm.ec.protocol import EcFailure
+from penstock.instrumentation.vllm.requests import Affected, Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.instrumentation.resilience import Policy
+    from penstock.instrumentation.vllm.ec.bad_items import BadItems
+    from penstock.instrumentation.vllm.ec.deadlines import EcWait
+    from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
+    from penstock.instrumentation.vllm.ec.observer import EcObserver
+    from penstock.instrumentation.vllm.ec.pending_items import PendingItems
+    from penstock.instrumentation.vllm.ec.protocol import EcLoader
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
+
+_REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE
+_TIMED_OUT: Final = Cause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
+
+
+class EcWaits:
+    """The waits of one scheduler; on its thread. None of the requests has computed on what it waits for."""
+
+    def __init__(
+        self,
+        observer: SchedulerObserver,
+        decider: EcFailureDecider,
+        telemetry: EcObserver,
+        pending: PendingItems,
+        bad: BadItems,
+        loader: EcLoader | None,
+    ) -> None:
+        """Start with none; the others are the parts of the scheduler's ``EcLoadController``."""
+        self._observer = observer
+        self._decider = decider
+        self._telemetry = telemetry
+        self._pending = pending
+        self._bad = bad
+        self._loader = loader
+        self._deadlines = EcDeadlines()
+
+    def on_policy_change(self, policy: Policy) -> None:
+        """Apply the limits of the policy that came into force."""
+        self._deadlines.on_policy_change(policy)
+
+    def on_waiting(self, request: Any, computed: int) -> None:
+        """Report that a request waits, or still does, and when a transfer for it has begun."""
+        self._deadlines.on_waiting(request, computed)
+        self._observer.on_deferred(request, _REASON, self._pending.awaited_peer(request, computed))
+        transfer = self._pending.transfer(request, computed)
+        if transfer is not None:
+            self._deadlines.on_began(request.request_id)
+            self._observer.on_transfer_began(request.request_id, _REASON, *transfer)
+
+    def end(self, request_id: str, *, timed_out: bool = False) -> None:
+        """End the wait of a request, if it waits, and report it."""
+        self._deadlines.on_ended(request_id)
+        if self._observer.is_deferred(request_id):
+            self._observer.on_ready(request_id, _REASON, timed_out=timed_out)
+
+    def forget(self, request_id: str) -> None:
+        """Forget a request that has finished."""
+        self._deadlines.on_ended(request_id)
+
+    def decide_overdue(self) -> None:
+        """Decide about the requests that are over a deadline."""
+        for wait in self._deadlines.take_overdue():
+            self._overdue(wait)
+
+    def decide_failed(self, causes: Mapping[str, Cause]) -> None:
+        """Make the items with these *causes* bad, and decide about the requests that wait for one."""
+        for item, cause in causes.items():
+            self._bad.remember(item, cause)
+        for wait in self._deadlines.waiting():
+            items = [item for item in self._pending.missing(wait.request, wait.computed) if item in causes]
+            if items and not wait.request.is_finished():
+                affected = self._affected(wait, items, Trigger.FAILURE)
+                self._decider.decide(wait.request, affected, causes[items[0]])
+
+    def _overdue(self, wait: EcWait) -> None:
+        request = wait.request
+        items = self._pending.awaited(request, wait.computed)
+        if request.is_finished() or not items:
+            return
+        self.end(request.request_id, timed_out=True)
+        peer = self._loader.peer_of(items[0]) if self._loader is not None else None
+        cause = replace(_TIMED_OUT, peer=peer)
+        self._report_overdue(request, items)
+        affected = self._affected(wait, items, Trigger.DEADLINE)
+        if self._decider.decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
+            for item in items:
+                self._bad.remember(item, cause)
+                if self._loader is not None:
+                    self._loader.give_up(item)
+
+    def _report_overdue(self, request: Any, items: Iterable[str]) -> None:
+        """Report a failure of each item that is overdue, as a deadline is for KV."""
+        for item in items:
+            loader = self._loader
+            began_ns = None if loader is None else loader.transfer_began(item)
+            self._telemetry.failed(
+                EcFailure(
+                    item,
+                    _TIMED_OUT.mode,
+                    _TIMED_OUT.error_type,
+                    "a request has waited for it for longer than deferral allows",
+                    peer=None if loader is None else loader.peer_of(item),
+                    request_id=request.request_id,
+                    start_ns=began_ns or 0,
+                )
+            )
+
+    def _affected(self, wait: EcWait, items: Sequence[str], trigger: Trigger) -> Affected:
+        return Affected(
+            wait.request.request_id,
+            wait.computed,
+            items=tuple(items),
+            local_media=self._pending.has_media(wait.request, wait.computed, items),
+            trigger=trigger,
+        )

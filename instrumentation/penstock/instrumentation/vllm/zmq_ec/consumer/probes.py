@@ -1,0 +1,137 @@
+"""The probes of a fetcher: which producer has an item. On the fetcher's thread."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt, Expected
+    from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+    from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
+    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slots
+
+
+class Probes:
+    """Probes without an answer. The first producer that has an item is its source; the others' answers are dropped."""
+
+    def __init__(
+        self,
+        items: Items,
+        slots: Slots,
+        producers: Producers,
+        expected: Expected,
+        reporter: Reporter,
+        tags: Iterator[int],
+        timeout: float,
+    ) -> None:
+        """Start with none; *timeout* is in seconds, *tags* are those of all messages of the fetcher."""
+        self._items = items
+        self._slots = slots
+        self._producers = producers
+        self._expected = expected
+        self._reporter = reporter
+        self._tags = tags
+        self._timeout = timeout
+        self._attempts: dict[int, Attempt] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._attempts)
+
+    def start(self, attempt: Attempt, now: float) -> None:
+        """Ask every producer that is available for the item."""
+        wanted = attempt.wanted
+        attempt.deadline = now + self._timeout
+        for producer in self._producers.available(wanted.producers, now):
+            tag = next(self._tags)
+            connection = producer.connection
+            if connection is not None and connection.send(
+                protocol.Probe(tag, self._expected.model, wanted.item)
+            ):
+                attempt.asked[tag] = (producer, time.time_ns())
+                self._attempts[tag] = attempt
+                producer.busy += 1
+        self._await(attempt)
+
+    def expects(self, producer: Producer, tag: int) -> bool:
+        """Whether *tag* is that of a probe that *producer* has not answered."""
+        attempt = self._attempts.get(tag)
+        return attempt is not None and attempt.asked[tag][0] is producer
+
+    def on_answer(self, answer: protocol.Answer) -> Attempt | None:
+        """Take an expected answer; return the attempt if it now has a source, so that its transfer may begin."""
+        attempt = self._attempts[answer.tag]
+        producer, sent_ns = self._forget(attempt, answer.tag)
+        if isinstance(answer, protocol.Have):
+            problem = self._problem(attempt, answer)
+            if not problem:
+                self._reporter.probe(attempt, producer, c.PROBE_RESULT_HIT, sent_ns)
+                for tag in list(attempt.asked):  # first hit wins
+                    self._forget(attempt, tag)
+                attempt.source, attempt.content = producer, answer.content
+                return attempt
+            self._reporter.probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_INCOMPATIBLE, problem)
+        elif isinstance(answer, protocol.Refused):
+            error_type = REFUSALS.get(answer.reason, c.ERROR_TYPE_OTHER)
+            self._reporter.probe_failed(attempt, producer, sent_ns, error_type, answer.text)
+        else:
+            self._reporter.probe(attempt, producer, c.PROBE_RESULT_MISS, sent_ns)
+        self._await(attempt)
+        return None
+
+    def on_connection_lost(self, producer: Producer, why: str, error_type: int) -> None:
+        """Fail the probes of *producer*."""
+        for tag, attempt in list(self._attempts.items()):
+            if tag in attempt.asked and attempt.asked[tag][0] is producer:
+                _, sent_ns = self._forget(attempt, tag)
+                self._reporter.probe_failed(attempt, producer, sent_ns, error_type, why)
+                self._await(attempt)
+
+    def expire(self, now: float) -> None:
+        """Fail the probes that are over their deadline."""
+        for attempt in set(self._attempts.values()):
+            if attempt.deadline <= now:
+                self._on_timeout(attempt, now)
+
+    def _problem(self, attempt: Attempt, answer: protocol.Have) -> str:
+        problem = self._expected.problem(answer, attempt.wanted.rows)
+        if not problem and not self._slots.fits(answer.content.size):
+            return f"its {answer.content.size} bytes are more than the shared memory takes (region_bytes)"
+        return problem
+
+    def _await(self, attempt: Attempt) -> None:
+        """Record the only producer that an attempt still waits for; without any, the item is missing."""
+        if not attempt.asked:
+            report_missing(self._items, attempt)
+            return
+        peers = {producer.peer for producer, _ in attempt.asked.values()}
+        self._items.set_peer(attempt.wanted, peers.pop() if len(peers) == 1 else None)
+
+    def _forget(self, attempt: Attempt, tag: int) -> tuple[Producer, int]:
+        del self._attempts[tag]
+        producer, sent_ns = attempt.asked.pop(tag)
+        producer.busy -= 1
+        return producer, sent_ns
+
+    def _on_timeout(self, attempt: Attempt, now: float) -> None:
+        text = f"no answer within {self._timeout} s"
+        for tag in list(attempt.asked):
+            producer, sent_ns = self._forget(attempt, tag)
+            producer.on_failure(now, text)
+            self._reporter.probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_TIMEOUT, text)
+        report_missing(self._items, attempt)
+
+
+def report_missing(items: Items, attempt: Attempt) -> None:
+    """No producer has it: a miss, or a failure if an earlier transfer of it failed."""
+    if attempt.failure is not None:
+        items.on_failed(attempt.failure, attempt.wanted, None)
+    else:
+        items.on_missing(attempt.wanted)

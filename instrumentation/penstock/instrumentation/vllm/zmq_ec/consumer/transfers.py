@@ -1,0 +1,228 @@
+"""The transfers of a fetcher: found items that wait for room, and those on their way. On the fetcher's thread."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
+from penstock.instrumentation.vllm.zmq_ec.consumer.probes import report_missing
+from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
+    from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+    from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
+    from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
+    from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
+
+logger = logging.getLogger("vllm.penstock.zmq_ec")
+
+_MOVING_MAX: Final = 4
+
+
+class Transfers:
+    """Attempts that have a source. A failed transfer is retried while retries are left."""
+
+    def __init__(
+        self,
+        items: Items,
+        region: SharedRegion,
+        settings: ConsumerSettings,
+        model: bytes,
+        reporter: Reporter,
+        tags: Iterator[int],
+        *,
+        retry: Callable[[Attempt, float], None],
+        lose: Callable[[Producer, str, int], None],
+    ) -> None:
+        """Start with none.
+
+        Args:
+            items: where results are reported.
+            region: where content is written.
+            settings: time limits and retries.
+            model: digest of the model.
+            reporter: of transfers and failures.
+            tags: of all messages of the fetcher.
+            retry: probes for an item again, at that monotonic time.
+            lose: drops the connection to a producer, for a reason and an error type.
+
+        """
+        self._items = items
+        self._region = region
+        self._settings = settings
+        self._model = model
+        self._reporter = reporter
+        self._tags = tags
+        self._retry = retry
+        self._lose = lose
+        self._waiting: dict[int, Attempt] = {}
+        self._moving: dict[int, Attempt] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._moving)
+
+    def add(self, attempt: Attempt, now: float) -> None:
+        """Take an attempt whose source has just been found."""
+        source = attempt.source
+        if source is None:
+            return
+        attempt.deadline = now + self._settings.start_timeout
+        self._items.set_peer(attempt.wanted, source.peer)
+        self._waiting[attempt.wanted.serial] = attempt
+        source.waited_for += 1
+
+    def start(self, now: float) -> None:
+        """Start transfers in the order of their hits; one that needs room is not overtaken."""
+        for serial, attempt in list(self._waiting.items()):
+            source, content = attempt.source, attempt.content
+            if source is None or content is None or not self._items.is_wanted(attempt.wanted):
+                self._stop_waiting(serial)
+                continue
+            if source.moving >= _MOVING_MAX:
+                continue
+            slot = self._items.allocate(attempt.wanted, content, source.peer)
+            if slot is None:
+                break
+            self._stop_waiting(serial)
+            self._region.begin(slot.start)
+            attempt.slot, attempt.transfer, attempt.tag = slot, Transfer(content, now), next(self._tags)
+            attempt.began_ns = time.time_ns()
+            attempt.deadline = now + self._settings.transfer_timeout
+            self._moving[attempt.tag] = attempt
+            source.busy += 1
+            source.moving += 1
+            self._request_chunks(attempt, now)
+
+    def on_answer(self, producer: Producer, answer: protocol.Answer, payload: Any, now: float) -> None:
+        """Take the answer to a request for a chunk; a late one is dropped."""
+        attempt = self._moving.get(answer.tag)
+        if attempt is None or attempt.source is not producer:
+            return
+        match answer:
+            case protocol.Chunk():
+                self._on_chunk(attempt, answer, payload, now)
+            case protocol.Miss():
+                self._on_failed(
+                    attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED, "the producer evicted it", now
+                )
+            case protocol.Refused():
+                error_type = REFUSALS.get(answer.reason, c.ERROR_TYPE_OTHER)
+                self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, error_type, answer.text, now)
+
+    def fail(self, producer: Producer, why: str, error_type: int, now: float) -> None:
+        """Fail what is on its way from *producer*, whose connection is lost."""
+        mode = c.FAILURE_MODE_TIMEOUT if error_type == c.ERROR_TYPE_TIMEOUT else c.FAILURE_MODE_TRANSFER
+        for attempt in [each for each in self._moving.values() if each.source is producer]:
+            self._on_failed(attempt, mode, error_type, why, now)
+
+    def probe_again(self, producer: Producer, now: float) -> None:
+        """Find another source for what waits for room and was to come from *producer*."""
+        for serial, attempt in list(self._waiting.items()):
+            if attempt.source is producer:
+                self._stop_waiting(serial)
+                attempt.source = attempt.content = None
+                if self._items.on_retry(attempt.wanted, None):
+                    self._retry(attempt, now)
+
+    def expire(self, now: float) -> None:
+        """Give up waits for room and transfers that are over their deadline."""
+        for serial, attempt in list(self._waiting.items()):
+            if attempt.deadline <= now:
+                self._stop_waiting(serial)
+                logger.warning("ZmqECConnector: no room for item %s (region_bytes)", attempt.wanted.item)
+                report_missing(self._items, attempt)
+        for attempt in list(self._moving.values()):
+            self._check(attempt, now)
+
+    def _stop_waiting(self, serial: int) -> None:
+        source = self._waiting.pop(serial).source
+        if source is not None:
+            source.waited_for -= 1
+
+    def _request_chunks(self, attempt: Attempt, now: float) -> None:
+        source, transfer = attempt.source, attempt.transfer
+        if source is None or transfer is None:
+            return
+        for offset, length in transfer.requests():
+            fetch = protocol.Fetch(
+                attempt.tag, self._model, transfer.content.crc, offset, length, attempt.wanted.item
+            )
+            if source.connection is None or not source.connection.send(fetch):
+                self._on_failed(
+                    attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, "it cannot be asked for chunks", now
+                )
+                return
+
+    def _on_chunk(self, attempt: Attempt, answer: protocol.Chunk, payload: Any, now: float) -> None:
+        transfer, slot = attempt.transfer, attempt.slot
+        if transfer is None or slot is None:
+            return
+        try:
+            offset = transfer.accept(answer, payload, now)
+        except TransferError as error:
+            self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, str(error), now)
+            return
+        if not self._items.is_wanted(attempt.wanted):
+            self._abandon(attempt)
+            return
+        self._region.write(slot.content + offset, payload)
+        if not transfer.done:
+            self._request_chunks(attempt, now)
+            return
+        self._region.seal(slot.start, slot.generation, slot.nbytes)
+        self._end(attempt)
+        self._reporter.transfer(attempt, ok=True)
+        self._items.on_arrived(attempt.wanted, slot)
+
+    def _on_failed(self, attempt: Attempt, mode: int, error_type: int, text: str, now: float) -> None:
+        """End a failed transfer; retry while retries are left."""
+        source = attempt.source
+        self._end(attempt)
+        attempt.failure = attempt.failed(mode, error_type, text, source, attempt.began_ns)
+        self._reporter.transfer(attempt, ok=False)
+        self._reporter.failed(attempt.failure)
+        slot, attempt.slot, attempt.source, attempt.content = attempt.slot, None, None, None
+        if attempt.retries >= self._settings.retries:
+            logger.warning(
+                "ZmqECConnector: item %s from %s: %s", attempt.wanted.item, attempt.failure.peer, text
+            )
+            self._items.on_failed(attempt.failure, attempt.wanted, slot)
+            return
+        attempt.retries += 1
+        if self._items.on_retry(attempt.wanted, slot):
+            self._retry(attempt, now)
+
+    def _abandon(self, attempt: Attempt) -> None:
+        """End a transfer that the scheduler has given up; it has reported why."""
+        self._reporter.transfer(attempt, ok=False)
+        self._end(attempt)
+        self._items.on_retry(attempt.wanted, attempt.slot)
+
+    def _end(self, attempt: Attempt) -> None:
+        self._moving.pop(attempt.tag, None)
+        attempt.transfer = None
+        if attempt.source is not None:
+            attempt.source.busy -= 1
+            attempt.source.moving -= 1
+
+    def _check(self, attempt: Attempt, now: float) -> None:
+        transfer, source = attempt.transfer, attempt.source
+        if transfer is None or source is None:  # it ended in this turn
+            return
+        idle = now - transfer.progress
+        if not self._items.is_wanted(attempt.wanted):
+            self._abandon(attempt)
+        elif idle >= self._settings.idle_timeout:
+            # Not only this item: what else it sends would be as late, and what is queued to it must go.
+            self._lose(source, f"nothing came for {idle:.1f} s", c.ERROR_TYPE_TIMEOUT)
+        elif attempt.deadline <= now:
+            text = f"not whole after {self._settings.transfer_timeout} s"
+            self._on_failed(attempt, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, text, now)

@@ -1,0 +1,19 @@
+"""Fixtures of the telemetry tests: shorter intervals."""
+
+from __future__ import annotations
+
+import pytest
+from penstock.instrumentation.telemetry import snapshot_feed
+
+
+@pytest.fixture
+def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a snapshot due every 50 ms, not every second."""
+    monkeypatch.setattr(snapshot_feed, "SNAPSHOT_INTERVAL", 0.05)
+
+
+@pytest.fixture
+def quick_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an exporter that is made from now on wait at most 50 ms between two attempts."""
+    monkeypatch.setattr("penstock.instrumentation.transport.backoff.INITIAL", 0.01)
+    monkeypatch.setattr("penstock.instrumentation.transport.backoff.MAXIMUM", 0.05)
