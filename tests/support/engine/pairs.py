@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 from demo.common.client import Answer, prefill_decode
 from demo.common.model import tiny_model
 from demo.servers import ROOT, Server, ServerSpec
+from tests.support.engine.hybrid_model import hybrid_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 _FORCED = "tests.support.engine.forced_server"
@@ -19,12 +21,23 @@ _FORCED = "tests.support.engine.forced_server"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How vLLM is set up. Production's defaults are the two forced ones."""
+    """How vLLM is set up. Production's defaults are the two forced ones.
+
+    Attributes:
+        args: further arguments of both servers.
+        prefill_args: further arguments of prefill alone.
+        decode_args: further arguments of decode alone.
+        model: returns the model's directory below a cache.
+
+    """
 
     name: str
     module: str = "demo.common.vllm_server"
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    prefill_args: tuple[str, ...] = ()
+    decode_args: tuple[str, ...] = ()
+    model: Callable[[Path], Path] = tiny_model
 
 
 _FAULTS = {"PENSTOCK_ALLOW_FAULTS": "1"}
@@ -35,6 +48,25 @@ ASYNC_FORK_TP2 = Variant(
     args=("--tensor-parallel-size", "2"),
     env={**_FAULTS, "FORCED_VARIANT": "async_fork"},
 )
+DATA_PARALLEL = Variant("dp2", args=("--data-parallel-size", "2"), env=_FAULTS)
+# Blocks of a quarter of a CPU's default, so that a short prompt has several behind the sliding window.
+HYBRID = Variant("hybrid", args=("--block-size", "32"), env=_FAULTS, model=hybrid_model)
+NGRAM = Variant(
+    "ngram",
+    env=_FAULTS,
+    decode_args=(
+        "--speculative-config",
+        json.dumps(
+            {
+                "method": "ngram",
+                "num_speculative_tokens": 3,
+                "prompt_lookup_min": 1,
+                "prompt_lookup_max": 3,
+            }
+        ),
+    ),
+)
+PIPELINE_PREFILL = Variant("pp2-prefill", env=_FAULTS, prefill_args=("--pipeline-parallel-size", "2"))
 UNI = Variant("uni", _FORCED, env={"FORCED_VARIANT": "uni"})
 
 
@@ -82,13 +114,13 @@ def running_pair(
         env: further environment of both.
 
     """
-    model = tiny_model(ROOT / ".cache" / "models")
+    model = variant.model(ROOT / ".cache" / "models")
     common = {**variant.env, "PENSTOCK_ENDPOINT": endpoint, **(env or {})}
     prefill = ServerSpec(
         "prefill",
         "kv_producer",
         module=variant.module,
-        args=variant.args,
+        args=(*variant.args, *variant.prefill_args),
         env=penstock_env(common, "prefill"),
     )
     decode = replace(
@@ -96,6 +128,7 @@ def running_pair(
         name="decode",
         kv_role="kv_consumer",
         kv_load_failure_policy=policy,
+        args=(*variant.args, *variant.decode_args),
         env=penstock_env(common, "decode"),
     )
     servers: list[Server] = []

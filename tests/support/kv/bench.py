@@ -78,14 +78,19 @@ class Bench(AgentBench):
 
     # Requests
 
-    def prefilled(self, times: int = 2, *, server: Server | None = None, prompt: str = "") -> Prefilled:
-        """Compute a prompt of its own, *times* a sentence long, on *server* (the stack's prefill)."""
+    def prefilled(
+        self, times: int = 2, *, server: Server | None = None, prompt: str = "", engine: int | None = None
+    ) -> Prefilled:
+        """Compute a prompt of its own, *times* a sentence long, on *server* (the stack's prefill).
+
+        *engine* is the data-parallel index of the engine; None lets the server choose.
+        """
         name = _name()
         prompt = prompt or f"{name} {PROMPT * times}"
         server = server or self.stack.prefill
         # First without a reader: the lease of the second is as young as can be.
         plain = complete(self.stack.prefill.url, prompt, max_tokens=TOKENS)
-        params = prefill(server.url, prompt).kv_transfer_params
+        params = prefill(server.url, prompt, headers=_route(engine)).kv_transfer_params
         return Prefilled(name, prompt, params, plain.completion, plain.body["usage"]["prompt_tokens"])
 
     def misled(self, times: int = 2, *, port: int = 0, engine_id: str = "") -> Prefilled:
@@ -95,14 +100,14 @@ class Bench(AgentBench):
             remote_host=LOOPBACK, remote_port=port or free_port(), remote_engine_id=engine_id
         )
 
-    def decode(self, request: Prefilled, *, timeout: float = 120.0) -> Answer:
-        """Send *request* to decode."""
+    def decode(self, request: Prefilled, *, timeout: float = 120.0, engine: int | None = None) -> Answer:
+        """Send *request* to decode; *engine* as of :meth:`prefilled`."""
         return complete(
             self.stack.decode.url,
             request.prompt,
             max_tokens=TOKENS,
             kv_transfer_params=request.params,
-            headers={"X-Request-Id": request.name},
+            headers={"X-Request-Id": request.name, **_route(engine)},
             timeout=timeout,
         )
 
@@ -155,6 +160,11 @@ class Bench(AgentBench):
             yield identity
         finally:
             self.ctl("drill", "stop", identity, *_PATIENTLY)
+
+
+def _route(engine: int | None) -> dict[str, str]:
+    """Return the header that chooses an engine of a data-parallel server."""
+    return {} if engine is None else {"X-data-parallel-rank": str(engine)}
 
 
 def _name() -> str:

@@ -50,3 +50,13 @@ def test_identity() -> None:
     assert model_name(config()) == "tiny"
     assert worker_process(config()) == "worker"
     assert worker_process(config(backend="uni")) == "engine-core"
+
+
+def test_an_engine_of_a_dense_model_keeps_its_index() -> None:
+    """VLLM makes each engine of a data-parallel server of a dense model believe that it is alone, but for its index."""
+    from vllm.config import ParallelConfig
+
+    parallel = ParallelConfig(data_parallel_size=2, data_parallel_rank=1)
+    parallel.reconfigure_for_independent_dp_rank()
+    assert (parallel.data_parallel_size, parallel.data_parallel_rank) == (1, 0)
+    assert engine_index(SimpleNamespace(parallel_config=parallel)) == "1"

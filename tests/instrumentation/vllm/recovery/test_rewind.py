@@ -15,6 +15,7 @@ from tests.support.ec.fake_ec import LEFT
 from tests.support.engine.fake_worker import ToyEngine, expected
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, preempt, request
+from tests.support.engine.speculating_worker import SpeculatingEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +136,37 @@ def test_output_after_a_recompute(
     assert outcome.tokens_kept == min(broken) * BLOCK
     assert not recorder.take("load_outcome", "other")
     assert scheduler.recompute_kv_load_failures is False
+
+
+@pytest.mark.parametrize("hybrid", [False, True], ids=["one group", "two groups"])
+@pytest.mark.parametrize("waits", [False, True], ids=["in the step", "waiting"])
+@pytest.mark.parametrize("behind", [1, 5], ids=["padded with drafts", "prompt tokens"])
+def test_output_after_a_recompute_with_drafts(
+    hybrid: bool, waits: bool, behind: int, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """Speculative decoding: drafts of a step that is taken back are not accepted behind it."""
+    scheduler = make_scheduler(hybrid=hybrid, **TOY)
+    runtime.policy.swap(policy("recompute"), 1.0)
+    engine = SpeculatingEngine(
+        scheduler,
+        fails=lambda request_id, block: request_id == "first" and block == 1,
+        by_blocks=not (hybrid and waits),
+    )
+    other = request("other", first=499, tokens=3 * BLOCK, max_tokens=OUTPUTS)
+    first = request(
+        "first",
+        tokens=STORED + behind,
+        max_tokens=OUTPUTS,
+        params={"stored": STORED, **({"waits": True} if waits else {})},
+    )
+    sharer = request("sharer", tokens=STORED + 9, max_tokens=OUTPUTS)
+    later = request("later", tokens=STORED + 40, max_tokens=OUTPUTS)
+    engine.run(other, first, sharer)
+    engine.run(later)
+    assert_right(engine, other, first, sharer, later)
+    assert engine.accepted
+    (outcome,) = recorder.take("load_outcome", "first")
+    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY)
 
 
 @KINDS
