@@ -20,6 +20,7 @@ from tests.support.kv.bench import DECODE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from demo.common.agent import CommandResult
     from tests.support.kv.bench import Bench
 
 pytestmark = [
@@ -50,9 +51,7 @@ def _facts(kv: Bench, server: str) -> dict[str, dict[str, str]]:
 
 def _described(kv: Bench, engine: int) -> dict[str, Any]:
     """Return what agentctl knows of one engine of decode."""
-    listed = kv.agent.ctl_json("get", "engines", f"decode/{engine}")["engines"]
-    (found,) = listed
-    return dict(found)
+    return dict(kv.agent.ctl_json("get", "engines", f"decode/{engine}"))
 
 
 def _of_vllm(kv: Bench, metric: str, engine: int) -> float:
@@ -136,25 +135,36 @@ def test_a_policy_decides_on_both_engines(both: Bench) -> None:
         assert both.value("penstock_load_outcomes_total", engine=other) == before
 
 
+def _applied(kv: Bench, action: str) -> CommandResult:
+    """Set the policy of both engines and wait 10 s for them."""
+    return kv.agent.ctl(
+        *("set-policy", kv.policy, "--selector", DECODE, "--kv-load-failure", action),
+        *("--wait", "--timeout", "10s"),
+    )
+
+
 def test_a_policy_that_one_engine_does_not_take_is_said_to_be_on_one(both: Bench) -> None:
-    """While an engine core is stopped, the rollout fails and names it; once it runs, the policy is in force on both."""
+    """While an engine core is stopped, rollouts fail and name it, before and after the agent loses it; then both have the last."""
     with _stopped(both, 1):
-        ran = both.agent.ctl(
-            *("set-policy", both.policy, "--selector", DECODE, "--kv-load-failure", "recompute"),
-            *("--wait", "--timeout", "10s"),
-        )
+        ran = _applied(both, "recompute")
         assert ran.code != 0
-        assert "decode/1" in ran.output
+        assert "decode/1 is still waiting" in ran.output
+        until(lambda: not _described(both, 1).get("connected", False), "decode/1 is not seen to be away")
+        ran = _applied(both, "fail")
+        assert ran.code != 0
+        assert "decode/1 is still waiting" in ran.output
+
         assert _described(both, 0)["inSync"]
         assert not _described(both, 1).get("inSync", False)
-        assert "In sync: no" in both.ctl("describe", "engine", "decode/1")
+        assert f"Wanted: {both.policy}" in both.ctl("describe", "engine", "decode/1")
         assert [both.value("penstock_policy_in_sync", engine=str(each)) for each in ENGINES] == [1, 0]
 
     until(
         lambda: all(_described(both, each).get("inSync", False) for each in ENGINES),
         "The policy is not in force on both engines",
     )
-    assert "In sync: yes" in both.ctl("describe", "engine", "decode/1")
+    for each in ENGINES:
+        assert "On a failed KV load: fail" in both.ctl("describe", "engine", f"decode/{each}")
 
 
 def test_a_drill_reaches_the_engines_that_it_names(both: Bench) -> None:

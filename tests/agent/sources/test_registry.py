@@ -54,6 +54,20 @@ def test_a_front_end_alone_is_no_engine(registry):
     assert len(registry.sources()) == 1
 
 
+def test_the_front_ends_of_a_data_parallel_server_stand_beside_each_other(registry):
+    """`vllm serve` starts an API process for each engine; all have one name, and come back in any order."""
+    front = {"key": EngineKey("s", ""), "process": "api"}
+    for index in ("0", "1"):
+        registry.connect(source(10 + int(index), key=EngineKey("s", index)), 0)
+        registry.connect(source(20 + int(index), **front), 0)
+    for epoch in (20, 21):
+        registry.disconnect(epoch)
+    for epoch in (21, 20):
+        registry.connect(source(epoch, **front), 3)
+    for engine, core in zip(registry.engines(), (10, 11), strict=True):
+        assert {live.source.epoch for live in engine.sources if live.connected} == {core, 20, 21}
+
+
 def test_a_snapshot_never_outlives_its_stream(registry):
     """A gauge is absent until a snapshot of the present stream."""
     registry.connect(source(1), 0)

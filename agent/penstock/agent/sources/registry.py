@@ -75,6 +75,7 @@ class EngineView:
         connected: whether its EngineCore is (any of its workers, where no EngineCore was ever seen).
         cores: how many EngineCores are connected under this name; more than one is a mistake in the pod.
         said_goodbye: it is not connected, and its EngineCore said goodbye.
+        start_time_unix_nano: of its EngineCore's process, by the engine's clock; 0 if unknown.
         facts: None until the EngineCore's first snapshot.
         policy: likewise.
         paused: the EngineCore says that it is passive.
@@ -86,6 +87,7 @@ class EngineView:
     connected: bool
     cores: int
     said_goodbye: bool
+    start_time_unix_nano: int
     last_seen_unix_nano: int
     role: str
     role_guessed: bool
@@ -281,6 +283,7 @@ def _view(key: EngineKey, own: list[LiveSource], shared: list[LiveSource]) -> En
         # One that begins a new epoch may have two for a moment.
         cores=len({(live.source.pid, live.source.start_time_unix_nano) for live in cores if live.connected}),
         said_goodbye=not connected and core.said_goodbye,
+        start_time_unix_nano=source.start_time_unix_nano,
         last_seen_unix_nano=max(live.last_seen_unix_nano for live in own),
         role=source.role,
         role_guessed=source.role_guessed,

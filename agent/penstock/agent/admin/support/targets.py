@@ -10,7 +10,7 @@ from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_en
 from penstock.agent.policy.distribution import KnownEngine, rollout_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import Source
@@ -57,15 +57,30 @@ def source_target(source: Source) -> Target:
 
 def known_engines(agent: AgentContext) -> list[KnownEngine]:
     """Return all engines of the registry, ordered by key."""
+    views = agent.registry.engines()
     return [
         KnownEngine(
             Target(view.key, view.model, _with_role(view.labels, view.role)),
             view.connected,
             view.cores,
             *_count_processes(agent, view),
+            missing=_is_missing(view, views),
         )
-        for view in agent.registry.engines()
+        for view in views
     ]
+
+
+def _is_missing(view: EngineView, views: Iterable[EngineView]) -> bool:
+    """Return ``KnownEngine.missing``.
+
+    A connected engine that started after *view* was last seen is of a later life of the server, which may have fewer.
+    """
+    return not (view.connected or view.said_goodbye) and any(
+        other.connected
+        and other.key.server == view.key.server
+        and 0 < other.start_time_unix_nano <= view.last_seen_unix_nano
+        for other in views
+    )
 
 
 def _count_processes(agent: AgentContext, view: EngineView) -> tuple[int, int]:

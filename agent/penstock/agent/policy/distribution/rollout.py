@@ -22,6 +22,7 @@ _FINAL = frozenset({"acknowledged", "refused", "paused", "contested"})
 
 # Of a pause.
 _ENDED = "the pause ended, by its ttl or a resume, before every process was passive"
+_MISSING = "disconnected, while another engine of its server is connected"
 # Seconds until a change of the registry is seen, and while the rest of the processes is awaited.
 _LOOK_AGAIN = 1.0
 _LOOK_AT_PROCESSES = 0.1
@@ -40,6 +41,8 @@ class KnownEngine:
         processes: number of connected processes that the kill switch treats as it treats the engine: its own, and
             its server's front ends unless they serve an engine that is treated differently.
         settled: number of those that report to be passive with nothing left to send, or to be active, as ordered.
+        missing: it is not connected and said no goodbye, while another engine of its server runs on: its process
+            hangs, or its stream is broken, and it may serve requests.
 
     """
 
@@ -48,6 +51,7 @@ class KnownEngine:
     cores: int = 1
     processes: int = 0
     settled: int = 0
+    missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class EngineProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of all engines; ``done`` once every connected engine has answered."""
+    """The progress of all engines; ``done`` once every connected or missing engine has answered."""
 
     engines: tuple[EngineProgress, ...]
     done: bool
@@ -90,7 +94,7 @@ async def follow_rollout(
 ) -> AsyncIterator[Progress]:
     """Yield the progress at once, ten times a second while it changes, and at the end.
 
-    Ends when done or after *within* seconds. Disconnected engines are listed but not awaited.
+    Ends when done or after *within* seconds. Disconnected engines are listed but not awaited, unless they are missing.
 
     Args:
         feed: the policy states of all engines.
@@ -153,6 +157,8 @@ def rollout_progress(
             found.append(progress if pausing is None else _of_processes(progress, item, pausing=pausing))
         elif item is not None and item.connected:
             found.append(EngineProgress(target.key, "waiting", error="not subscribed to policies"))
+        elif item is not None and item.missing:
+            found.append(EngineProgress(target.key, "waiting", error=_MISSING))
         else:
             found.append(EngineProgress(target.key, "disconnected"))
     return tuple(found)
