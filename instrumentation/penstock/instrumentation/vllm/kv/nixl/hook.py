@@ -44,6 +44,7 @@ class NixlHook:
             Requirement(worker, "_nixl_handshake", ("host", "port", "remote_tp_size", "expected_engine_id")),
             Requirement(worker, "_reap_expired_send_leases", ("done_sending",)),
             Requirement(worker, "get_transfer_results"),
+            Requirement(worker, "get_kv_connector_stats"),
             Requirement(worker, "start_load_kv", ("metadata",)),
             Requirement(worker, "_get_new_notifs"),
             Requirement(agent, "make_prepped_xfer", ("notif_msg",)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.cancellation import is_cancelled
 from penstock.instrumentation.vllm.kv.nixl.push_mixin import NixlPushMixin
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import NO_PLAN, PlannedTransfer, bytes_of_blocks
@@ -108,6 +109,7 @@ class NixlWorkerMixin(NixlPushMixin):
         observer = self._penstock
         if expired and observer is not None and runtime.active:
             with _GUARD:
+                observer.counts.saw(upstream_counts.EXPIRED)
                 request_id, reading = observer.context.reading
                 failure = failure_modes.Failure(
                     c.FAILURE_MODE_EXPIRED, c.ERROR_TYPE_EVICTED, "turn2_read_expired", "", _TURN2_EXPIRED
@@ -133,6 +135,8 @@ class NixlWorkerMixin(NixlPushMixin):
         if observer is None or req_id is None or not runtime.active:
             return
         with _GUARD:
+            if failure_type in upstream_counts.LOGGED:
+                observer.counts.saw(upstream_counts.LOGGED[failure_type])
             meta = meta if meta is not None else self._penstock_meta(req_id)
             if is_cancelled(meta) or observer.cancellations.pop_withheld(req_id):
                 return  # emitted when it was cancelled
@@ -182,6 +186,21 @@ class NixlWorkerMixin(NixlPushMixin):
             if results.finished_recving or results.finished_sending:
                 observer.on_finished(results.finished_recving | results.finished_sending)
         return results
+
+    def get_kv_connector_stats(self) -> Any:
+        """Note what vLLM has counted, as it hands that over at the end of a step."""
+        upstream: Any = super()
+        stats = upstream.get_kv_connector_stats()
+        observer = self._penstock
+        if observer is not None:
+            with _GUARD:
+                observer.counts.take(
+                    getattr(stats, "data", None) or {},
+                    getattr(getattr(self, "xfer_stats", None), "data", None) or {},
+                    runtime.interruptions if runtime.active else None,
+                    settled=not self._penstock_state("_handshake_futures"),
+                )
+        return stats
 
     def _get_new_notifs(self) -> Any:
         """Inspect what a push worker's writer has forwarded, before vLLM does."""
