@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1 import admin_pb2 as admin
 
-# vLLM's name of a counter: the singular of what it counts, and its metric, which in some cases counts other things, too.
+# By vLLM's name of a counter: one of what it counts, and vLLM's metric; that of failed transfers is the sum of three counters.
 _WORDS: Final = {
     "num_notifications_after_expiry": ("late read", "vllm:nixl_num_notifications_after_expiry_total"),
     "num_kv_expired_reqs": ("expired lease", "vllm:nixl_num_kv_expired_reqs_total"),

@@ -159,6 +159,20 @@ def test_late_reads_are_as_many_as_vllm_counts(pair: tuple[Engine, Engine], reco
     assert {(name, *numbers) for name, numbers in prefill.counts.items()} <= rows
 
 
+def test_one_reader_too_many(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """The first notification of two ends the lease, the second is late, although both come in one poll."""
+    prefill, decode = pair
+    before = prefill.counts
+    for _ in range(2):
+        decode.read("twice", prefill)
+        decode.received("twice")
+    prefill.lease("prefill-of-twice")
+    prefill.step_until(lambda _: grown(prefill, before), "the late read")
+    assert grown(prefill, before) == {LATE: (1, 1)}
+    (failure,) = recorder.take("transfer_failure", "prefill-of-twice")
+    assert failure.mode == c.FAILURE_MODE_LATE_READ
+
+
 def test_a_hook_that_misses_one(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +181,7 @@ def test_a_hook_that_misses_one(
     before = prefill.counts
     totals = prefill.worker._penstock.counts.totals
     with monkeypatch.context() as blind:
-        blind.setattr(prefill.worker.nixl_wrapper, "_penstock_on_notifications", None)
+        blind.setattr(prefill.worker.nixl_wrapper, "_penstock_on_notification", None)
         late_read(prefill, decode, "missed")
     assert grown(prefill, before) == {LATE: (1, 0), EXPIRED: (1, 1)}
     assert not [
@@ -226,16 +240,23 @@ def test_handshakes_and_notifications(
     assert len(recorder.take("handshake")) == 1
 
 
-def test_what_happens_in_a_pause(pair: tuple[Engine, Engine]) -> None:
+def test_what_happens_in_a_pause(pair: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is counted on neither side; what comes after it is."""
     prefill, decode = pair
     before = prefill.counts
+    late: list[None] = []
+    record = prefill.worker.xfer_stats.record_notification_after_expiry
+    monkeypatch.setattr(
+        prefill.worker.xfer_stats,
+        "record_notification_after_expiry",
+        lambda: (late.append(None), record()),
+    )
     runtime.pause("test", paused=True)
     try:
         prefill.lease("prefill-of-paused", seconds=-1.0)
         decode.read("paused", prefill)
         decode.received("paused")
-        prefill.step_until(lambda _: not prefill.worker._reqs_to_send, "the lease's end")
+        prefill.step_until(lambda _: late, "the late read")
     finally:
         runtime.pause("test", paused=False)
     for engine in pair:

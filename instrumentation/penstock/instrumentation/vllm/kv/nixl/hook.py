@@ -89,6 +89,6 @@ class NixlWorkers:
         worker._penstock = observer
         worker.nixl_wrapper._penstock = observer
         if not observer.push:
-            worker.nixl_wrapper._penstock_on_notifications = worker._penstock_report_late_reads
+            worker.nixl_wrapper._penstock_on_notification = worker._penstock_report_late_read
         runtime.snapshots.add(observer.name, NixlSnapshot(observer, worker).fill)
         return observer
