@@ -33,11 +33,11 @@ KNOWN: dict[str, list[int]] = {LATE: [], EXPIRED: []}
 
 def take(
     counts: UpstreamCounts,
+    handed: dict[str, list[int]],
     interruptions: int | None = 0,
     *,
     settled: bool = True,
     known: Any = KNOWN,
-    **handed: Any,
 ) -> None:
     """End a step, in which vLLM has counted *handed*."""
     counts.take(handed, known, interruptions, settled=settled)
@@ -46,13 +46,13 @@ def take(
 def test_both_numbers_grow_together() -> None:
     """Of each counter that has counted something; several in one step add up."""
     counts = UpstreamCounts(0)
-    take(counts)
-    assert counts.totals == ()
+    take(counts, {})
+    assert not counts.totals
     counts.saw(LATE)
     counts.saw(LATE)
-    take(counts, **{LATE: [1, 1]})
+    take(counts, {LATE: [1, 1]})
     counts.saw(EXPIRED)
-    take(counts, **{EXPIRED: [1]})
+    take(counts, {EXPIRED: [1]})
     assert counts.totals == (UpstreamCount(LATE, 2, 2), UpstreamCount(EXPIRED, 1, 1))
 
 
@@ -62,8 +62,8 @@ def test_a_difference_stays(handed: list[int], seen: int, row: tuple[int, int]) 
     counts = UpstreamCounts(0)
     for _ in range(seen):
         counts.saw(LATE)
-    take(counts, **{LATE: handed})
-    take(counts)
+    take(counts, {LATE: handed})
+    take(counts, {})
     assert counts.totals == (UpstreamCount(LATE, *row),)
 
 
@@ -71,7 +71,7 @@ def test_a_counter_that_this_vllm_lacks() -> None:
     """It is not compared: 0.31 has no counter of late reads."""
     counts = UpstreamCounts(0)
     counts.saw(LATE)
-    take(counts, known={EXPIRED: []})
+    take(counts, {}, known={EXPIRED: []})
     assert counts.totals == ()
 
 
@@ -79,14 +79,14 @@ def test_a_pause_counts_on_neither_side() -> None:
     """Neither a pause over several steps nor one between two; counting begins when nothing unseen is under way."""
     counts = UpstreamCounts(0)
     counts.saw(LATE)
-    take(counts, None, **{LATE: [1]})  # seen before the pause, handed over in it
-    take(counts, None, **{LATE: [1]})
-    take(counts, 1, settled=False, **{LATE: [1]})
-    take(counts, 1, **{LATE: [1]})
-    assert counts.totals == ()
+    take(counts, {LATE: [1]}, None)  # seen before the pause, handed over in it
+    take(counts, {LATE: [1]}, None)
+    take(counts, {LATE: [1]}, 1, settled=False)
+    take(counts, {LATE: [1]}, 1)
+    assert not counts.totals
     counts.saw(LATE)
-    take(counts, 1, **{LATE: [1]})
-    take(counts, 2, **{LATE: [1]})  # paused and resumed since
+    take(counts, {LATE: [1]}, 1)
+    take(counts, {LATE: [1]}, 2)  # paused and resumed since
     assert counts.totals == (UpstreamCount(LATE, 1, 1),)
 
 
@@ -100,7 +100,7 @@ def test_who_sees_all_while_not_paused_agrees(steps: list[tuple[bool, int, bool]
         if paused and active:
             interruptions += 1
         active = not paused
-        take(counts, interruptions if active else None, settled=settled, **{LATE: [1] * late})
+        take(counts, {LATE: [1] * late}, interruptions if active else None, settled=settled)
     assert all(row.upstream == row.seen for row in counts.totals)
 
 
@@ -244,13 +244,14 @@ def test_what_happens_in_a_pause(pair: tuple[Engine, Engine], monkeypatch: pytes
     """It is counted on neither side; what comes after it is."""
     prefill, decode = pair
     before = prefill.counts
-    late: list[None] = []
+    late: list[bool] = []
     record = prefill.worker.xfer_stats.record_notification_after_expiry
-    monkeypatch.setattr(
-        prefill.worker.xfer_stats,
-        "record_notification_after_expiry",
-        lambda: (late.append(None), record()),
-    )
+
+    def recorded() -> None:
+        late.append(True)
+        record()
+
+    monkeypatch.setattr(prefill.worker.xfer_stats, "record_notification_after_expiry", recorded)
     runtime.pause("test", paused=True)
     try:
         prefill.lease("prefill-of-paused", seconds=-1.0)
