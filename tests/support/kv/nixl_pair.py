@@ -311,7 +311,9 @@ class Engine:
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
         """VLLM's own counters since the engine was built, by name: vLLM's number, and what the hooks have seen."""
-        return {name: (upstream, seen) for name, upstream, seen in self.worker._penstock.counts.totals}
+        observer = getattr(self.worker, "_penstock", None)  # None where the hook was left out
+        totals = observer.counts.totals if observer is not None else ()
+        return {name: (upstream, seen) for name, upstream, seen in totals}
 
     def close(self) -> None:
         """Shut both sides down."""
