@@ -77,9 +77,12 @@ class UpstreamCounts:
             settled: nothing is under way that began unseen, so counting may begin again after a pause.
 
         """
+        watched = interruptions is not None and interruptions == self._watched_since
+        if watched and not handed_over and not self._seen:
+            return  # most steps: they cost this look
         with self._lock:
             seen, self._seen = self._seen, Counter()
-        if interruptions is None or interruptions != self._watched_since:
+        if not watched:
             self._watched_since = interruptions if settled else None
             return
         counted = {name: sum(handed_over.get(name, ())) for name in _NAMES if name in known}
