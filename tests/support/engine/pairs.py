@@ -25,7 +25,6 @@ class Variant:
 
     Attributes:
         args: further arguments of both servers.
-        prefill_args: further arguments of prefill alone.
         decode_args: further arguments of decode alone.
         model: returns the model's directory below a cache.
 
@@ -35,7 +34,6 @@ class Variant:
     module: str = "demo.common.vllm_server"
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    prefill_args: tuple[str, ...] = ()
     decode_args: tuple[str, ...] = ()
     model: Callable[[Path], Path] = tiny_model
 
@@ -65,12 +63,6 @@ NGRAM = Variant(
             }
         ),
     ),
-)
-# In eager mode a CPU's runner never allocates what the second stage receives into; compiled by an eager backend it does.
-PIPELINE_PREFILL = Variant(
-    "pp2-prefill",
-    env={**_FAULTS, "VLLM_CPU_CI_ENV": "1"},
-    prefill_args=("--pipeline-parallel-size", "2", "--no-enforce-eager"),
 )
 UNI = Variant("uni", _FORCED, env={"FORCED_VARIANT": "uni"})
 
@@ -125,7 +117,7 @@ def running_pair(
         "prefill",
         "kv_producer",
         module=variant.module,
-        args=(*variant.args, *variant.prefill_args),
+        args=variant.args,
         env=penstock_env(common, "prefill"),
     )
     decode = replace(
