@@ -62,7 +62,7 @@ properties: setup ## What `make test` tries on the same examples each time (Hypo
 	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh $(ARGS)
 
 chaos: setup ## The fault suite at full length, 500 damaged states, and 200 random kills under traffic (KILLS=n, SEED=n repeats a run).
-	@FAULTS=long $(PYTEST) tests/faults tests/agent/traces/test_numbers.py $(ARGS)
+	@FAULTS=long $(PYTEST) -o timeout=0 tests/faults tests/agent/traces/test_numbers.py $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.faults.damage --cases 500 $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_IN_VENV) -m tests.faults.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
