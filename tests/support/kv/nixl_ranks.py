@@ -1,4 +1,4 @@
-"""Several ranks' workers beside one scheduler: their answers go through vLLM's own aggregator."""
+"""Several ranks of one engine: their workers, and their answers to one scheduler through vLLM's own aggregator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ with warnings.catch_warnings():
     from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from tests.support.kv.nixl_pair import Engine
+
+
+def engine_of(make_engine: Callable[..., Engine], role: str, ranks: int, **options: Any) -> list[Engine]:
+    """Build an engine of so many tensor-parallel ranks; the heads of the KV cache are divided between them."""
+    built: list[Engine] = []
+    for _ in range(ranks):
+        built.append(make_engine(role, size=ranks, beside=tuple(built), **options))
+    return built
 
 
 class Aggregator:

@@ -6,7 +6,7 @@ vLLM may reuse blocks once it reports a request as received or failed. The resul
   ends, vLLM reads nothing and only notifies the peer, which releases its blocks.
 - Push, handshake pending: its registration is withheld, so the peer never learns the blocks.
 - Transfers posted, or the registration sent: the load cannot be cancelled, and its blocks stay pinned until NIXL reports the
-  end of the transfer. Releasing the handle does not help: NIXL releases the handle of a read in progress at once, and the
+  end of every transfer, although one of them may have failed before. Releasing the handle does not help: NIXL releases the handle of a read in progress at once, and the
   peer's late data is still written to the blocks (docs/upstream.md).
 """
 
@@ -25,7 +25,7 @@ class CancelResult(Enum):
 
     FAILED = "cancelled: no transfer has started or can start"
     PINNED = "a transfer may still write to its blocks"
-    SETTLED = "already finished, failed or unknown"
+    SETTLED = "unknown, or it has ended and vLLM reports it in this step"
 
 
 def is_cancelled(meta: Any) -> bool:
@@ -46,11 +46,14 @@ class Cancellations:
     def cancel(self, worker: Any, request_id: str) -> CancelResult:
         """Cancel the load of a request; one that is :attr:`CancelResult.FAILED` goes to vLLM's queue of failed requests."""
         meta = worker._recving_metadata.get(request_id)
-        if meta is None or not meta.awaiting_kvs or request_id in worker._recv_failures:
+        if meta is None or not meta.awaiting_kvs:
             return CancelResult.SETTLED
-        if request_id in worker._recving_transfers:
+        if worker._recving_transfers.get(request_id):
+            # Also of a load that has failed: a read from another rank of the peer goes on, or a release is refused.
+            return CancelResult.PINNED
+        if request_id in worker._recving_transfers or request_id in worker._recv_failures:
             # In push mode an entry means that the peer has written all blocks.
-            return CancelResult.SETTLED if self._push else CancelResult.PINNED
+            return CancelResult.SETTLED
         if self._push:
             with self._lock:
                 if request_id in self._registered:
