@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pytest
 
@@ -37,3 +41,29 @@ def break_handles(
         return original(agent, handle, *args, **kwargs)
 
     monkeypatch.setattr(base, name, chosen)
+
+
+@contextmanager
+def faults_of(side_channel_port: int, **reads: int) -> Iterator[None]:
+    """Let a server of ``faulty_nixl_server`` have faults: *fails* and *refused* are the read of each load that is hit."""
+    file = _file(side_channel_port)
+    staged = file.with_suffix(".staged")
+    staged.write_text(json.dumps(reads))
+    staged.replace(file)
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+def present_faults(side_channel_port: int | str) -> dict[str, int]:
+    """Return the faults that the server with that side channel has now."""
+    try:
+        found: dict[str, int] = json.loads(_file(side_channel_port).read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _file(side_channel_port: int | str) -> Path:
+    return Path(tempfile.gettempdir()) / f"nixl-faults-{side_channel_port}.json"
