@@ -33,6 +33,7 @@ class Affected:
         exported: another connector may have passed tainted blocks on.
         held: it waits with blocks that cannot be taken from it, so it cannot be rewound.
         pinned: its load was given up while a transfer may still write to its blocks, so it cannot be rewound.
+        loading: other ranks still load for it, and a deadline may end that before they do.
         without_media: the workers were not given the media of an input that it would need again.
         collateral: it shares blocks with the request whose load failed, its own did not fail.
         trigger: what made the load fail.
@@ -47,6 +48,7 @@ class Affected:
     exported: bool = False
     held: bool = False
     pinned: bool = False
+    loading: bool = False
     without_media: bool = False
     collateral: bool = False
     trigger: Trigger = Trigger.FAILURE
@@ -68,6 +70,16 @@ class Cause:
     error_type: int
     rehearsal: bool = False
     peer: Peer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreportedOutcome:
+    """A decision to recompute, with the policy's hash, that is reported when every rank has ended the load."""
+
+    affected: Affected
+    decision: Decision
+    cause: Cause
+    policy_hash: str
 
 
 def cause_of(record: RequestRecord, affected: Affected) -> Cause:

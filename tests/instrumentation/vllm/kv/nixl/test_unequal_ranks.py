@@ -424,6 +424,44 @@ def test_one_of_two_ranks_fails(
     assert modes(recorder, "prefill-of-r8") == [(c.FAILURE_MODE_EXPIRED, 0)]
 
 
+def test_one_of_two_ranks_fails_and_the_other_does_not_end(
+    few: tuple[Engine, list[Engine]],
+    make_scheduler: MakeScheduler,
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A deadline answers the client of a request that was to be recomputed; the other rank's blocks stay until its read ends."""
+    prefill, decode = few
+    scheduler = make_scheduler("sync", own="fail")
+    runtime.policy.swap(policy("recompute"), 1.0)
+    _, held, free = park(scheduler, prefill)
+    lease("r8", [prefill])
+    aggregator = Aggregator(2)
+    with monkeypatch.context() as slow:
+        break_agent(slow, decode[0], "check_xfer_state", lambda *_: "PROC")
+        reading = decode[0].read("r8", prefill, local=held)
+        with monkeypatch.context() as broken:
+            break_agent(broken, decode[1], "make_prepped_xfer", refuse)
+            failing = decode[1].read("r8", prefill, local=held)
+        update(scheduler, aggregator.together([reading, failing]))
+        assert not recorder.take("load_outcome")
+        given_up = [rank.cancel("r8", wait=WaitKind.TRANSFER) for rank in decode]
+        update(scheduler, aggregator.together(given_up))
+        (outcome,) = recorder.take("load_outcome", "r8")
+        assert (outcome.outcome, outcome.mode) == (c.OUTCOME_FAILED, c.FAILURE_MODE_SETUP)
+        assert scheduler.kv_cache_manager.get_block_ids("r8") == (held,)
+        assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free
+    update(scheduler, aggregator.together([decode[0].received("r8"), decode[1].step()]))
+    assert "r8" not in scheduler.requests
+    assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free + len(held)
+    assert len(recorder.take("load_outcome", "r8")) == 1
+    prefill.step_until(
+        lambda _: prefill.worker.consumer_notification_counts_by_req["prefill-of-r8"], "one reader"
+    )
+    prefill.worker._reqs_to_send["prefill-of-r8"] = time.perf_counter() - 1.0
+    prefill.sent("prefill-of-r8")
+
+
 def test_the_second_rank_reads_too_late(few: tuple[Engine, list[Engine]], recorder: Recorder) -> None:
     """A lease that ran out between two readers is late for the second one only."""
     prefill, decode = few
