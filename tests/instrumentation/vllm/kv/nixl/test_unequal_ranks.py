@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+import zmq
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience.deadlines import WaitKind
 from penstock.instrumentation.runtime import runtime
@@ -14,7 +17,7 @@ from penstock.instrumentation.runtime import runtime
 from tests.support.engine import schedulers
 from tests.support.engine.recorder import policy, recording
 from tests.support.kv.nixl_faults import break_agent, break_handles, refuse
-from tests.support.kv.nixl_pair import Engine, instrumented_engines, prepare
+from tests.support.kv.nixl_pair import DEADLINE, Engine, instrumented_engines, prepare
 from tests.support.kv.nixl_ranks import Aggregator, engine_of, update
 
 if TYPE_CHECKING:
@@ -460,6 +463,21 @@ def test_one_of_two_ranks_fails_and_the_other_does_not_end(
     )
     prefill.worker._reqs_to_send["prefill-of-r8"] = time.perf_counter() - 1.0
     prefill.sent("prefill-of-r8")
+
+
+def test_a_rank_that_does_not_exist(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why a wrong ``tp_size`` is dangerous: asking for such a rank ends the thread that answers handshakes (docs/upstream.md)."""
+    prefill = make_engine("kv_producer")
+    errors: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    listener = prefill._listener.connector_scheduler._nixl_handshake_listener_t
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://{prefill.address}")
+        socket.send(msgspec.msgpack.encode((b"get_meta_msg", 0, 1)))
+        listener.join(DEADLINE)
+    assert not listener.is_alive()
+    assert [error.exc_type for error in errors] == [KeyError]
 
 
 def test_the_second_rank_reads_too_late(few: tuple[Engine, list[Engine]], recorder: Recorder) -> None:

@@ -4,7 +4,8 @@ vLLM may reuse blocks once it reports a request as received or failed. The resul
 
 - Pull, handshake pending: its ``ReqMeta`` is replaced by one without blocks, then the request is failed. When the handshake
   ends, vLLM reads nothing and only notifies the peer, which releases its blocks.
-- Push, handshake pending: its registration is withheld, so the peer never learns the blocks.
+- Push, handshake pending: its registration is withheld, so the peer never learns the blocks; unless the peer has fewer ranks
+  than this engine, because then it writes to several ranks when the first of them has registered.
 - Transfers posted, or the registration sent: the load cannot be cancelled, and its blocks stay pinned until NIXL reports the
   end of every transfer, although one of them may have failed before. Releasing the handle does not help: NIXL releases the handle of a read in progress at once, and the
   peer's late data is still written to the blocks (docs/upstream.md).
@@ -56,7 +57,7 @@ class Cancellations:
             return CancelResult.SETTLED
         if self._push:
             with self._lock:
-                if request_id in self._registered:
+                if request_id in self._registered or worker.world_size > meta.tp_size:
                     return CancelResult.PINNED
                 self._withheld.add(request_id)
         else:
