@@ -26,22 +26,23 @@ pytestmark = [
 ]
 
 
-def _fails(kv: Bench, request: Prefilled, error_type: c.ErrorType) -> TransferFailure:
-    """Send a request whose handshake must fail: it is recomputed, rightly, and told once everywhere."""
+def _fails(kv: Bench, request: Prefilled, *error_types: c.ErrorType) -> TransferFailure:
+    """Send a request whose handshake must fail in one of these ways: it is recomputed, rightly, and told once everywhere."""
     kv.enforce(kvLoadFailure={"action": "recompute"})
 
     answer = kv.decode(request)
 
     assert answer.completion == request.text
     failure, outcome = kv.failure(request), kv.outcome(request)
-    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_HANDSHAKE, error_type)
+    assert failure.mode == c.FAILURE_MODE_HANDSHAKE
+    assert failure.error_type in error_types
     assert (failure.peer.address, failure.peer.engine_id) == (request.peer, request.engine_id)
     assert failure.error_class
     assert failure.error_text
     assert failure.blocks > 0
     assert failure.bytes > 0
     assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY)
-    assert (outcome.mode, outcome.error_type) == (failure.mode, error_type)
+    assert (outcome.mode, outcome.error_type) == (failure.mode, failure.error_type)
     assert outcome.tokens_recomputed == answer.body["usage"]["prompt_tokens"]
     labels = {"mode": "handshake", "peer": request.peer, "rehearsal": "false"}
     kv.wait_value(1, "penstock_load_outcomes_total", outcome="recomputed", **labels)
@@ -54,8 +55,16 @@ def _fails(kv: Bench, request: Prefilled, error_type: c.ErrorType) -> TransferFa
 
 
 def test_a_closed_port_is_refused(kv: Bench) -> None:
-    """A port without a listener: refused, although ZeroMQ itself only sees a timeout."""
-    _fails(kv, kv.misled(), c.ERROR_TYPE_REFUSED)
+    """A port without a listener: refused, although ZeroMQ itself only sees a timeout.
+
+    A machine that has no time for the engine's own attempt (``port_probe``, half a second) leaves it a timeout.
+    """
+
+    def refused() -> bool:
+        failure = _fails(kv, kv.misled(), c.ERROR_TYPE_REFUSED, c.ERROR_TYPE_TIMEOUT)
+        return failure.error_type == c.ERROR_TYPE_REFUSED
+
+    until(refused, "No closed port is told as refused")
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import socket
 import threading
 from typing import Final
 
-DEADLINE: Final = 0.2
+DEADLINE: Final = 0.5
 """Seconds for one attempt, name resolution included."""
 
 _running = threading.BoundedSemaphore(1)
