@@ -21,8 +21,7 @@ from penstock.instrumentation.resilience.policy import (
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv import deadlines
 from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata
-from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
 
 from tests.support.engine.parked import fail_loads, finish_loads, park, serve, stop_reasons
 from tests.support.engine.recorder import policy
@@ -156,57 +155,6 @@ def test_blocks_in_flight_stay(
     finish_loads(scheduler, parked)
     assert pool.get_num_free_blocks() == free
     assert "r" not in scheduler.requests
-
-
-@pytest.mark.parametrize("own", ["fail", "recompute"])
-@pytest.mark.parametrize("action", ["", "recompute", "auto"])
-def test_a_rank_fails_and_another_does_not_end(
-    own: str, action: str, make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock
-) -> None:
-    """A load that was to be recomputed fails, with one outcome, if a deadline comes before all ranks have ended it."""
-    scheduler = make_scheduler(own=own)
-    deferral = Deferral(max_transfer_wait=5, on_timeout=Action.FAIL)
-    runtime.policy.swap(policy(action, deferral=deferral), 1.0)
-    pool = scheduler.kv_cache_manager.block_pool
-    free = pool.get_num_free_blocks()
-    parked = park(scheduler, "r")
-    began(scheduler, "r")
-    lost = {block for group in scheduler.kv_cache_manager.get_block_ids("r") for block in group}
-    told = stop_reasons(step(scheduler, invalid_block_ids=lost))
-    recomputes = action or own == "recompute"
-    assert told == ({} if recomputes else {"r": None})
-    assert len(recorder.take("load_outcome")) == (0 if recomputes else 1)
-    clock.advance(6)
-    if recomputes:
-        assert cancelled(scheduler) == {"r"}
-        told = stop_reasons(step(scheduler, kv_connector_worker_meta=WorkerReport(pinned=("r",))))
-        assert "a transfer is in flight and its blocks are pinned" in told["r"]
-    (found,) = recorder.take("load_outcome")
-    assert (found.outcome, found.mode) == (c.OUTCOME_FAILED, c.FAILURE_MODE_LOAD)
-    assert found.decided_by == (c.DECIDED_BY_DEADLINE if recomputes else c.DECIDED_BY_VLLM)
-    assert (found.tokens_kept, found.tokens_recomputed) == (0, parked.num_prompt_tokens)
-    assert pool.get_num_free_blocks() == free - 3
-    step(scheduler, finished_recving={"r"}, failed_recving={"r"})
-    assert pool.get_num_free_blocks() == free
-    assert len(recorder.take("load_outcome")) == 1
-
-
-def test_a_rank_fails_and_the_client_leaves(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """A request that leaves before all ranks have ended its load is aborted, whatever was to be done about it."""
-    from vllm.v1.request import RequestStatus
-
-    scheduler = make_scheduler()
-    runtime.policy.swap(policy("recompute"), 1.0)
-    parked = park(scheduler, "r")
-    lost = {block for group in scheduler.kv_cache_manager.get_block_ids("r") for block in group}
-    failure = LoadFailure("r", c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, Peer())
-    step(scheduler, invalid_block_ids=lost, kv_connector_worker_meta=WorkerReport(failures=(failure,)))
-    scheduler.finish_requests("r", RequestStatus.FINISHED_ABORTED)
-    (found,) = recorder.take("load_outcome")
-    assert (found.outcome, found.mode) == (c.OUTCOME_ABORTED, c.FAILURE_MODE_TRANSFER)
-    step(scheduler, finished_recving={"r"}, failed_recving={"r"})
-    assert parked.request_id not in scheduler.requests
-    assert len(recorder.take("load_outcome")) == 1
 
 
 def test_only_who_waits_for_too_long(make_scheduler: MakeScheduler, clock: ManualClock) -> None:

@@ -108,7 +108,7 @@ class KvLoadController:
         if self._gate.admit(record).remote:
             return LoadAdmission.AS_ASKED
         params["do_remote_prefill"] = False
-        record.begin_load(external_tokens)
+        self._begin_load(record, external_tokens)
         affected = Affected(request.request_id, local_tokens, external_tokens, trigger=Trigger.QUARANTINE)
         decision = self._decide(record, affected, self._gate.cause(record.peer.address))
         return LoadAdmission.LOCAL if decision.outcome is Outcome.RECOMPUTED else LoadAdmission.FAIL
@@ -125,7 +125,7 @@ class KvLoadController:
         record = self._observer.record_of(request)
         record.stays_local = False
         if external_tokens:
-            record.begin_load(external_tokens)
+            self._begin_load(record, external_tokens)
             self._gate.on_load_begun(record)
             self._transfers.on_load_started(request.request_id, record.local_tokens, external_tokens)
             self.unconfirmed.on_allocated(request.request_id)
@@ -171,7 +171,7 @@ class KvLoadController:
             return False
         if request.request_id not in self.failing:
             # A new attempt: the load was decided about before, and the input could have been encoded then.
-            record.begin_load(0)
+            self._begin_load(record, 0)
             record.decided = record.present_attempt
             affected = Affected(request.request_id, request.num_computed_tokens, 0)
             field = "kvLoadFailure.action"
@@ -246,6 +246,7 @@ class KvLoadController:
         if record is not None:
             self._gate.on_finished(record)
             if request.num_output_tokens:
+                # It was recomputed: the load ended while Penstock was paused.
                 self._report_decided(record)
             elif record.unreported is not None:
                 record.decided, record.unreported = record.present_attempt - 1, None
@@ -255,8 +256,7 @@ class KvLoadController:
     def _settle(self, request: Any, affected: Affected) -> Decision:
         record = self._observer.record_of(request)
         if affected.collateral and not record.collateral:
-            self._report_decided(record)
-            record.begin_load(0, collateral=True)
+            self._begin_load(record, 0, collateral=True)
         record.timed_out = record.timed_out or affected.trigger is Trigger.DEADLINE
         decision = self._decide(record, affected, outcomes.cause_of(record, affected))
         # A connector that is asked again would load what has just failed; once, the request computes it here.
@@ -286,6 +286,11 @@ class KvLoadController:
             if affected.trigger is Trigger.QUARANTINE:
                 self.failing.fail(record.request_id)
         return decision
+
+    def _begin_load(self, record: RequestRecord, external_tokens: int, *, collateral: bool = False) -> None:
+        """Begin the next attempt; the present one's outcome may be unreported, if its load ended during a pause."""
+        self._report_decided(record)
+        record.begin_load(external_tokens, collateral=collateral)
 
     def _report_decided(self, record: RequestRecord) -> None:
         """Emit the outcome that was decided and not reported yet, if there is one."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import queue
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancellations, CancelResult
 
 from tests.support.engine import schedulers
 from tests.support.engine.recorder import recording
@@ -158,3 +161,28 @@ def test_two_ranks_write_to_one(two_to_one: tuple[list[Engine], Engine], recorde
     prefill[1].step_until(lambda _: len(recorder.transfers) > 1, "the second sample")
     assert sorted(sample["rank"] for sample in recorder.transfers) == [0, 1]
     assert not recorder.take("transfer_failure")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "result"),
+    [
+        (4, CancelResult.FAILED),
+        (2, CancelResult.FAILED),
+        (1, CancelResult.PINNED),
+        ("2", CancelResult.PINNED),
+        (None, CancelResult.PINNED),
+    ],
+)
+def test_a_load_is_cancelled_if_no_other_rank_registers_for_it(ranks: Any, result: CancelResult) -> None:
+    """Of two decode ranks, before the registration; the number of the peer's ranks is what the client says."""
+    worker = SimpleNamespace(
+        world_size=2,
+        _recving_metadata={"r": SimpleNamespace(awaiting_kvs=True, tp_size=ranks)},
+        _recving_transfers={},
+        _recv_failures=set(),
+        _failed_recv_reqs=queue.Queue(),
+    )
+    cancellations = Cancellations(push=True)
+    assert cancellations.cancel(worker, "r") is result
+    assert cancellations.try_register("r") is (result is CancelResult.PINNED)
+    assert worker._failed_recv_reqs.empty() is (result is CancelResult.PINNED)

@@ -4,11 +4,11 @@ vLLM may reuse blocks once it reports a request as received or failed. The resul
 
 - Pull, handshake pending: its ``ReqMeta`` is replaced by one without blocks, then the request is failed. When the handshake
   ends, vLLM reads nothing and only notifies the peer, which releases its blocks.
-- Push, handshake pending: its registration is withheld, so the peer never learns the blocks; unless the peer has fewer ranks
-  than this engine, because then it writes to several ranks when the first of them has registered.
+- Push, handshake pending: its registration is withheld, so the peer never learns the blocks. A peer with fewer ranks than this
+  engine writes to several ranks when the first of them has registered; then the load cannot be cancelled.
 - Transfers posted, or the registration sent: the load cannot be cancelled, and its blocks stay pinned until NIXL reports the
-  end of every transfer, although one of them may have failed before. Releasing the handle does not help: NIXL releases the handle of a read in progress at once, and the
-  peer's late data is still written to the blocks (docs/upstream.md).
+  end of every transfer, although one of them may have failed before. Releasing the handle does not help: NIXL releases the
+  handle of a read in progress at once, and the peer's late data is still written to the blocks (docs/upstream.md).
 """
 
 from __future__ import annotations
@@ -34,6 +34,15 @@ def is_cancelled(meta: Any) -> bool:
     return getattr(meta, _CANCELLED, False)
 
 
+def _is_written_with_others(worker: Any, meta: Any) -> bool:
+    """Return whether a pushing peer may write to this rank when another has registered: with fewer ranks, or an unknown number.
+
+    The number comes with the request; a client may send anything.
+    """
+    ranks = meta.tp_size
+    return not isinstance(ranks, int) or ranks < worker.world_size
+
+
 class Cancellations:
     """Cancels loads of one worker. Worker's thread; in push mode, registrations are also used by the writer's thread."""
 
@@ -57,7 +66,7 @@ class Cancellations:
             return CancelResult.SETTLED
         if self._push:
             with self._lock:
-                if request_id in self._registered or worker.world_size > meta.tp_size:
+                if request_id in self._registered or _is_written_with_others(worker, meta):
                     return CancelResult.PINNED
                 self._withheld.add(request_id)
         else:

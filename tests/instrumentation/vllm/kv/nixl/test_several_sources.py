@@ -1,15 +1,11 @@
-"""Engines with unequal numbers of tensor-parallel ranks: a load is several reads, and one failure and one outcome all the same."""
+"""A decode rank that reads from two prefill ranks: a load is two reads, and one failure and one outcome all the same."""
 
 from __future__ import annotations
 
-import threading
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
-import zmq
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience.deadlines import WaitKind
 from penstock.instrumentation.runtime import runtime
@@ -17,8 +13,8 @@ from penstock.instrumentation.runtime import runtime
 from tests.support.engine import schedulers
 from tests.support.engine.recorder import policy, recording
 from tests.support.kv.nixl_faults import break_agent, break_handles, refuse
-from tests.support.kv.nixl_pair import DEADLINE, Engine, instrumented_engines, prepare
-from tests.support.kv.nixl_ranks import Aggregator, engine_of, update
+from tests.support.kv.nixl_pair import Engine, instrumented_engines, prepare
+from tests.support.kv.nixl_ranks import Aggregator, engine_of, lease, modes, park, shake_hands, update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,23 +37,6 @@ def make_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEngine
             yield make
 
 
-def shake_hands(prefill: Sequence[Engine], decode: Sequence[Engine]) -> None:
-    """Let every rank of *decode* read once from the ranks of *prefill* that have its heads."""
-    lease("first", prefill)
-    for rank in decode:
-        rank.read("first", prefill[0])
-    for rank in decode:
-        rank.received("first")
-    for rank in prefill:
-        rank.sent("prefill-of-first")
-
-
-def lease(request_id: str, prefill: Sequence[Engine]) -> None:
-    """Keep the blocks of a request on all ranks of *prefill*, for longer than any test takes."""
-    for rank in prefill:
-        rank.lease(f"prefill-of-{request_id}", seconds=3_600.0)
-
-
 @pytest.fixture(scope="module")
 def two_to_one(make_engine: MakeEngine) -> tuple[list[Engine], Engine]:
     """Build two prefill ranks and one decode rank that have shaken hands."""
@@ -66,26 +45,11 @@ def two_to_one(make_engine: MakeEngine) -> tuple[list[Engine], Engine]:
     return prefill, decode
 
 
-@pytest.fixture(scope="module")
-def one_to_two(make_engine: MakeEngine) -> tuple[Engine, list[Engine]]:
-    """Build one prefill rank and two decode ranks that have shaken hands."""
-    prefill, decode = make_engine("kv_producer"), engine_of(make_engine, "kv_consumer", 2)
-    shake_hands([prefill], decode)
-    return prefill, decode
-
-
 @pytest.fixture
 def many(two_to_one: tuple[list[Engine], Engine], recorder: Recorder) -> tuple[list[Engine], Engine]:
     """Return the two prefill ranks and the decode rank, with nothing recorded yet."""
     assert not recorder.events
     return two_to_one
-
-
-@pytest.fixture
-def few(one_to_two: tuple[Engine, list[Engine]], recorder: Recorder) -> tuple[Engine, list[Engine]]:
-    """Return the prefill rank and the two decode ranks, with nothing recorded yet."""
-    assert not recorder.events
-    return one_to_two
 
 
 def begin(
@@ -109,11 +73,6 @@ def states(monkeypatch: pytest.MonkeyPatch, decode: Engine, *pairs: tuple[Any, s
     """Let transfers be in these states, whatever NIXL says."""
     replaced = [(handle, partial(str, state)) for handle, state in pairs]
     break_handles(monkeypatch, decode, "check_xfer_state", replaced)
-
-
-def modes(recorder: Recorder, request_id: str) -> list[tuple[int, int]]:
-    """Return the modes of a request's failures, each with the rank of the peer."""
-    return [(each.mode, each.peer.rank) for each in recorder.take("transfer_failure", request_id)]
 
 
 def results(recorder: Recorder, request_id: str) -> list[int]:
@@ -290,16 +249,6 @@ def test_a_refused_release_has_a_deadline_too(
     assert [each.released for each in recorder.take("blocks_pinned", "r7")] == [False, True]
 
 
-def park(scheduler: Any, peer: Engine) -> tuple[Any, list[int], int]:
-    """Let a request wait for its load from *peer*; return it, its blocks, and how many are free."""
-    params = schedulers.REMOTE | {"remote_port": peer.port, "remote_engine_id": peer.id}
-    request = schedulers.request("r8", params=params)
-    scheduler.add_request(request)
-    schedulers.step(scheduler)
-    (held,) = scheduler.kv_cache_manager.get_block_ids("r8")
-    return request, held, scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-
-
 def test_a_policy_recomputes_once_the_other_read_has_ended(
     many: tuple[list[Engine], Engine],
     make_scheduler: MakeScheduler,
@@ -370,129 +319,3 @@ def test_a_load_that_is_given_up_before_it_reads_frees_both_ranks(
         rank.both_until(decode, lambda mine, _: "prefill-of-r9" in mine[0].finished_sending, "its release")
     assert not recorder.transfers
     assert len(recorder.take("transfer_failure", "r9")) == 1
-
-
-def test_two_ranks_read_from_one(few: tuple[Engine, list[Engine]], recorder: Recorder) -> None:
-    """Each decode rank reads its heads; the prefill rank keeps its blocks until both have."""
-    prefill, decode = few
-    lease("good", [prefill])
-    decode[0].read("good", prefill)
-    decode[0].received("good")
-    assert not prefill.step()[0].finished_sending
-    decode[1].read("good", prefill)
-    decode[1].received("good")
-    prefill.sent("prefill-of-good")
-    for rank, engine in enumerate(decode):
-        assert bool((engine.cache[1:4, 0] == prefill.cache[4:7, rank]).all())
-    assert sorted(each["rank"] for each in recorder.transfers) == [0, 1]
-    assert [each["bytes"] for each in recorder.transfers] == [3 * BLOCK_BYTES // 2] * 2
-    assert not recorder.take("transfer_failure")
-
-
-def test_one_of_two_ranks_fails(
-    few: tuple[Engine, list[Engine]],
-    make_scheduler: MakeScheduler,
-    recorder: Recorder,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One rank cannot read: one failure, one outcome, and the prefill rank's lease runs out for want of one reader."""
-    prefill, decode = few
-    scheduler = make_scheduler("sync", own="fail")
-    runtime.policy.swap(policy("recompute"), 1.0)
-    request, held, free = park(scheduler, prefill)
-    lease("r8", [prefill])
-    aggregator = Aggregator(2)
-    with monkeypatch.context() as slow:
-        break_agent(slow, decode[0], "check_xfer_state", lambda *_: "PROC")
-        reading = decode[0].read("r8", prefill, local=held)
-        with monkeypatch.context() as broken:
-            break_agent(broken, decode[1], "make_prepped_xfer", refuse)
-            failing = decode[1].read("r8", prefill, local=held)
-        update(scheduler, aggregator.together([reading, failing]))
-        for _ in range(2):
-            update(scheduler, aggregator.together([rank.step() for rank in decode]))
-            assert scheduler.kv_cache_manager.get_block_ids("r8") == (held,)
-            assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free
-    update(scheduler, aggregator.together([decode[0].received("r8"), decode[1].step()]))
-    assert scheduler.schedule().num_scheduled_tokens == {"r8": request.num_prompt_tokens}
-    (outcome,) = recorder.take("load_outcome", "r8")
-    assert (outcome.outcome, outcome.mode) == (c.OUTCOME_RECOMPUTED, c.FAILURE_MODE_SETUP)
-    (event,) = [each for each in recorder.events if each.WhichOneof("body") == "transfer_failure"]
-    assert (event.rank, event.transfer_failure.peer.rank) == (1, 0)
-    prefill.step_until(
-        lambda _: prefill.worker.consumer_notification_counts_by_req["prefill-of-r8"], "one reader"
-    )
-    prefill.worker._reqs_to_send["prefill-of-r8"] = time.perf_counter() - 1.0
-    assert prefill.sent("prefill-of-r8")[2].expired == ("prefill-of-r8",)
-    assert modes(recorder, "prefill-of-r8") == [(c.FAILURE_MODE_EXPIRED, 0)]
-
-
-def test_one_of_two_ranks_fails_and_the_other_does_not_end(
-    few: tuple[Engine, list[Engine]],
-    make_scheduler: MakeScheduler,
-    recorder: Recorder,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A deadline answers the client of a request that was to be recomputed; the other rank's blocks stay until its read ends."""
-    prefill, decode = few
-    scheduler = make_scheduler("sync", own="fail")
-    runtime.policy.swap(policy("recompute"), 1.0)
-    _, held, free = park(scheduler, prefill)
-    lease("r8", [prefill])
-    aggregator = Aggregator(2)
-    with monkeypatch.context() as slow:
-        break_agent(slow, decode[0], "check_xfer_state", lambda *_: "PROC")
-        reading = decode[0].read("r8", prefill, local=held)
-        with monkeypatch.context() as broken:
-            break_agent(broken, decode[1], "make_prepped_xfer", refuse)
-            failing = decode[1].read("r8", prefill, local=held)
-        update(scheduler, aggregator.together([reading, failing]))
-        assert not recorder.take("load_outcome")
-        given_up = [rank.cancel("r8", wait=WaitKind.TRANSFER) for rank in decode]
-        update(scheduler, aggregator.together(given_up))
-        (outcome,) = recorder.take("load_outcome", "r8")
-        assert (outcome.outcome, outcome.mode) == (c.OUTCOME_FAILED, c.FAILURE_MODE_SETUP)
-        assert scheduler.kv_cache_manager.get_block_ids("r8") == (held,)
-        assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free
-    update(scheduler, aggregator.together([decode[0].received("r8"), decode[1].step()]))
-    assert "r8" not in scheduler.requests
-    assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free + len(held)
-    assert len(recorder.take("load_outcome", "r8")) == 1
-    prefill.step_until(
-        lambda _: prefill.worker.consumer_notification_counts_by_req["prefill-of-r8"], "one reader"
-    )
-    prefill.worker._reqs_to_send["prefill-of-r8"] = time.perf_counter() - 1.0
-    prefill.sent("prefill-of-r8")
-
-
-def test_a_rank_that_does_not_exist(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why a wrong ``tp_size`` is dangerous: asking for such a rank ends the thread that answers handshakes (docs/upstream.md)."""
-    prefill = make_engine("kv_producer")
-    errors: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", errors.append)
-    listener = prefill._listener.connector_scheduler._nixl_handshake_listener_t
-    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(f"tcp://{prefill.address}")
-        socket.send(msgspec.msgpack.encode((b"get_meta_msg", 0, 1)))
-        listener.join(DEADLINE)
-    assert not listener.is_alive()
-    assert [error.exc_type for error in errors] == [KeyError]
-
-
-def test_the_second_rank_reads_too_late(few: tuple[Engine, list[Engine]], recorder: Recorder) -> None:
-    """A lease that ran out between two readers is late for the second one only."""
-    prefill, decode = few
-    lease("late", [prefill])
-    decode[0].read("late", prefill)
-    decode[0].received("late")
-    prefill.step_until(
-        lambda _: prefill.worker.consumer_notification_counts_by_req["prefill-of-late"], "one reader"
-    )
-    prefill.worker._reqs_to_send["prefill-of-late"] = time.perf_counter() - 1.0
-    prefill.sent("prefill-of-late")
-    decode[1].read("late", prefill)
-    decode[1].received("late")
-    prefill.step_until(lambda _: len(recorder.take("transfer_failure", "prefill-of-late")) > 1, "the read")
-    found = [mode for mode, _ in modes(recorder, "prefill-of-late")]
-    assert found == [c.FAILURE_MODE_EXPIRED, c.FAILURE_MODE_LATE_READ]
