@@ -116,7 +116,7 @@ BREAKS: dict[str, tuple[Callable[[int, protocol.Fetch, Reply], Reply], int, int]
 
 
 @pytest.mark.parametrize("kind", BREAKS)
-def test_a_load_that_always_fails_is_told_once(kind: str) -> None:
+def test_a_load_that_always_fails_is_reported_once(kind: str) -> None:
     """A load is given up after its retries; each attempt is reported; the item is not loaded again."""
     script, mode, error_type = BREAKS[kind]
     patience = {"idle_timeout": 1.0} if kind == "stalled" else {}
@@ -232,7 +232,7 @@ def test_alone_the_connector_decides_itself(load_failure: str) -> None:
         assert consumer.consumer.drain_failures() == []
 
 
-def test_a_failure_that_nobody_takes_holds_nobody_up_for_long() -> None:
+def test_a_failure_without_a_reader_delays_others_briefly() -> None:
     """A failed load is handled when the hook was removed meanwhile."""
     with scripted(BREAKS["refused"][0]) as (server, _), rig(server.address) as consumer:
         observed(consumer)
