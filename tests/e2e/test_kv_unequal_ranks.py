@@ -38,19 +38,19 @@ def _modes(kv: Bench, request: Prefilled) -> list[int]:
 
 
 def _pinned(kv: Bench, request: Prefilled) -> list[bool]:
-    """Return what was told about the blocks of a request: that they are pinned (False), that they are let go (True)."""
+    """Return the events about a request's blocks, in order: False for pinned, True for let go."""
     return [event.blocks_pinned.released for event in kv.events("blocks_pinned", request.name)]
 
 
-def _both_are_told(kv: Bench, request: Prefilled) -> None:
-    """Wait for both transfers of a request's load, good or not; each rank tells its own when it comes to it."""
+def _both_are_seen(kv: Bench, request: Prefilled) -> None:
+    """Wait for both transfers of a request's load, good or not; each rank sends its own by itself."""
 
-    def told() -> int:
+    def seen() -> int:
         loads = [span for span in kv.spans_of(request.name) if span.name == "kv.load"]
         return sum(int(span.attributes["penstock.transfers"]) for span in loads)
 
     kv.closed(request)
-    until(lambda: told() == 2, lambda: f"The load of {request.name} is {told()} transfers")
+    until(lambda: seen() == 2, lambda: f"The load of {request.name} is {seen()} transfers")
 
 
 def _follows_rightly(kv: Bench, request: Prefilled) -> None:
@@ -65,7 +65,7 @@ def test_tokens_are_right(kv: Bench) -> None:
     for times in (2, 6):
         request = kv.prefilled(times)
         assert kv.decode(request).completion == request.text
-        _both_are_told(kv, request)
+        _both_are_seen(kv, request)
         assert not kv.events("transfer_failure", request.name)
 
 
@@ -113,7 +113,7 @@ def test_one_of_two_readers_fails(kv: Bench) -> None:
     def half_failed() -> Prefilled | None:
         request = kv.prefilled(6)
         assert kv.decode(request).completion == request.text
-        _both_are_told(kv, request)
+        _both_are_seen(kv, request)
         failed = [event.rank for event in kv.events("transfer_failure", request.name)]
         assert len(failed) == len(set(failed))
         assert len(kv.events("load_outcome", request.name)) == bool(failed)

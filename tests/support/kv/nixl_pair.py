@@ -118,7 +118,7 @@ class Engine:
     ) -> None:
         """Build the rank behind those *beside*, of *size* tensor-parallel ones; the last lets the first answer handshakes."""
         self.size = size
-        self.port = beside[0].port if beside else free_port()
+        self.port: int = beside[0].port if beside else free_port()
         self._answers: list[Any] = []
         monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(self.port))
         monkeypatch.setattr(base_worker, "get_tensor_model_parallel_rank", lambda: len(beside))

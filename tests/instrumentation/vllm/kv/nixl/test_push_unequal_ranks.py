@@ -78,8 +78,8 @@ def test_one_rank_writes_to_two(one_to_two: tuple[Engine, list[Engine]], recorde
     prefill.push(P.format("good"))
     for rank in decode:
         until([prefill], rank, written("good"), "the write")
-    for rank, engine in enumerate(decode):
-        assert bool((engine.cache[1:4, 0] == prefill.cache[4:7, rank]).all())
+    for index, engine in enumerate(decode):
+        assert bool((engine.cache[1:4, 0] == prefill.cache[4:7, index]).all())
     prefill.step_until(lambda _: len(recorder.transfers) > 1, "the samples")
     assert [sample["result"] for sample in recorder.transfers] == [c.TRANSFER_RESULT_OK] * 2
     assert [sample["bytes"] for sample in recorder.transfers] == [3 * BLOCK_BYTES // 2] * 2
@@ -91,7 +91,7 @@ def test_one_of_two_writes_cannot_be_posted(
 ) -> None:
     """The failure names the rank, and has the bytes of its heads only; the other rank's write goes on."""
     prefill, decode = one_to_two
-    agent = type(prefill.worker.nixl_wrapper).__mro__[2]
+    agent: Any = type(prefill.worker.nixl_wrapper).__mro__[2]
     prepare_transfer, calls = agent.make_prepped_xfer, []
 
     def second_refused(*args: Any, **kwargs: Any) -> Any:
@@ -141,7 +141,7 @@ def test_a_rank_is_written_to_that_has_not_registered(
     )
     decode[0].cache[1:4] = decode[1].cache[1:4] = 7.0
     prefill.push("r2-0000000e")
-    prefill.step_until(lambda _: not bool((decode[0].cache[1:4] == 7.0).any()), "a write that none asked for")
+    prefill.step_until(lambda _: not bool((decode[0].cache[1:4] == 7.0).any()), "a write without a request")
     (failure,) = recorder.take("transfer_failure", D.format("r2"))
     assert failure.mode in {c.FAILURE_MODE_TIMEOUT, c.FAILURE_MODE_COLLATERAL}
     assert [each.released for each in recorder.take("blocks_pinned", D.format("r2"))] == [False, True]

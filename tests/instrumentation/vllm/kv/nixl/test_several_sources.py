@@ -144,7 +144,7 @@ def test_both_reads_fail(
 def test_one_fails_and_its_release_is_refused(
     many: tuple[list[Engine], Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The blocks stay as long as NIXL keeps the handle, although the other read has ended well; a failure and a refusal are told."""
+    """The blocks stay as long as NIXL keeps the handle, although the other read has ended well; there is one failure and one refusal."""
     _, decode = many
     first, second = begin(many, "r3", monkeypatch)
     with monkeypatch.context() as broken:
@@ -190,7 +190,7 @@ def test_the_second_read_cannot_be_posted(
     """The first read goes on and keeps the blocks; its rank is notified, the other one's lease stays."""
     prefill, decode = many
     lease("r5", prefill)
-    agent = type(decode.worker.nixl_wrapper).__mro__[2]
+    agent: Any = type(decode.worker.nixl_wrapper).__mro__[2]
     prepare_transfer, calls = agent.make_prepped_xfer, []
 
     def second_refused(*args: Any, **kwargs: Any) -> Any:
@@ -255,7 +255,7 @@ def test_a_policy_recomputes_once_the_other_read_has_ended(
     recorder: Recorder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No block is let go under the second read; then the whole prompt is computed here, for one reason, told once."""
+    """No block is let go under the second read; then the whole prompt is computed here, with one outcome."""
     prefill, decode = many
     scheduler = make_scheduler("sync", own="fail")
     runtime.policy.swap(policy("recompute"), 1.0)
