@@ -21,7 +21,7 @@ from penstock.instrumentation.vllm.kv.peer_gate import PeerGate
 from penstock.instrumentation.vllm.kv.unconfirmed_steps import UnconfirmedSteps
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, with_children
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
-from penstock.instrumentation.vllm.requests import Affected, Cause, outcomes
+from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -271,9 +271,7 @@ class KvLoadController:
             affected = replace(known.affected, pinned=True, loading=False, trigger=affected.trigger)
         decision = settled.decision
         if settled.first:
-            record.unreported = outcomes.UnreportedOutcome(
-                affected, decision, cause, self._decider.policy.hash
-            )
+            record.unreported = UnreportedOutcome(affected, decision, cause, self._decider.policy.hash)
             # A load that other ranks go on with cannot be recomputed before they end, which a deadline may forestall.
             if not affected.loading or decision.outcome is not Outcome.RECOMPUTED:
                 self._report_decided(record)
