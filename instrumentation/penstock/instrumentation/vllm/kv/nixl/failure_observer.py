@@ -196,8 +196,7 @@ class NixlFailureObserver:
 
     def set_current(self, handle: Any) -> None:
         """Make the transfer of *handle* the current one of this thread: vLLM reports its failure next."""
-        posted = self.transfers.get(handle)
-        self.context.transfer = posted.plan if posted is not None else NO_PLAN
+        self.context.transfer = self.transfers.plan_of(handle)
 
     def _current_plan(self, request_id: str) -> PlannedTransfer:
         """Return the current transfer of this thread, if it is the request's."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, HandshakeRun
 
 _GUARD = guard("nixl")
+_OVERDUE: Final = "overdue"
 _CANCELLED: Final = "the load exceeded the deadline of the policy's deferral and was cancelled"
 _PINNED: Final = (
     "the load exceeded the deadline of the policy's deferral; its blocks stay pinned until the transfer ends"
@@ -74,7 +75,7 @@ class NixlObserver(NixlFailureObserver):
 
     def on_completed(self, handle: Any, telemetry: Any) -> None:
         """Emit a completed transfer; *telemetry* is NIXL's, in microseconds, or None if NIXL keeps none."""
-        posted = self.transfers.pop(handle)
+        posted = self.transfers.complete(handle)
         if posted is None:
             return
         if telemetry is None:
@@ -245,8 +246,11 @@ class NixlObserver(NixlFailureObserver):
                 c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", failure_modes.cut(text)
             )
             self.on_failure(failure, request_id, meta=meta, waited=waited)
-            if pinned and self.on_blocks_pinned(request_id, meta):
-                self._pinned_ids.append(request_id)
+            if pinned:
+                # A refused release may have pinned them before, of which the scheduler does not know.
+                self.on_blocks_pinned(request_id, meta)
+                if self._is_first(request_id, _OVERDUE):
+                    self._pinned_ids.append(request_id)
 
     def _end_wait(self, request_id: str, meta: Any) -> HandshakeWait | None:
         """Return the wait of a cancelled load for its start; emit the delay if other peers caused it."""
