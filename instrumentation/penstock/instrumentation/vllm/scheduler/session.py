@@ -39,7 +39,7 @@ class SchedulerSession:
     """One scheduler and what is true of it while it runs.
 
     Attributes:
-        observer: its requests, deferrals and leases.
+        observer: its requests, deferrals, leases and held blocks.
         loads: its remote KV loads.
         ec: its encoder outputs; None without an EC connector that has Penstock's mixin.
         media: what its workers know of the requests' inputs.
@@ -110,11 +110,16 @@ class SchedulerSession:
     def on_kv_fetch_stage(self, request: Any, stage: str) -> None:
         """Record that a remote load makes a request wait (``in_progress``), or no longer does (``completed_waiting``)."""
         if stage == "completed_waiting":
+            self.observer.on_load_ended(request.request_id)
             self.loads.on_ready(request.request_id)
             self.observer.on_ready(request.request_id, c.DEFERRAL_REASON_REMOTE_KV)
         elif stage == "in_progress" and runtime.active:
             self.loads.on_waiting(request.request_id)
             self.observer.on_deferred(request, c.DEFERRAL_REASON_REMOTE_KV)
+            # Blocks of the local prefix are hashed; what is loaded is not, until it has come.
+            groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+            blocks = sum(each.block_hash is None and not each.is_null for group in groups for each in group)
+            self.observer.on_load_waiting(request.request_id, blocks, self.loads.origin(request))
 
     @guarded(_HOOK, default=None)
     def on_deferred(self, request: Any, reason: int) -> None:
@@ -129,10 +134,10 @@ class SchedulerSession:
 
     @guarded(_HOOK, default=None)
     def on_connector_finished(self, request: Any, result: Any) -> None:
-        """Record the lease of a finished request whose blocks the connector keeps, by its *result*."""
+        """Record that the connector keeps the blocks of a finished request, by its *result*."""
         if result[0]:
             groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            self.observer.on_leased(request.request_id, sum(len(group) for group in groups))
+            self.observer.on_kept(request, sum(len(group) for group in groups))
 
     @guarded(_HOOK, default=None)
     def before_free(self, request: Any) -> None:
@@ -156,7 +161,7 @@ class SchedulerSession:
 
     @guarded(_HOOK, default=None)
     def on_blocks_freed(self, request: Any) -> None:
-        """Emit the end of a request's lease, if it had one."""
+        """Record that a request's blocks are free, and emit the end of its lease if it had one."""
         self.observer.on_blocks_freed(request.request_id)
 
     # Steps
