@@ -116,6 +116,8 @@ class SchedulerObserver:
         *peer*: the peer that it waits for, where the request itself does not name it; a later call may be the first to know it.
         """
         request_id = request.request_id
+        if self._deferrals.is_poll(request_id, reason, peer):
+            return
         record = self._records.get(request_id)
         remote = reason in {c.DEFERRAL_REASON_REMOTE_KV, c.DEFERRAL_REASON_KV_LOOKUP}
         deferral = OpenDeferral(
@@ -152,6 +154,10 @@ class SchedulerObserver:
     def is_deferred(self, request_id: str) -> bool:
         """Return whether a request waits for anything."""
         return request_id in self._deferrals
+
+    def waits_for(self, request_id: str, reasons: Iterable[int]) -> bool:
+        """Return whether a request waits for any of *reasons*."""
+        return self._deferrals.waits_for(request_id, reasons)
 
     # Loads
 
