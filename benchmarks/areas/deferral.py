@@ -173,13 +173,14 @@ def _polls(scheduler: Any) -> Callable[[], float]:
         scheduler.add_request(_picture(f"cmpl-w{number}-0-0badcafe"))
 
     def once() -> float:
-        before, spent = scheduler.ec_connector.polls, 0
+        before: int = scheduler.ec_connector.polls
+        spent = 0
         for _ in range(_POLL_STEPS):
             began = time.thread_time_ns()
             scheduled = scheduler.schedule()
             spent += time.thread_time_ns() - began
             scheduler.update_from_output(scheduled, _answer(scheduled))
-        polls = scheduler.ec_connector.polls - before
+        polls: int = scheduler.ec_connector.polls - before
         if polls != _POLL_STEPS * _WAITING:
             raise RuntimeError(f"{polls} polls in {_POLL_STEPS} steps with {_WAITING} waiting requests")
         return spent / polls / _NS_PER_US

@@ -110,9 +110,9 @@ class SchedulerSession:
     def on_kv_fetch_stage(self, request: Any, stage: str) -> None:
         """Record that a remote load makes a request wait (``in_progress``), or no longer does (``completed_waiting``)."""
         if stage == "completed_waiting":
-            self.observer.on_load_ended(request.request_id)
             self.loads.on_ready(request.request_id)
             self.observer.on_ready(request.request_id, c.DEFERRAL_REASON_REMOTE_KV)
+            self.observer.on_load_ended(request.request_id)
         elif stage == "in_progress" and runtime.active:
             self.loads.on_waiting(request.request_id)
             self.observer.on_deferred(request, c.DEFERRAL_REASON_REMOTE_KV)
