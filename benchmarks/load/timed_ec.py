@@ -13,7 +13,7 @@ from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECCo
 MODULE = __name__
 
 
-class TimedEcConnector(ECConnectorBase):  # type: ignore[misc]  # vLLM has no types
+class TimedEcConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLLM
     """Items arrive ``seconds`` after the first question for them; with ``blocks`` the question waits for that (both of its extra config).
 
     Attributes:
