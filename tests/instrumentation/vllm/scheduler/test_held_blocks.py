@@ -155,6 +155,20 @@ def test_save(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     assert len(recorder.take("lease_closed", "r")) == 1
 
 
+def test_null_blocks_are_not_held(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """A place that a sliding window has left behind keeps no block."""
+    scheduler = make_scheduler(**mover())
+    saved = request("r", params={"keeps": True}, max_tokens=2)
+    scheduler.add_request(saved)
+    step(scheduler)
+    cache = scheduler.kv_cache_manager
+    (manager,) = cache.coordinator.single_type_managers
+    manager.req_to_blocks["r"][0] = cache.block_pool.null_block
+    while not saved.is_finished():
+        step(scheduler)
+    assert held(recorder) == [(c.BLOCK_HOLDER_SAVE, "", 1, 2)]
+
+
 def test_paused(make_scheduler: MakeScheduler, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause begins no holding, and leaves none open."""
     scheduler = make_scheduler()

@@ -21,7 +21,7 @@ from penstock.instrumentation.vllm.scheduler.engine_facts import engine_facts
 from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import ParamSpec
 
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
@@ -117,8 +117,7 @@ class SchedulerSession:
             self.loads.on_waiting(request.request_id)
             self.observer.on_deferred(request, c.DEFERRAL_REASON_REMOTE_KV)
             # Blocks of the local prefix are hashed; what is loaded is not, until it has come.
-            groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            blocks = sum(each.block_hash is None and not each.is_null for group in groups for each in group)
+            blocks = sum(each.block_hash is None for each in self._blocks_of(request))
             self.observer.on_load_waiting(request.request_id, blocks, self.loads.origin(request))
 
     @guarded(_HOOK, default=None)
@@ -136,8 +135,12 @@ class SchedulerSession:
     def on_connector_finished(self, request: Any, result: Any) -> None:
         """Record that the connector keeps the blocks of a finished request, by its *result*."""
         if result[0]:
-            groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            self.observer.on_kept(request, sum(len(group) for group in groups))
+            self.observer.on_kept(request, sum(1 for _ in self._blocks_of(request)))
+
+    def _blocks_of(self, request: Any) -> Iterator[Any]:
+        """Return the blocks that a request has; those that a sliding window has left behind are vLLM's null block, and not held."""
+        groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+        return (each for group in groups for each in group if not each.is_null)
 
     @guarded(_HOOK, default=None)
     def before_free(self, request: Any) -> None:
