@@ -158,7 +158,7 @@ def test_save(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
 def test_null_blocks_are_not_held(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """A place that a sliding window has left behind keeps no block."""
     scheduler = make_scheduler(**mover())
-    saved = request("r", params={"keeps": True}, max_tokens=2)
+    saved = request("r", tokens=2 * BLOCK + 1, params={"keeps": True})
     scheduler.add_request(saved)
     step(scheduler)
     cache = scheduler.kv_cache_manager
