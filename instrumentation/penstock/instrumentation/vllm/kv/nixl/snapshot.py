@@ -1,4 +1,4 @@
-"""A NIXL worker's contribution to the snapshot: transfers in flight, pinned blocks, the status of each peer."""
+"""A NIXL worker's contribution to the snapshot: transfers in flight, pinned blocks, peers, vLLM's own counters."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ class NixlSnapshot:
                 rank=observer.rank,
             )
         self._fill_held(snapshot)
+        for name, upstream, seen in observer.counts.totals:
+            snapshot.upstream_counts.add(
+                name=name, upstream=upstream, seen=seen, connector=observer.connector, rank=observer.rank
+            )
         worker = self._worker()
         if worker is not None:
             # Last, as it reads vLLM's tables: what it cannot read costs the snapshot nothing else.
