@@ -318,6 +318,11 @@ class Engine:
         """The loads whose blocks were reported to stay since the last read or lease."""
         return [told for _, _, report in self._answers if report is not None for told in report.pinned]
 
+    @property
+    def stuck(self) -> list[str]:
+        """The loads whose blocks were reported to be pinned since the last read or lease, whoever gave them up."""
+        return [told for _, _, report in self._answers if report is not None for told in report.stuck]
+
     def received(self, request_id: str) -> Any:
         """Step until a request is received or has failed; returns that step's answer."""
         return self.step_until(

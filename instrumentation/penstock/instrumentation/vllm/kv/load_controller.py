@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Action, DecidedBy, Decision, Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base import KvTransfers
+from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.deadlines import KvDeadlines
 from penstock.instrumentation.vllm.kv.decider import WITHOUT_MEDIA, KvFailureDecider
 from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner
 from penstock.instrumentation.vllm.kv.peer_gate import PeerGate
 from penstock.instrumentation.vllm.kv.unconfirmed_steps import UnconfirmedSteps
-from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, with_children
+from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.resilience import Orders, Policy
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
+    from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
 
@@ -138,6 +139,11 @@ class KvLoadController:
         self._orders.attach(metadata)
 
     # The scheduler
+
+    def origin(self, request: Any) -> Peer:
+        """Return the other end of the load that a request has just begun: a place of this machine, or its peer."""
+        place = KvStepLoads.place_in(self._scheduler.connector, request.request_id)
+        return peer_at(place, self._observer.record_of(request).peer)
 
     def on_waiting(self, request_id: str) -> None:
         """Start the deadline of a request that waits for its load."""

@@ -92,6 +92,7 @@ class NixlFailureObserver:
         self._pinned: dict[str, dict[str, Any]] = {}
         self._rehearsed: dict[str, None] = {}
         self._failures: deque[LoadFailure] = deque(maxlen=PENDING)
+        self._stuck: deque[str] = deque(maxlen=PENDING)
 
     def on_failure(
         self,
@@ -238,8 +239,13 @@ class NixlFailureObserver:
             "since_time_unix_nano": time.time_ns(),
         }
         self._pinned[request_id] = fields
+        self._stuck.append(request_id)
         self.emit("blocks_pinned", dict(fields), request_id)
         return True
+
+    def pinned_blocks(self) -> list[dict[str, Any]]:
+        """Return the fields of ``BlocksPinned`` of each load whose blocks are pinned now, from any thread."""
+        return list(self._pinned.copy().values())
 
     # Rehearsals
 

@@ -63,16 +63,6 @@ class NixlObserver(NixlFailureObserver):
         if self.faults.armed and self.faults.on_posted(handle, plan.peer.address) is not None:
             self.mark_rehearsal(plan.request_id)
 
-    def held_since(self, request_id: str) -> tuple[int, int]:
-        """Return what holds the blocks of a waiting load (``BLOCK_HOLDER_*``) and since when; from any thread.
-
-        The time is wall clock in nanoseconds, and 0 before the first transfer.
-        """
-        pinned = self._pinned.get(request_id)
-        if pinned is not None:
-            return c.BLOCK_HOLDER_PINNED, pinned["since_time_unix_nano"]
-        return c.BLOCK_HOLDER_LOAD, self._started_ns.get(request_id, 0)
-
     def on_completed(self, handle: Any, telemetry: Any) -> None:
         """Emit a completed transfer; *telemetry* is NIXL's, in microseconds, or None if NIXL keeps none."""
         posted = self.transfers.complete(handle)
@@ -274,13 +264,15 @@ class NixlObserver(NixlFailureObserver):
 
         *inner* is always wrapped: vLLM aggregates the metadata of all ranks, which must have one type.
         """
-        if inner is None and not (self._failures or self._started or self._expired or self._pinned_ids):
+        pending = (self._failures, self._started, self._expired, self._pinned_ids, self._stuck)
+        if inner is None and not any(pending):
             return None
         return WorkerReport(
             failures=_drain(self._failures),
             began=_drain(self._started),
             expired=_drain(self._expired),
             pinned=_drain(self._pinned_ids),
+            stuck=_drain(self._stuck),
             inner=inner,
         )
 
