@@ -47,7 +47,9 @@ class Experts:
         held = [(rank * rows + row) % logical for row in range(rows)]
         self.expert_weights = [
             [
-                torch.from_numpy(np.stack([expert_values(layer, expert, width) for expert in held])).to(device)
+                torch.from_numpy(np.stack([expert_values(layer, expert, width) for expert in held])).to(
+                    device
+                )
                 for width in WIDTHS
             ]
             for layer in range(layers)

@@ -20,6 +20,7 @@ from demo.servers import ROOT, Server
 from tests.support.ec.bench import Ask, EcBench, ask
 from tests.support.ec.zmq_server import INTO_THE_FIRST
 from tests.support.gpu.agreement import agreement
+from tests.support.gpu.moved import Moved
 from tests.support.gpu.servers import on_gpu, penstock, running
 
 if TYPE_CHECKING:
@@ -69,24 +70,17 @@ def pair(agent: Agent, logs: Path) -> Iterator[Pair]:
 
 def test_the_language_model_takes_encoder_outputs(pair: Pair, measured: Callable[[str], None]) -> None:
     """The language model takes the encoder's outputs by ZmqECConnector; Penstock reports each item."""
-    labels = {"channel": "ec", "result": "ok", "direction": "receive"}
     requests = [ask(2) for _ in range(_REQUESTS)]
     expected = [pair.bench.send(request.disguised()).tokens for request in requests]
     pair.bench.empty()
-    before = pair.bench.value("penstock_transfers_total", **labels)
+    before = Moved.until_now(pair.bench, "ec")
     answers = []
     for request in requests:
         pair.encode(request)
         answers.append(pair.bench.send(request).tokens)
     same = agreement(answers, expected)
     measured(str(same))
-    until(
-        lambda: pair.bench.value("penstock_transfers_total", **labels) - before >= 2 * _REQUESTS,
-        f"penstock_transfers_total does not count {2 * _REQUESTS} items",
-    )
-    seconds = pair.bench.value("penstock_transfer_duration_seconds_sum", **labels)
-    count = pair.bench.value("penstock_transfer_duration_seconds_count", **labels)
-    measured(f"{count:.0f} items, {seconds / count * 1e3:.2f} ms each")
+    measured(str(Moved.wait(pair.bench, "ec", before, 2 * _REQUESTS)))
     assert same.holds
 
 

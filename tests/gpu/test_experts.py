@@ -75,9 +75,7 @@ def test_two_ranks_share_a_gpu(
         "no rebalance is reported",
     )
     told = {int(each["event"].get("rank", 0)): each["event"]["eplbRebalance"] for each in events}
-    reported = [
-        [int(layer.get("recvCount", 0)) for layer in told[rank]["layers"]] for rank in range(RANKS)
-    ]
+    reported = [[int(layer.get("recvCount", 0)) for layer in told[rank]["layers"]] for rank in range(RANKS)]
     assert reported == [[moves.received for moves in layers] for layers in run.moves]
     measured(f"{sum(map(sum, reported))} experts moved between the ranks")
     measured(_duration(agent, server))

@@ -9,11 +9,11 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 
 from demo.common.model import tiny_model
-from demo.common.steps import until
 from demo.servers import ROOT
 from demo.stack import Stack
 from tests.support.engine.bench import wait_known
 from tests.support.gpu.agreement import agreement
+from tests.support.gpu.moved import Moved
 from tests.support.gpu.servers import nixl_specs, running
 from tests.support.kv.bench import Bench
 
@@ -50,9 +50,7 @@ def kv(stack: Stack) -> Iterator[Bench]:
 
 def test_decode_reads_the_blocks(kv: Bench, measured: Callable[[str], None]) -> None:
     """Decode reads prefill's blocks over NIXL; Penstock reports each transfer."""
-    labels = {"result": "ok", "direction": "receive"}
-    names = ("penstock_transfers_total", "penstock_transfer_size_bytes_sum")
-    before = [kv.value(name, **labels) for name in names]
+    before = Moved.until_now(kv, "kv")
     requests = [kv.prefilled(4) for _ in range(_REQUESTS)]
     answers = [kv.decode(request) for request in requests]
     assert [answer.status for answer in answers] == [HTTPStatus.OK] * _REQUESTS
@@ -61,14 +59,7 @@ def test_decode_reads_the_blocks(kv: Bench, measured: Callable[[str], None]) -> 
     for request in requests:
         kv.closed(request)
         assert not kv.events("transfer_failure", request.name)
-    until(
-        lambda: kv.value(names[0], **labels) - before[0] >= _REQUESTS,
-        f"penstock_transfers_total does not count {_REQUESTS} transfers",
-    )
-    count, size = (kv.value(name, **labels) - was for name, was in zip(names, before, strict=True))
-    seconds = kv.value("penstock_transfer_duration_seconds_sum", **labels)
-    total = kv.value("penstock_transfer_duration_seconds_count", **labels)
-    measured(f"{count:.0f} transfers, {size / count:,.0f} bytes each, {seconds / total * 1e3:.2f} ms each")
+    measured(str(Moved.wait(kv, "kv", before, _REQUESTS)))
     assert same.holds
 
 
