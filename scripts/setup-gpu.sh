@@ -17,7 +17,7 @@ fail() {
 if [[ -n ${PYTHON:-} ]]; then
     for name in torch vllm nixl penstock.agent penstock.instrumentation pytest pytest_asyncio hypothesis; do
         "$PYTHON" -c "import $name" 2>/dev/null ||
-            fail "$PYTHON cannot import $name; once: $PYTHON -m pip install nixl==1.5.1 -e '.[agent,dev]'"
+            fail "$PYTHON cannot import $name; once: $PYTHON -m pip install $(grep '^nixl' "$engine") -e '.[agent,dev]'"
     done
     "$PYTHON" -c 'import sys, torch; sys.exit(torch.version.cuda is None)' ||
         fail "the PyTorch of $PYTHON is built without CUDA; leave PYTHON= out to build $venv"

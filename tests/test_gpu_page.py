@@ -52,6 +52,16 @@ def test_the_command_is_a_sentence_without_a_gpu(without_gpu: Mapping[str, str],
     assert not venv.exists()
 
 
+def test_a_python_without_vllm_is_refused(tmp_path: Path) -> None:
+    """PYTHON= is looked at: a sentence names what is missing and the command that installs it."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ncase "$2" in *vllm*) exit 1;; esac\n')
+    python.chmod(0o755)
+    ran = run("scripts/setup-gpu.sh", env={**os.environ, "PYTHON": str(python)})
+    assert ran.returncode == 1
+    assert f"{python} cannot import vllm; once: {python} -m pip install nixl==" in ran.stderr
+
+
 def test_each_check_is_skipped_with_the_sentence(without_gpu: Mapping[str, str], tmp_path: Path) -> None:
     """Without a GPU no check fails, and the page stays as it is."""
     before = tmp_path / "gpu.md"
