@@ -54,7 +54,7 @@ def parsed(spec: ServerSpec) -> AsyncEngineArgs:
     return AsyncEngineArgs.from_cli_args(parser.parse_args(_arguments(spec, Path("/model"), 8000)))
 
 
-@pytest.fixture(params=SPECS.values(), ids=SPECS)
+@pytest.fixture(params=list(SPECS.values()), ids=list(SPECS))
 def spec(request: pytest.FixtureRequest) -> ServerSpec:
     """Give each server."""
     found: ServerSpec = request.param
