@@ -21,12 +21,10 @@ _FORCED = "tests.support.engine.forced_server"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How vLLM is set up. Production's defaults are the two forced ones.
+    """How vLLM is set up, and how its prefill server is, where that differs. Production's defaults are the two forced ones.
 
     Attributes:
-        args: further arguments of both servers.
-        decode_args: further arguments of decode alone.
-        model: returns the model's directory below a cache.
+        model: returns the model's directory below a cache; it is that of both servers.
 
     """
 
@@ -34,7 +32,7 @@ class Variant:
     module: str = "demo.common.vllm_server"
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    decode_args: tuple[str, ...] = ()
+    prefill: Variant | None = None
     model: Callable[[Path], Path] = tiny_model
 
 
@@ -46,23 +44,16 @@ ASYNC_FORK_TP2 = Variant(
     args=("--tensor-parallel-size", "2"),
     env={**_FAULTS, "FORCED_VARIANT": "async_fork"},
 )
+TP2_TO_TP1 = Variant(
+    "tp2-to-tp1", "tests.support.engine.faulty_nixl_server", env=_FAULTS, prefill=ASYNC_FORK_TP2
+)
+TP1_TO_TP2 = replace(ASYNC_FORK_TP2, name="tp1-to-tp2", prefill=CPU_DEFAULTS)
 DATA_PARALLEL = Variant("dp2", args=("--data-parallel-size", "2"), env=_FAULTS)
 # Blocks of a quarter of a CPU's default, so that a short prompt has several behind the sliding window.
 HYBRID = Variant("hybrid", args=("--block-size", "32"), env=_FAULTS, model=hybrid_model)
+_DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 NGRAM = Variant(
-    "ngram",
-    env=_FAULTS,
-    decode_args=(
-        "--speculative-config",
-        json.dumps(
-            {
-                "method": "ngram",
-                "num_speculative_tokens": 3,
-                "prompt_lookup_min": 1,
-                "prompt_lookup_max": 3,
-            }
-        ),
-    ),
+    "ngram", args=("--speculative-config", json.dumps(_DRAFTS)), env=_FAULTS, prefill=CPU_DEFAULTS
 )
 UNI = Variant("uni", _FORCED, env={"FORCED_VARIANT": "uni"})
 
@@ -112,22 +103,10 @@ def running_pair(
 
     """
     model = variant.model(ROOT / ".cache" / "models")
-    common = {**variant.env, "PENSTOCK_ENDPOINT": endpoint, **(env or {})}
-    prefill = ServerSpec(
-        "prefill",
-        "kv_producer",
-        module=variant.module,
-        args=variant.args,
-        env=penstock_env(common, "prefill"),
-    )
-    decode = replace(
-        prefill,
-        name="decode",
-        kv_role="kv_consumer",
-        kv_load_failure_policy=policy,
-        args=(*variant.args, *variant.decode_args),
-        env=penstock_env(common, "decode"),
-    )
+    common = {"PENSTOCK_ENDPOINT": endpoint, **(env or {})}
+    prefill = _spec("prefill", "kv_producer", variant.prefill or variant, common)
+    decode = _spec("decode", "kv_consumer", variant, common)
+    decode = replace(decode, kv_load_failure_policy=policy)
     servers: list[Server] = []
     try:
         servers.extend(Server(spec, model=model, logs=logs) for spec in (prefill, decode))
@@ -137,6 +116,11 @@ def running_pair(
     finally:
         for server in servers:
             server.stop()
+
+
+def _spec(name: str, kv_role: str, variant: Variant, common: Mapping[str, str]) -> ServerSpec:
+    env = penstock_env({**variant.env, **common}, name)
+    return ServerSpec(name, kv_role, module=variant.module, args=variant.args, env=env)
 
 
 def penstock_env(common: Mapping[str, str], role: str) -> dict[str, str]:
