@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,7 +38,7 @@ def both(kv: Bench) -> Bench:
     """Wait until the agent knows both engines of both servers."""
     for server in ("prefill", "decode"):
         until(
-            lambda server=server: set(_facts(kv, server)) == {"0", "1"},
+            partial(_has_both, kv, server),
             f"The agent does not know both engines of {server}",
         )
     return kv
@@ -47,6 +48,10 @@ def _facts(kv: Bench, server: str) -> dict[str, dict[str, str]]:
     """Return the labels of ``penstock_engine_info`` of each engine of *server*."""
     found = kv.agent.metrics().select("penstock_engine_info", server=server)
     return {sample.labels["engine"]: dict(sample.labels) for sample in found}
+
+
+def _has_both(kv: Bench, server: str) -> bool:
+    return set(_facts(kv, server)) == {"0", "1"}
 
 
 def _described(kv: Bench, engine: int) -> dict[str, Any]:
