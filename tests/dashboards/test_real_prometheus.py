@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SCRAPE = Path(__file__).parents[1] / "agent" / "metrics" / "golden" / "metrics.txt"
-# The scrape has no rehearsals, encoder outputs, failed rebalances or differing factors; and no state directory.
+# The scrape has no rehearsals, encoder outputs, transfers of experts, failed rebalances or differing factors; and no state
+# directory.
 _EMPTY = {
     "Rehearsed failures",
     "Rehearsed outcomes",
     "Tokens recomputed in rehearsals",
+    "Encoder outputs computed again",
     "Encoder outputs that failed to load",
+    "Outcomes of failed encoder outputs",
+    "Requests that wait for an encoder output",
+    "Transfer of experts by rank, mean",
     "Oldest wait for an encoder output",
     "Rebalances that failed",
     "Compatibility factors that differ",
