@@ -20,6 +20,7 @@ from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.pending_items import PendingItems
 from penstock.instrumentation.vllm.ec.protocol import EcLoader
 from penstock.instrumentation.vllm.ec.step_loads import UnconfirmedEcLoads
+from penstock.instrumentation.vllm.ec.unavailable import UnavailableItems
 from penstock.instrumentation.vllm.ec.waits import EcWaits
 from penstock.instrumentation.vllm.messages import StepMetadata, failed_items
 from penstock.instrumentation.vllm.requests import Affected, Cause
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.resilience import Decision, Orders, Policy
+    from penstock.instrumentation.vllm.ec.request_loads import RequestLoads
     from penstock.instrumentation.vllm.ec.step_loads import CacheAnswer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import SchedulerObserver
@@ -50,11 +52,14 @@ class EcLoadController:
         """Control *scheduler*, which is built but has not run; *media*: what its workers know of inputs."""
         self._scheduler = scheduler
         self._connector = scheduler.ec_connector
-        self._loader: EcLoader | None = None
+        self._loader: EcLoader | None
         own = Outcome.RECOMPUTED
         self._telemetry = EcObserver(type(self._connector).__name__, c.COMPONENT_SCHEDULER)
-        if isinstance(self._connector, EcLoader):
-            self._loader = self._connector
+        # Beside a connector that moves items ahead of scheduling and is no EcLoader itself.
+        self._loads: RequestLoads | None = getattr(self._connector, "_penstock_loads", None)
+        self._native = isinstance(self._connector, EcLoader)
+        self._loader = self._connector if self._native else self._loads
+        if self._loader is not None:
             own = _OUTCOMES.get(self._loader.load_failure_default, own)
             self._loader.observe(self._telemetry)
         self._decider = EcFailureDecider(scheduler, observer, connector=self._telemetry.connector, own=own)
@@ -62,11 +67,16 @@ class EcLoadController:
         self._rewinds = supports(scheduler)
         self._steps = UnconfirmedEcLoads(scheduler)
         self._bad = BadItems()
-        self._pending = PendingItems(scheduler, self._loader, self._bad, media)
+        self._pending = PendingItems(scheduler, self._loader, self._bad, media, self._loads)
         self._planner = EcFailurePlanner(scheduler, self._pending, settle=self._settle)
         self._waits = EcWaits(
-            observer, self._decider, self._telemetry, self._pending, self._bad, self._loader
+            observer, self._decider, self._telemetry, self._pending, self._bad, self._loader, self._do_without
         )
+        self._unavailable = UnavailableItems(
+            scheduler, self._decider, self._telemetry, self._pending, self._loads, self._cause_of
+        )
+        if self._loads is not None:
+            self._loads.decide_by(self._unavailable)
         self._orders = StepMetadata()
 
     def on_policy_change(self, policy: Policy, orders: Orders) -> None:
@@ -96,6 +106,8 @@ class EcLoadController:
         """Return whether *item* may be loaded, by the connector's *answer*; note it for the allocation that follows."""
         if answer.found and (item in self._bad or (self._guards and self._steps.encodes(item))):
             answer = replace(answer, found=False)
+        if answer.found and self._loads is not None and not self._loads.can_load(item):
+            answer = replace(answer, found=False)
         self._steps.on_answer(item, answer)
         return answer.found
 
@@ -118,10 +130,10 @@ class EcLoadController:
     def on_allocated(self, request: Any, index: int) -> None:
         """Record that an input got its room in vLLM's encoder cache."""
         answer = self._steps.on_allocated(request, index)
-        if answer is not None and self._loader is None and self._connector.is_consumer:
+        if answer is not None and not self._native and self._connector.is_consumer:
             self._telemetry.probed(
                 request.mm_features[index].identifier,
-                None,
+                self._loads.place if self._loads is not None else None,
                 c.PROBE_RESULT_HIT if answer.found else c.PROBE_RESULT_MISS,
                 answer.start_ns,
                 answer.end_ns,
@@ -133,7 +145,7 @@ class EcLoadController:
         items, encodes = self._steps.collect()
         if runtime.active:
             self._orders.attach(metadata)
-        elif self._loader is None:
+        elif not self._native:
             return
         if not self._connector.is_consumer:
             return
@@ -147,23 +159,9 @@ class EcLoadController:
             metadata.penstock_guarded = True
             self._steps.on_planned(metadata, items)
 
-    def on_unavailable(self, request_ids: Iterable[str]) -> None:
-        """Record the requests that the connector itself fails, because an item of theirs cannot be had."""
-        for request_id in request_ids:
-            request = self._scheduler.requests.get(request_id)
-            if request is None or request.is_finished() or request_id in self.failing:
-                continue
-            computed = request.num_computed_tokens
-            items = tuple(self._pending.missing(request, computed))
-            affected = Affected(
-                request_id,
-                computed,
-                items=items,
-                local_media=self._pending.has_media(request, computed, items),
-            )
-            # Without a policy the answer of vLLM's own connectors stays as it is.
-            explain = self._loader is not None or self._guards
-            self._decider.failed_by_connector(request, affected, self._cause_of(items), explain=explain)
+    def on_unavailable(self, request_ids: Iterable[str]) -> set[str]:
+        """Report the requests that the connector itself gives up, because an item of theirs cannot be had; return those that fail."""
+        return self._unavailable.settle(request_ids, explain=self._native or self._guards)
 
     # The scheduler
 
@@ -199,7 +197,7 @@ class EcLoadController:
             affected = Affected(
                 request.request_id, request.num_computed_tokens, items=items, local_media=False
             )
-            self._decider.decide(request, affected, self._cause_of(items))
+            self._decider.decide(request, affected, self._cause_of(items, request.request_id))
         return bool(items)
 
     def before_free(self, request: Any) -> None:
@@ -210,6 +208,10 @@ class EcLoadController:
         """Take back what was computed from items that the workers could not load in the step with that *metadata*."""
         loads = self._steps.confirm(metadata)
         failed = failed_items(output)
+        if failed and self._loads is not None:
+            # Its loads come before the step that computes on them.
+            self._loads.on_worker_failures(each for each in failed.values() if each.item not in loads.users)
+            failed = {item: failure for item, failure in failed.items() if item in loads.users}
         if not failed:
             return
         for item, failure in failed.items():
@@ -224,13 +226,14 @@ class EcLoadController:
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""
         self._waits.forget(request.request_id)
+        if self._loads is not None:
+            self._loads.on_finished(request.request_id)
 
     # Inputs that cannot be had
 
     @property
     def _guards(self) -> bool:
-        rule = self._decider.policy.ec_load_failure
-        return self._rewinds and (self._loader is not None or (rule is not None and rule.action is not None))
+        return self._rewinds and (self._native or self._decider.has_rule)
 
     def _fails_without_media(self, request: Any, computed: int) -> bool:
         """Fail a request that needs a bad item and cannot encode it here: vLLM would end the engine in that step."""
@@ -245,8 +248,13 @@ class EcLoadController:
         affected = Affected(request.request_id, computed, items=tuple(items), local_media=False)
         self._decider.decide(request, affected, self._cause_of(items))
 
-    def _cause_of(self, items: Iterable[str]) -> Cause:
-        """Return why the first of *items* that is bad is so; if none is, no peer has them."""
+    def _cause_of(self, items: Iterable[str], request_id: str = "") -> Cause:
+        """Return why the first of *items* that is bad, or that the request does without, is so; if none is, no peer has them."""
+        if self._loads is not None:
+            without = self._loads.without(request_id)
+            cause = next((without[item] for item in items if item in without), None)
+            if cause is not None:
+                return cause
         return next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
 
     # Decisions
@@ -255,6 +263,13 @@ class EcLoadController:
         self._bad.remember(item, cause)
         if self._loader is not None:
             self._loader.give_up(item)
+
+    def _do_without(self, request: Any, item: str, cause: Cause) -> None:
+        """Have a request, or where the connector knows no requests all of them, encode *item* here."""
+        if self._loads is not None:
+            self._loads.do_without(request, item, cause)
+        else:
+            self._give_up(item, cause)
 
     def _settle(self, request: Any, affected: Affected) -> Decision:
         found = (self._bad.cause(item) for item in affected.items)

@@ -20,14 +20,16 @@ class EcObserver:
 
     Attributes:
         connector: its class's name.
+        component: ``COMPONENT_*``.
+        rank: the worker's.
 
     """
 
     def __init__(self, connector: str, component: int, rank: int = 0) -> None:
         """Emit as *component* (``COMPONENT_*``) of *rank*."""
         self.connector = connector
-        self._component = component
-        self._rank = rank
+        self.component = component
+        self.rank = rank
 
     def received(self, transfer: EcTransfer) -> None:
         """Emit a received item, or a failed reception."""
@@ -68,8 +70,8 @@ class EcObserver:
                 runtime.emit_event(
                     "transfer_failure",
                     fields,
-                    component=self._component,
-                    rank=self._rank,
+                    component=self.component,
+                    rank=self.rank,
                     request_id=failure.request_id,
                     rehearsal=rehearsal,
                 )
@@ -86,8 +88,8 @@ class EcObserver:
                     c.CHANNEL_EC,
                     direction,
                     c.TRANSFER_RESULT_OK if transfer.ok else c.TRANSFER_RESULT_ERROR,
-                    self._component,
-                    self._rank,
+                    self.component,
+                    self.rank,
                     self.connector,
                     transfer.peer.address,
                     transfer.peer.engine_id,

@@ -12,7 +12,7 @@ from penstock.instrumentation.vllm.ec.protocol import EcFailure
 from penstock.instrumentation.vllm.requests import Affected, Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.instrumentation.resilience import Policy
     from penstock.instrumentation.vllm.ec.bad_items import BadItems
@@ -38,14 +38,16 @@ class EcWaits:
         pending: PendingItems,
         bad: BadItems,
         loader: EcLoader | None,
+        do_without: Callable[[Any, str, Cause], None],
     ) -> None:
-        """Start with none; the others are the parts of the scheduler's ``EcLoadController``."""
+        """Start with none; *do_without* has a request encode an item here. The others are parts of ``EcLoadController``."""
         self._observer = observer
         self._decider = decider
         self._telemetry = telemetry
         self._pending = pending
         self._bad = bad
         self._loader = loader
+        self._do_without = do_without
         self._deadlines = EcDeadlines()
 
     def on_policy_change(self, policy: Policy) -> None:
@@ -98,9 +100,7 @@ class EcWaits:
         affected = self._affected(wait, items, Trigger.DEADLINE)
         if self._decider.decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
             for item in items:
-                self._bad.remember(item, cause)
-                if self._loader is not None:
-                    self._loader.give_up(item)
+                self._do_without(request, item, cause)
 
     def _report_overdue(self, request: Any, items: Iterable[str]) -> None:
         """Report a failure of each item that is overdue, as a deadline is for KV."""

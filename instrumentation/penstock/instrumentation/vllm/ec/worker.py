@@ -25,6 +25,7 @@ from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
+    from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.ec.protocol import ExternalItem
 
 _GUARD = guard("ec_worker")
@@ -48,6 +49,22 @@ class EcWorker:
         self._placeholders: dict[str, weakref.ref[torch.Tensor]] = {}
         self._failures: list[ItemFailure] = []
         self._encodes: Mapping[str, str] = {}
+
+    # A connector whose parts are instrumented
+
+    def leave_transfers(self) -> None:
+        """Report no transfers from now on: the connector's own parts do."""
+        self._moves_ahead = True
+
+    def drill(self, mode: int, peer: str) -> Drill | None:
+        """Return the fault drill that hits this attempt, if one does."""
+        return self._drills.hit(c.CHANNEL_EC, mode, peer)
+
+    def note_failure(self, item: str, failure: failure_modes.Failure) -> None:
+        """Report to the scheduler that an item was not loaded; no request has computed on it."""
+        self._failures.append(
+            ItemFailure(item, failure.mode, failure.error_type, self._rank, failure.rehearsal)
+        )
 
     # Loads
 
