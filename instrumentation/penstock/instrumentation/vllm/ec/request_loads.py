@@ -86,7 +86,8 @@ class RequestLoads(ABC):
         """Return the peer that *item* comes from, as far as that is known."""
 
     def give_up(self, item: str) -> None:
-        """Keep the item: it is given up for a request, by :meth:`do_without`."""
+        """Keep *item* for others: it is given up for a request, by :meth:`do_without`."""
+        del item
 
     @abstractmethod
     def in_flight(self) -> list[tuple[Peer, int, int]]:
@@ -117,6 +118,7 @@ class RequestLoads(ABC):
 
     def on_worker_failures(self, failures: Iterable[ItemFailure]) -> None:
         """Record the loads that workers report as failed and that no request computed on."""
+        del failures
 
     def on_finished(self, request_id: str) -> None:
         """Forget a request that has finished."""
