@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 ROWS, WIDTH = 40, 64
 NBYTES = ROWS * WIDTH * 4
+_STEPS_A_LOOK = 20
 
 
 class MemoryEngine:
@@ -150,10 +151,18 @@ class MooncakeEngine(ToyEcEngine):
         """Step until *condition* holds; *what* is missing if it never does."""
 
         def stepped() -> bool:
-            self.step()
-            return bool(condition())
+            for _ in range(_STEPS_A_LOOK):
+                self.step()
+                if condition():
+                    return True
+            return False
 
         until(stepped, what)
+
+    def step(self) -> None:
+        """As an engine does it: nothing where there is nothing to do."""
+        if self.scheduler.has_requests() or self.busy:
+            super().step()
 
     def run_off(self) -> None:
         """Step until all requests have left."""

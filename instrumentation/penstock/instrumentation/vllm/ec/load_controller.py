@@ -161,7 +161,8 @@ class EcLoadController:
 
     def on_unavailable(self, request_ids: Iterable[str]) -> set[str]:
         """Report the requests that the connector itself gives up, because an item of theirs cannot be had; return those that fail."""
-        return self._unavailable.settle(request_ids, explain=self._native or self._guards)
+        explain = self._native or (runtime.active and self._guards)
+        return self._unavailable.settle(request_ids, explain=explain)
 
     # The scheduler
 
