@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from demo.common.nixl_poll_pause import pause_progress_threads
 from demo.common.steps import until
 from demo.servers import LOOPBACK
-from tests.support.ec.fake_ec import GARBAGE, ToyEcEngine
+from tests.support.ec.fake_ec import ToyEcEngine
 from tests.support.ec.mooncake import NBYTES, ROWS, WIDTH, tensor_of
 from tests.support.engine import schedulers
+from tests.support.engine.fake_worker import GARBAGE
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from demo.common.processes import free_port
 from demo.common.steps import until
 from demo.servers import LOOPBACK
-from tests.support.ec.fake_ec import GARBAGE, ToyEcEngine
+from tests.support.ec.fake_ec import ToyEcEngine
 from tests.support.engine import schedulers
+from tests.support.engine.fake_worker import GARBAGE
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -199,7 +200,7 @@ class Producer:
 
     @property
     def manager(self) -> Any:
-        """vLLM's table of its pushes."""
+        """VLLM's table of its pushes."""
         return self.connector._worker._producer_pushes
 
     def push(self, request_id: str, *items: str, to: int, encoded: bool = True) -> None:
@@ -247,9 +248,7 @@ def new_port() -> int:
     return free_port()
 
 
-def run_process(
-    module: str, *args: str, env: dict[str, str], timeout: float = 120.0
-) -> dict[str, Any]:
+def run_process(module: str, *args: str, env: dict[str, str], timeout: float = 120.0) -> dict[str, Any]:
     """Run *module* in a process of its own; return the JSON of its last line."""
     done = subprocess.run(
         [sys.executable, "-m", module, *args],

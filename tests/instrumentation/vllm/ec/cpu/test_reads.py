@@ -102,7 +102,7 @@ def test_an_item_that_the_producer_does_not_have(
     make_cpu: MakeCpu,
     recorder: Recorder,
 ) -> None:
-    """vLLM encodes it here, and only logs that; a policy may rather fail the request. Without media vLLM fails it."""
+    """VLLM encodes it here, and only logs that; a policy may rather fail the request. Without media vLLM fails it."""
     engine = make_cpu(kind)
     if action:
         act(action, items)

@@ -35,7 +35,7 @@ class Pair:
 
     @property
     def reservations(self) -> Any:
-        """vLLM's table of the consumer's worker."""
+        """VLLM's table of the consumer's worker."""
         return self.engine.worker._worker._reservations
 
     def lose(self, request_id: str, item: str) -> None:

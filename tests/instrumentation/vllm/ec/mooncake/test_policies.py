@@ -120,9 +120,7 @@ def test_a_push_that_does_not_come(
     (failure,) = recorder.take("transfer_failure", "first")
     assert (failure.mode, failure.item) == (c.FAILURE_MODE_TIMEOUT, "a")
     endings = [each.ending for each in recorder.take("deferral_end", "first")]
-    assert endings == [
-        c.DEFERRAL_ENDING_READY if outcome == RECOMPUTED else c.DEFERRAL_ENDING_ABORTED
-    ]
+    assert endings == [c.DEFERRAL_ENDING_READY if outcome == RECOMPUTED else c.DEFERRAL_ENDING_ABORTED]
 
 
 @KINDS
@@ -221,9 +219,7 @@ def test_an_id_of_another_item(make_pair: MakePair, recorder: Recorder) -> None:
     waiting, wrong = expects(image("waiting", "a")), image("wrong", "b", first=77)
     engine.scheduler.add_request(waiting)
     engine.step()
-    wrong.ec_transfer_params = {
-        "ec_items": [{"mm_hash": "b", "transfer_id": transfer_of("waiting", "a")}]
-    }
+    wrong.ec_transfer_params = {"ec_items": [{"mm_hash": "b", "transfer_id": transfer_of("waiting", "a")}]}
     engine.scheduler.add_request(wrong)
     engine.step_until(lambda: "wrong" not in engine.scheduler.requests, "the request is still there")
     assert engine.outputs["wrong"] == expected(wrong, OUTPUTS)
