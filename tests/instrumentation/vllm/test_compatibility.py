@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 ALL = {
     "client_error": COMPONENT_FRONTEND,
     "ec_connector": COMPONENT_WORKER,
+    "ec_cpu_scheduler": COMPONENT_SCHEDULER,
+    "ec_cpu_worker": COMPONENT_WORKER,
+    "ec_mooncake_scheduler": COMPONENT_SCHEDULER,
+    "ec_mooncake_worker": COMPONENT_WORKER,
     "eplb": COMPONENT_WORKER,
     "kv_connector": COMPONENT_WORKER,
     "kv_worker": COMPONENT_WORKER,

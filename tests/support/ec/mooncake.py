@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import json
-import subprocess
-import sys
 import warnings
 import zlib
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -246,18 +243,3 @@ class Producer:
 def new_port() -> int:
     """Return a free port for a control server."""
     return free_port()
-
-
-def run_process(module: str, *args: str, env: dict[str, str], timeout: float = 120.0) -> dict[str, Any]:
-    """Run *module* in a process of its own; return the JSON of its last line."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *args],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
