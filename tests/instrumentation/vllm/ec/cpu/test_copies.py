@@ -57,7 +57,7 @@ def make_worker() -> Any:
 
 def transfer(completions: list[Any]) -> Any:
     """Return a batch that is under way."""
-    return Transfer(Event(), Event(), completions, None, None, 0)  # type: ignore[arg-type]
+    return Transfer(Event(), Event(), completions, None, None, 0)
 
 
 def test_copies_are_reported_when_the_device_has_made_them(recorder: Recorder) -> None:
@@ -65,8 +65,8 @@ def test_copies_are_reported_when_the_device_has_made_them(recorder: Recorder) -
     worker = make_worker()
     runtime.snapshots.add("ec_cpu.test", worker._penstock_copies.fill)
     metadata = ECCPUConnectorMetadata(saves={"c": [7, 8]}, loads={"a": (11, [1, 2, 3], (3, 64))})
-    metadata.penstock_items = (("a", 3, "image", "first"),)  # type: ignore[attr-defined]
-    worker._penstock_copies.on_loads(metadata.loads, 256, metadata.penstock_items)  # type: ignore[attr-defined]
+    metadata.penstock_items = (("a", 3, "image", "first"),)
+    worker._penstock_copies.on_loads(metadata.loads, 256, metadata.penstock_items)
     worker._penstock_copies.on_save("c", torch.zeros(2, 64).nbytes)
     loads, saves = transfer([11]), transfer(["c"])
     worker._inflight_loads.append(loads)
