@@ -15,7 +15,7 @@ from penstock.instrumentation.vllm.ec.mooncake.scheduler_mixin import MooncakeSc
 from penstock.instrumentation.vllm.ec.mooncake.sender import SentPushes
 from penstock.instrumentation.vllm.ec.mooncake.worker_mixins import (
     ControlClientMixin,
-    MooncakeWorkerMixin,
+    MooncakeEcWorkerMixin,
     PushManagerMixin,
     ReservationsMixin,
 )
@@ -64,7 +64,7 @@ class MooncakeEc:
         receiver = MooncakeReceiver(observer, worker)
         sent = SentPushes(observer)
         swap = self._worker.swaps.swap
-        swap(part, MooncakeWorkerMixin)
+        swap(part, MooncakeEcWorkerMixin)
         swap(part._reservations, ReservationsMixin)
         swap(part._producer_pushes, PushManagerMixin)
         swap(part._control_client, ControlClientMixin)
@@ -124,7 +124,7 @@ def _worker_needs() -> list[Need]:
     from vllm.distributed.ec_transfer.ec_connector.mooncake.worker import ECMooncakeWorker
 
     return [
-        Extension(MooncakeWorkerMixin, ECMooncakeWorker),
+        Extension(MooncakeEcWorkerMixin, ECMooncakeWorker),
         Requirement(ECMooncakeWorker, "_reserve_push_destination", ("payload",)),
         Requirement(ECMooncakeWorker, "_push_status", ("transfer_id",)),
         Requirement(ECMooncakeWorker, "start_load_caches", ("metadata", "encoder_cache")),

@@ -20,7 +20,7 @@ _RESERVE: Final = "reserve"
 _RESERVE_BATCH: Final = "reserve_batch"
 
 
-class MooncakeWorkerMixin:
+class MooncakeEcWorkerMixin:
     """Over the worker: loads on its own thread, reservations on the control server's."""
 
     _penstock_receiver: MooncakeReceiver | None = None
