@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport
-from vllm.distributed.ec_transfer.ec_connector.metrics import ECConnectorStats
-from vllm.v1.outputs import ECConnectorOutput, ModelRunnerOutput
 
 from tests.support.engine.schedulers import request
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # vLLM's own
+    from vllm.distributed.ec_transfer.ec_connector.metrics import ECConnectorStats
+    from vllm.v1.outputs import ECConnectorOutput, ModelRunnerOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
