@@ -56,7 +56,7 @@ def pytest_configure() -> None:
 
 
 def _end(number: int, _frame: object) -> None:
-    """Tell the workers, which a terminal tells of Ctrl-C; once, as who is told to end may be told twice."""
+    """Pass the signal on to the workers, which get Ctrl-C from the terminal; once, though it may come twice."""
     signal.signal(number, signal.SIG_IGN)
     for worker in _workers:
         worker.gateway._io.popen.send_signal(number)

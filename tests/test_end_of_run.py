@@ -25,7 +25,7 @@ def test_long(engine):
 """
 
 
-def test_sigterm_reaches_who_shares_the_tests_out_only(tmp_path: Path) -> None:
+def test_sigterm_reaches_the_controller_only(tmp_path: Path) -> None:
     """As ``make`` and CI send it; the workers end as well, and stop what they have started."""
     (tmp_path / "test_long.py").write_text(TEST)
     environment = {

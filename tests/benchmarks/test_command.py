@@ -84,7 +84,7 @@ def _runs(pid):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
-    return state != "Z"  # nobody may be there to take its end
+    return state != "Z"  # its parent may not have collected its exit status
 
 
 def _section(area, ratio):

@@ -8,7 +8,7 @@ import subprocess
 from benchmarks.load.engines import idle_priority
 
 
-def test_who_is_aside_runs_where_nobody_else_wants_to():
+def test_a_process_aside_runs_on_idle_processors():
     """And as before afterwards; one that has ended meanwhile is no error."""
     with subprocess.Popen(["sleep", "60"]) as process:
         try:

@@ -72,7 +72,7 @@ def test_what_is_stored_is_no_lucky_run(better):
     assert middle_of(runs) == {"a": Stored(3, better)}
 
 
-def test_a_row_that_is_gone_or_new_is_told():
+def test_a_row_that_is_gone_or_new_is_named():
     """Else a renamed benchmark would never fail again."""
     assert unmatched({"a": Stored(1, "lower")}, {"b": Stored(1, "lower")}) == ["a", "b"]
 

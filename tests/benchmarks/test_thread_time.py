@@ -12,7 +12,7 @@ from tests.support.agent.agent import wait_until
 HELD = 0.1
 
 
-def test_waiting_for_a_lock_is_told_from_computing():
+def test_waiting_for_a_lock_is_not_computing():
     """However busy the machine is: what it took is in neither."""
     lock = threading.Lock()
     lock.acquire()

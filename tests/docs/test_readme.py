@@ -41,7 +41,7 @@ def test_the_agents_part_is_what_the_readme_installs() -> None:
     assert "`pip install 'penstock[agent]'`" in _FOLDED
 
 
-def test_the_first_screen_says_for_whom_it_is() -> None:
+def test_the_first_screen_names_its_readers() -> None:
     """What it needs, was tested on, costs, and when not to use it; then what to try, three steps, the incidents."""
     screen = _README.partition("\n## Try it")[0]
     assert len(screen.splitlines()) <= 45

@@ -48,7 +48,7 @@ def test_everything_is_the_same_without_penstock(served: CacheBench) -> None:
     assert any("external_kv_transfer" in name for name in counted[0])
 
 
-def test_what_is_filled_is_told_as_a_load(served: CacheBench) -> None:
+def test_filled_blocks_are_reported_as_a_load(served: CacheBench) -> None:
     """All tokens of the prompt but the last."""
     earlier, name = new_name("fill"), new_name("fill")
     labels = {"connector": CONNECTOR, "channel": "kv", "direction": "receive", "result": "ok"}

@@ -81,7 +81,7 @@ def test_everything_is_the_same_without_penstock(cache: CacheBench) -> None:
     assert any("external_kv_transfer" in name for name in counted[0])
 
 
-def test_a_load_is_told(cache: CacheBench) -> None:
+def test_a_load_is_reported(cache: CacheBench) -> None:
     """Connector, tokens and request."""
     earlier, name = new_name("lmcache"), new_name("lmcache")
     expected = saved(cache.observed, _prompt(name))

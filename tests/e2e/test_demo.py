@@ -109,7 +109,7 @@ def test_a_policy_changes_what_happens_without_a_restart(stack: Stack) -> None:
     assert (stack.decode.child.pid, stack.decode.child.running) == (pid, True)
 
 
-def test_no_span_names_a_parent_that_nobody_exports(stack: Stack) -> None:
+def test_every_parent_of_a_span_is_exported(stack: Stack) -> None:
     """Every parent arrives, of all requests so far: a backend shows whole trees."""
     good_request(stack)
 

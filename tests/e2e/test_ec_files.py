@@ -93,7 +93,7 @@ def test_a_bad_file_is_encoded_again(ec: FileBench, damage: Callable[[Path], Non
 
     assert together == [expected[0], expected[2]]
     assert ec.send(follower).tokens == expected[1]
-    # Whoever of the two came later may have found the item known to be bad, and lost nothing.
+    # The later of the two may have found the item known to be bad, and lost nothing.
     first = until(lambda: _first_decided(ec, request, sharer), "No outcome of either")
     outcome = ec.outcome(first)
     assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY)

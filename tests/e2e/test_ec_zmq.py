@@ -198,7 +198,7 @@ def test_others_are_served_while_one_waits(ec: ZmqBench, senders: ThreadPoolExec
 
 
 @both
-def test_a_deadline_holds_for_who_waits_already(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
+def test_a_deadline_holds_for_requests_that_wait_already(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
     """Set while they wait; first with recompute, then with fail."""
     recomputed, failed = ask(), ask()
     (expected,) = _encoded(ec, recomputed)

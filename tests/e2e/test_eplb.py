@@ -41,13 +41,14 @@ def _counts(agent: Agent, expected: float, metric: str, **labels: str) -> bool:
         ("async", ASYNCHRONOUS),
     ],
 )
-def test_what_is_told_is_what_moved(
+def test_the_reported_moves_are_the_real_ones(
     agent: Agent, tmp_path: Path, server: str, arguments: tuple[str, ...]
 ) -> None:
     """Layer by layer and rank by rank, from the maps and the weights that the ranks wrote."""
     run = run_ranks(agent, tmp_path / "ranks", *arguments, server=server)
     events = until(
-        lambda: found if len(found := rebalances(agent, server)) >= RANKS else None, "no rebalance is told"
+        lambda: found if len(found := rebalances(agent, server)) >= RANKS else None,
+        "no rebalance is reported",
     )
     told: dict[int, dict[str, Any]] = {
         int(each["event"].get("rank", 0)): each["event"]["eplbRebalance"] for each in events
@@ -93,6 +94,6 @@ def test_a_rank_that_dies_in_mid_transfer(agent: Agent, tmp_path: Path) -> None:
     until(
         lambda: agent.metrics().value("penstock_transfer_failures_total", **labels), "no failure is counted"
     )
-    (failed,) = until(lambda: rebalances(agent, "dying"), "no rebalance is told")
+    (failed,) = until(lambda: rebalances(agent, "dying"), "no rebalance is reported")
     assert failed["event"]["eplbRebalance"]["result"] == "error"
     assert failed["event"]["eplbRebalance"]["errorText"]

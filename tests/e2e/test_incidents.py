@@ -220,7 +220,7 @@ def harsh(kv: Bench) -> Iterator[str]:
 
 
 @pair
-def test_somebody_set_fail_everywhere(
+def test_a_policy_of_fail_everywhere(
     kv: Bench, harsh: str, senders: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loads that were recomputed fail; a person finds the policy, its author and reason, and undoes it as told."""

@@ -64,7 +64,7 @@ def test_a_closed_port_is_refused(kv: Bench) -> None:
         failure = _fails(kv, kv.misled(), c.ERROR_TYPE_REFUSED, c.ERROR_TYPE_TIMEOUT)
         return failure.error_type == c.ERROR_TYPE_REFUSED
 
-    until(refused, "No closed port is told as refused")
+    until(refused, "No closed port is reported as refused")
 
 
 @pytest.mark.long

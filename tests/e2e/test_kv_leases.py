@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-def test_a_lease_expires_and_a_late_read_is_told(kv: Bench, spare: Spare) -> None:
+def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare) -> None:
     """Unread blocks are freed (expired); a later read may get another request's (late_read)."""
     request = kv.prefilled(server=spare.server())
     unread = request.remote_request_id

@@ -111,7 +111,7 @@ def test_a_handshake_with_a_stopped_peer_is_not_waited_for(kv: Bench, met: Serve
 def test_a_peer_killed_in_mid_transfer(
     kv: Bench, met: Server, spare: Spare, background: ThreadPoolExecutor
 ) -> None:
-    """The transfer ends with the connection; one more request, prefilled before, finds nobody; both are right."""
+    """The transfer ends with the connection; one more request, prefilled before, finds no listener; both are right."""
     kv.enforce(kvLoadFailure={"action": "recompute"})
     request, late = kv.prefilled(6, server=met), kv.prefilled(3, server=met)
     with stopped(met):

@@ -62,7 +62,7 @@ def _changes(kv: Bench, peer: str) -> list[tuple[int, str]]:
     ]
 
 
-def test_after_some_failures_nobody_waits_for_the_peer(kv: Bench, sick: Impostor) -> None:
+def test_after_some_failures_no_request_waits_for_the_peer(kv: Bench, sick: Impostor) -> None:
     """The third request does not try, the healthy peer is untouched, and agentctl lets the sick one in again."""
     kv.enforce(kvLoadFailure=RECOMPUTE, peerQuarantine={"failures": 2, "window": "60s", "duration": "10m"})
     for _ in range(2):

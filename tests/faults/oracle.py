@@ -125,7 +125,7 @@ class Oracle:
             emitted += book.emitted
         words = {book.word for book in closed}
         strange = [name for name in self.stored if name.rpartition("-")[0] not in words]
-        assert not strange, f"nobody emitted {strange[:5]}"
+        assert not strange, f"no engine emitted {strange[:5]}"
         assert emitted == self.stored.total() + self.lost.total(), (
             f"{emitted} emitted, {self.stored.total()} stored, {self.lost.total()} dropped"
         )

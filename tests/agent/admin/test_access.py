@@ -149,7 +149,7 @@ def test_what_reads_is_what_it_says() -> None:
     [method for method in SERVICE.methods if "author" in method.input_type.fields_by_name],
     ids=lambda method: method.name,
 )
-async def test_the_author_is_who_the_certificate_says(served: _Served, method: Any) -> None:
+async def test_the_author_is_the_name_in_the_certificate(served: _Served, method: Any) -> None:
     """The audit log keeps the author that the client claims beside the certificate's name, never instead of it."""
     async with served.channel(served.authority.issue(common_name="ops")) as channel:
         await _call(channel, method, author="tls:boss")
@@ -286,7 +286,7 @@ async def _over_unix(service: admin_pb2_grpc.AdminServicer) -> AsyncIterator[grp
         await server.stop(0)
 
 
-async def test_whoever_opens_the_unix_socket_may_do_everything() -> None:
+async def test_the_unix_socket_allows_every_call() -> None:
     """A client of the unix socket may call every method and name its author, except names reserved for the agent."""
     service = _Recorder()
     apply = SERVICE.methods_by_name["ApplyPolicy"]

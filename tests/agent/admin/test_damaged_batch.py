@@ -62,7 +62,7 @@ def test_a_damaged_batch_costs_itself(spoilt):
     assert trace.unreadable_batches == 1
 
 
-def test_who_watches_goes_on_behind_it(spoilt):
+def test_a_watch_continues_behind_it(spoilt):
     """A watch from the log's beginning continues behind the damaged batch."""
     stream = spoilt.WatchEvents(
         admin.ListEventsRequest(kinds=["transfer_failure"], after_batch=0), timeout=PATIENCE

@@ -307,7 +307,7 @@ def test_a_slow_drill_says_how_slow(harness: AdminHarness) -> None:
     assert (drill.spec.mode, drill.spec.delay.ToSeconds()) == (0, 2)
 
 
-def test_a_peer_is_one_whoever_tells_of_it(harness: AdminHarness) -> None:
+def test_reports_of_several_engines_make_one_peer(harness: AdminHarness) -> None:
     """One row joins the worker's connection state and the scheduler's quarantine state."""
     core, worker = harness.source("0"), harness.source("0", process="worker")
     _report(harness, core, {"peer": {"address": _PEER}, "quarantine": QUARANTINE_STATE_OPEN})

@@ -203,7 +203,7 @@ def test_a_policy_that_has_expired_or_is_outranked_is_in_force_nowhere(harness: 
     wait_until(lambda: in_force() == {"p": 1, "outranked": 0, "short": 0}, "the short one ends")
 
 
-def test_a_rollout_names_who_accepted_and_who_refused(harness: AdminHarness) -> None:
+def test_a_rollout_names_the_engines_that_accepted_and_refused(harness: AdminHarness) -> None:
     """With hash, text and field, for the selected engines."""
     harness.engine("0", tier="a")
     harness.engine("1", tier="b", refuse=lambda push: "not with me" if push.schedule else "")
@@ -324,7 +324,7 @@ def test_a_pause_that_ends_before_every_process_follows_is_not_in_force(harness:
     assert (engine.state, engine.error.partition(",")[0]) == ("refused", "the pause ended")
 
 
-def test_a_pause_for_a_time_says_who_why_and_until_when(harness: AdminHarness) -> None:
+def test_a_pause_with_a_ttl_has_author_reason_and_expiry(harness: AdminHarness) -> None:
     """In the progress, in the list of engines, and in the audit log; without a ttl it has no end."""
     harness.source("0")
     harness.engine("0")

@@ -82,7 +82,7 @@ def test_filters_choose_by_outcome_peer_time_and_engine(harness: AdminHarness) -
     assert _ids(_ask(harness, since={"seconds": 60})) == []
 
 
-def test_the_outcome_that_is_asked_for_is_the_one_that_is_told(harness: AdminHarness) -> None:
+def test_the_outcome_filter_returns_that_outcome(harness: AdminHarness) -> None:
     """A request with two causes has two outcomes; unasked, the weightier one counts."""
     core = harness.source("0")
     harness.append(

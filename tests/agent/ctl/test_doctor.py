@@ -131,7 +131,7 @@ def _refusing(policy: dict[str, Any] | None = None, **loads: Any) -> admin.Engin
         ),
     ],
 )
-def test_loads_that_somebody_lets_fail(engine: admin.Engine, what: str, advice: str) -> None:
+def test_loads_that_fail_by_order(engine: admin.Engine, what: str, advice: str) -> None:
     """The finding names cause, author and time, and the command that undoes it."""
     found = check_agent(_status(), [engine], _NOW, Orders([_DRILL], [_ORDER]))
     (wrong,) = [finding for finding in found if finding.level == WRONG]
@@ -285,7 +285,7 @@ def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
     assert "PENSTOCK_SERVER" in found.advice
 
 
-def test_no_engine_at_all_is_told_how_to_connect_one() -> None:
+def test_without_engines_doctor_says_how_to_connect_one() -> None:
     """The advice has the address on which this agent listens."""
     (found,) = [item for item in check_agent(_status(), [], _NOW) if item.level == WRONG]
     assert "PENSTOCK_ENDPOINT=unix:///run/penstock/ingest.sock" in found.advice
@@ -355,7 +355,7 @@ def test_a_socket_of_another_user(harness: AdminHarness) -> None:
     assert "run agentctl as " in out
 
 
-def test_a_port_where_nobody_listens() -> None:
+def test_a_port_without_a_listener() -> None:
     """A closed port is a cause; an open one is none."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -124,7 +124,7 @@ def test_a_slow_rehearsal_as_json(harness: AdminHarness, agentctl: Agentctl) -> 
     assert row[1:4] == ["slow by 2.0s", "100%", "all"]
 
 
-def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl: Agentctl) -> None:
+def test_an_engine_that_refuses_the_push_is_shown(harness: AdminHarness, agentctl: Agentctl) -> None:
     """An engine's refusal exits with 1."""
     harness.engine("0", refuse=lambda push: "not today" if push.drills else "", **_ABLE)
     result = agentctl(*_FAULT, "--all")
@@ -202,7 +202,7 @@ def test_a_servers_name_is_answered_with_its_engines(
 
 
 @pytest.mark.parametrize("word", ["add", "lift"])
-def test_a_slip_in_the_selector_of_a_quarantine_is_told(
+def test_a_slip_in_the_selector_of_a_quarantine_is_shown(
     harness: AdminHarness, agentctl: Agentctl, word: str
 ) -> None:
     """A selector that matches no engine exits with 1."""

@@ -58,7 +58,7 @@ def test_a_wait_is_also_for_engines_that_a_policy_has_let_go(
     assert last["1"].endswith("in force: vllm's own")
 
 
-def test_a_refusal_is_told_and_exits_1(harness: AdminHarness, agentctl: Agentctl) -> None:
+def test_a_refusal_is_shown_and_exits_1(harness: AdminHarness, agentctl: Agentctl) -> None:
     """The output has the engine's error."""
     harness.engine("0")
     harness.engine("1", refuse=lambda push: "cannot do that" if push.schedule else "")

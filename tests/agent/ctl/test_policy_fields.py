@@ -157,7 +157,7 @@ def test_what_an_engine_does_not_know_is_warned_of_and_refused_by_it(
     assert "0 refused it (kvLoadFailure.action: no quarantine here)" in result.stderr
 
 
-def test_a_field_that_waits_for_auto_is_told(harness: AdminHarness, agentctl: Agentctl) -> None:
+def test_a_field_that_waits_for_auto_is_shown(harness: AdminHarness, agentctl: Agentctl) -> None:
     """A threshold without auto has no effect, and yields a warning."""
     harness.engine("0")
     result = agentctl("set-policy", "p", "--all", "--kv-max-recompute-tokens", "100")

@@ -147,7 +147,7 @@ def test_every_field_that_a_flag_sets_is_in_force(agent: AgentProcess, engine: R
     assert _agentctl(agent, "delete", "policy", "p", "--wait").exit_code == 0
 
 
-def test_a_decision_is_told_with_the_policy_that_made_it(agent: AgentProcess, engine: Runtime) -> None:
+def test_a_decision_names_the_policy_that_made_it(agent: AgentProcess, engine: Runtime) -> None:
     """Every command and the agent's log have name, generation and author, also after deletion and restart."""
     put = _agentctl(agent, "set-policy", "calm", "-l", "role=decode", "--kv-load-failure", "fail", "--wait")
     assert put.exit_code == 0, put.output

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_who_stops_waiting_is_told_that_the_change_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_says_that_the_change_stays(capsys: pytest.CaptureFixture[str]) -> None:
     """An interrupt prints that the change stays."""
 
     def rollouts() -> Iterator[admin.Rollout]:

@@ -72,7 +72,7 @@ def _names(
     raise AssertionError("it ended by itself")
 
 
-def test_what_happened_while_the_agent_was_away_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_of_an_outage_of_the_agent_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     """The watch resumes at its position after several outages, and reports them on stderr."""
     agent = _Agent()
     agent.happen("before")

@@ -93,7 +93,7 @@ def test_certificates_of_the_admin_service(tmp_path):
     assert [each.text for each in wrong] == ["--admin-tls-key '/nowhere' is no file; name a PEM file"]
 
 
-def test_a_disk_smaller_than_the_limit_is_told(tmp_path):
+def test_a_disk_smaller_than_the_limit_is_reported(tmp_path):
     """It is not wrong: the disk may grow."""
     (first, *_) = findings(tmp_path, **{"state-limit": "9000TiB"})
     assert not first.wrong

@@ -39,7 +39,7 @@ def test_an_engine_is_forgotten_after_its_time_and_for_good() -> None:
             assert agent.metric("penstock_transfer_failures_total", engine="0") == 1
 
 
-def test_a_restart_of_the_agent_remembers_who_said_goodbye() -> None:
+def test_a_restart_of_the_agent_remembers_retired_sources() -> None:
     """Engines that were there before are listed until their time is over, each as it went."""
     with running_agent() as agent:
         with FakeEngine(agent.listen) as stopped, FakeEngine(agent.listen, engine="1") as killed:

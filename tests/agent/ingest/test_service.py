@@ -206,7 +206,7 @@ def test_a_snapshot_from_before_a_change_of_the_kill_switch_says_nothing_about_i
         )
 
 
-def test_a_paused_engine_is_told_in_the_greeting(ingest):
+def test_the_greeting_says_that_an_engine_is_paused(ingest):
     """So that it never becomes active."""
     ingest.call(ingest.pauses.set, {EngineKey("", "0")})
     with FakeEngine(ingest.address) as engine:
@@ -223,7 +223,7 @@ def test_a_goodbye_closes_the_source(ingest):
     assert ingest.losses._waiting == {}
 
 
-def test_a_full_journal_is_told_to_the_sender(ingest, monkeypatch):
+def test_the_sender_learns_of_a_full_journal(ingest, monkeypatch):
     """RESOURCE_EXHAUSTED: later, not never."""
 
     async def full(*_):

@@ -69,7 +69,7 @@ def test_an_epoch_is_one_process_s(ingest, process):
         assert engine.connect() == 2
 
 
-def test_the_agent_s_own_epoch_is_nobody_s(ingest):
+def test_the_agent_s_own_epoch_belongs_to_no_engine(ingest):
     """Under it the agent writes what was lost."""
     own = agent_source(ingest.journal.agent_epoch, EngineKey("", "0"))
     ingest.run(ingest.journal.open_source(own))

@@ -63,7 +63,7 @@ def test_the_items_of_a_list_have_lines_of_their_own() -> None:
         ("a: [" + "1," * MAX_VALUES + "]", 1, f"this is more than {MAX_VALUES} values"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_told_with_its_line(text: str, line: int, sentence: str) -> None:
+def test_a_syntax_error_names_its_line(text: str, line: int, sentence: str) -> None:
     """Never another kind of error."""
     with pytest.raises(DocumentError) as caught:
         read_documents(text)

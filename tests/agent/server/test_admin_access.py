@@ -137,7 +137,7 @@ def test_engines_can_call_nothing_of_it(secured: _Secured, method: str) -> None:
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_of_two_writers_one_wins_and_the_other_is_told(secured: _Secured) -> None:
+def test_of_two_writers_one_wins_and_the_other_is_refused(secured: _Secured) -> None:
     """Two clients on two connections, both from what they read: compare-and-set."""
     start = threading.Barrier(2)
     outcomes: list[str] = []

@@ -88,7 +88,7 @@ def test_a_process_that_comes_back_has_its_engine_again(house):
     assert house.ousted == [OTHER, OTHER, THIRD]
 
 
-def test_one_that_comes_and_goes_pushes_nobody_out(house):
+def test_one_that_comes_and_goes_displaces_no_other(house):
     """The first that broke off keeps its right, however many come after it."""
     house.owners.leave(house.enter(OWN))
     for number in range(20):
@@ -102,7 +102,7 @@ def test_one_that_comes_and_goes_pushes_nobody_out(house):
 
 
 @pytest.mark.parametrize("last", ["ingest", "policy"])
-def test_after_a_goodbye_nobody_comes_back(house, last):
+def test_after_a_goodbye_no_connection_comes_back(house, last):
     """Whichever of the two streams ends first: only one of them says it."""
     ingest, policy = house.enter(OWN), house.enter(OWN)
     if last == "policy":

@@ -136,7 +136,7 @@ def test_what_is_said_of_an_unknown_epoch_is_ignored(registry):
     assert registry.sources() == []
 
 
-def test_who_subscribes_hears_of_coming_and_going(registry):
+def test_subscribers_learn_of_connects_and_disconnects(registry):
     """Until it unsubscribes."""
     heard = []
     end = registry.subscribe(lambda: heard.append(len(registry.sources())))
@@ -170,7 +170,7 @@ def test_a_snapshot_that_came_late_says_nothing_about_clocks(registry, clock):
     assert registry.get(1).clock_offset_nano == -100
 
 
-def test_who_said_goodbye_is_remembered_until_it_is_back(registry):
+def test_a_retired_source_is_remembered_until_it_is_back(registry):
     """An engine's word is its EngineCore's; while that is connected it has said none."""
     registry.connect(source(1), 0)
     registry.connect(source(2, process="worker"), 0)

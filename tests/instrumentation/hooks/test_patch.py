@@ -49,7 +49,7 @@ def test_patch() -> None:
     assert "plain" not in vars(Heir)
 
 
-def test_patch_of_somebody_else_over_ours() -> None:
+def test_patch_of_another_library_over_ours() -> None:
     """A later patch by other code stays."""
     patch, theirs, original = Patch(), lambda _: "theirs", vars(Patched)["plain"]
     patch.set(Patched, "plain", lambda _: "ours")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.support.agent.fake_agent import FakeAgent
 
 
-def test_subscribe_says_who(agent: FakeAgent, subscribed: Runtime) -> None:
+def test_subscribe_names_the_engine(agent: FakeAgent, subscribed: Runtime) -> None:
     """The subscription holds all that a selector and the agent need."""
     subscribe = last(agent, "subscribe").subscribe
     assert subscribe.epoch == subscribed.session.epoch

@@ -47,7 +47,7 @@ def test_without_rules_nothing_happens():
 
 
 @pytest.mark.parametrize("peer", ["", "unknown"])
-def test_nobody_is_not_a_peer(peer):
+def test_an_empty_name_is_not_a_peer(peer):
     """Failures without a known peer cut no peer off and do not add to the known peers."""
     bench = Bench(rules=EVERYONE, peers=())
     bench.break_peer(peer, INCOMPATIBLE)
@@ -201,7 +201,7 @@ def test_peers_are_bounded():
     assert bench.cut_off() == {f"p{number}" for number in range(4, 10)}
 
 
-def test_rehearsal_is_told():
+def test_rehearsal_is_reported():
     """A quarantine that a drill caused says so until it is over."""
     bench = Bench()
     bench.break_peer("a", replace(REFUSED, rehearsal=True))

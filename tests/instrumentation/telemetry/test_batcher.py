@@ -69,7 +69,7 @@ def test_what_waits_goes_with_a_snapshot(emitter):
     assert batcher.collect(100.0, free=True, snapshot_due=True)
 
 
-def test_who_looks_by_himself_is_not_rung_for_a_calm_entry():
+def test_a_polling_sender_is_not_woken_for_a_calm_entry():
     """Only for an urgent one, and only once for a batch."""
     rings: list[int] = []
     emitter: Emitter

@@ -18,7 +18,7 @@ _RUNBOOK = RULES.parents[1] / "docs" / "guides" / "runbook.md"
 
 
 class Operator:
-    """Somebody who has agentctl, the alerts and the runbook, and no log."""
+    """An operator who has agentctl, the alerts and the runbook, and no log."""
 
     def __init__(self, agent: Agent, directory: Path) -> None:
         self._agent = agent

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _FIELDS = ("kv_load_failure", "ec_load_failure", "deferral", "peer_quarantine", "telemetry")
 _HOOKS = ("scheduler", "kv_connector", "nixl", "client_error")
 _SECOND = 1_000_000_000
+_LOOK_SECONDS = 0.5
 
 
 class StandInEngine:
@@ -126,7 +127,9 @@ def main() -> None:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     engine = StandInEngine(os.environ, model="tiny").start()
-    ended.wait()
+    # A signal that comes just before a wait begins does not end that wait.
+    while not ended.wait(_LOOK_SECONDS):
+        pass
     engine.stop()
 
 

@@ -124,7 +124,7 @@ async def test_a_prefix_is_looked_for_in_the_newest_batches(journal, log, monkey
         assert reader.find_requests("r") == ["r3", "r4"]
 
 
-async def test_requests_whose_hashes_are_the_same_are_told_apart(journal, log):
+async def test_requests_with_equal_hashes_stay_apart(journal, log):
     """Two ids with one CRC-32: each finds only its own batch and events."""
     assert request_key("plumless") == request_key("buckeroo")
     await log(1, transfer_failure("plumless"))

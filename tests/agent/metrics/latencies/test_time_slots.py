@@ -67,7 +67,7 @@ def test_the_number_of_slots_is_bounded() -> None:
     assert len(slots.dump()[1]) <= 45
 
 
-def test_the_last_minute_is_told_to_15_seconds() -> None:
+def test_the_last_minute_has_a_resolution_of_15_seconds() -> None:
     """What ended 80 seconds ago is not in it."""
     slots = TimeSlots(1)
     now = TIME // FINEST_NANO * FINEST_NANO

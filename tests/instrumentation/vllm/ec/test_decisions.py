@@ -251,7 +251,7 @@ def test_tokens_kept(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> No
     assert (found.tokens_kept, found.tokens_recomputed) == (2 * BLOCK, 158 - 2 * BLOCK)
 
 
-def test_who_waits_for_its_kv_on_tainted_blocks_fails(
+def test_a_request_that_waits_for_its_kv_on_tainted_blocks_fails(
     make_ec_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
     """A request that found tainted blocks and is parked for the rest of its KV cannot be rewound: its blocks are being written to."""

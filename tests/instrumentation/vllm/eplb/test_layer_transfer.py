@@ -1,4 +1,4 @@
-"""What is told of a layer, against vLLM's own code that moves it: every send and receive that it posts."""
+"""The events of a layer, against vLLM's own code that moves it: every send and receive that it posts."""
 
 from __future__ import annotations
 

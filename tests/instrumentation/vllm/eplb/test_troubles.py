@@ -168,7 +168,7 @@ THREE = np.array([0, 1, 2, 3, 4, 5])
         ([0, 1, 0, 3, 0, 5], "unknown", c.DIRECTION_SEND, "sending to ranks 1, 2"),
     ],
 )
-def test_who_is_blamed(
+def test_the_blamed_rank(
     make_state: Callable[..., Any],
     recorder: Recorder,
     after: list[int],

@@ -69,7 +69,7 @@ def began(scheduler: Any, request_id: str) -> None:
         (None, True, 10_000, False),
     ],
 )
-def test_who_is_over(
+def test_the_requests_past_their_deadline(
     kind: str,
     deferral: Deferral | None,
     has_begun: bool,
@@ -157,7 +157,7 @@ def test_blocks_in_flight_stay(
     assert "r" not in scheduler.requests
 
 
-def test_only_who_waits_for_too_long(make_scheduler: MakeScheduler, clock: ManualClock) -> None:
+def test_only_requests_that_wait_for_too_long(make_scheduler: MakeScheduler, clock: ManualClock) -> None:
     """One request is over, another not yet; one whose load ends well after all is no longer named."""
     scheduler = make_scheduler()
     runtime.policy.swap(policy(deferral=Deferral(max_start_wait=5)), 1.0)
@@ -226,7 +226,7 @@ def test_what_workers_do_of_a_policy_travels_once() -> None:
     ],
     ids=["over", "not over", "no deferral", "enforced anyway"],
 )
-def test_an_observed_deadline_is_told_and_ends_nothing(
+def test_an_observed_deadline_is_reported_and_ends_nothing(
     make_scheduler: MakeScheduler,
     recorder: Recorder,
     observed: Deferral | None,

@@ -10,7 +10,7 @@ from penstock.instrumentation.vllm.requests.record import RequestRecord
 from tests.support.engine.recorder import policy
 
 
-def test_who_cannot_be_rewound_fails() -> None:
+def test_a_request_that_cannot_be_rewound_fails() -> None:
     """A request that waits with blocks of its own fails, whatever the policy says, and the reason says why."""
     decider = KvFailureDecider(own=Outcome.FAILED)
     decider.on_policy_change(policy("recompute"))

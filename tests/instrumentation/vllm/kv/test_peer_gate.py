@@ -175,7 +175,7 @@ def test_orders(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     assert not recorder.snapshot().peers
 
 
-def test_nobody_speaks_to_a_quarantined_peer(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+def test_no_request_reaches_a_quarantined_peer(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """No heartbeat, no clean-up and no notification after a full local hit starts a handshake with it."""
     from vllm.v1.request import RequestStatus
 
@@ -275,7 +275,7 @@ def test_a_culprit_from_which_loads_arrive_is_well(make_scheduler: MakeScheduler
     assert not changes(recorder)
 
 
-def test_the_client_reads_who_it_was(make_scheduler: MakeScheduler) -> None:
+def test_the_client_reads_the_peer_s_name(make_scheduler: MakeScheduler) -> None:
     """A request that fails by another peer's doing names that peer to its client."""
     scheduler = make_scheduler()
     runtime.policy.swap(policy("fail"), 1.0)

@@ -116,7 +116,7 @@ BREAKS: dict[str, tuple[Callable[[int, protocol.Fetch, Reply], Reply], int, int]
 
 
 @pytest.mark.parametrize("kind", BREAKS)
-def test_a_load_that_always_fails_is_told_once(kind: str) -> None:
+def test_a_load_that_always_fails_is_reported_once(kind: str) -> None:
     """A load is given up after its retries; each attempt is reported; the item is not loaded again."""
     script, mode, error_type = BREAKS[kind]
     patience = {"idle_timeout": 1.0} if kind == "stalled" else {}
@@ -207,13 +207,21 @@ def test_a_transfer_that_only_drips_is_ended() -> None:
 @pytest.mark.parametrize("load_failure", ["recompute", "fail"])
 def test_alone_the_connector_decides_itself(load_failure: str) -> None:
     """For who waited by its own setting; who comes later encodes here; who has no media can only fail."""
+    both_wait = threading.Event()
+
+    def refused(n: int, asked: protocol.Fetch, right: Reply) -> Reply:
+        both_wait.wait(60)
+        return BREAKS["refused"][0](n, asked, right)
+
     with (
-        scripted(BREAKS["refused"][0]) as (server, _),
+        scripted(refused) as (server, _),
         rig(server.address, load_failure=load_failure) as consumer,
     ):
         waited, late = request("waited", feature("a", ROWS)), request("late", feature("a", ROWS))
         blind = request("blind", feature("a", ROWS, media=False))
-        consumer.consumer.ensure(blind, 0)
+        assert not consumer.consumer.ensure(blind, 0)
+        assert not consumer.consumer.ensure(waited, 0)
+        both_wait.set()
         consumer.settle(waited)
         assert consumer.consumer.ensure(waited, 0) is (load_failure == "recompute")
         assert consumer.consumer.ensure(late, 0)
@@ -224,7 +232,7 @@ def test_alone_the_connector_decides_itself(load_failure: str) -> None:
         assert consumer.consumer.drain_failures() == []
 
 
-def test_a_failure_that_nobody_takes_holds_nobody_up_for_long() -> None:
+def test_a_failure_without_a_reader_delays_others_briefly() -> None:
     """A failed load is handled when the hook was removed meanwhile."""
     with scripted(BREAKS["refused"][0]) as (server, _), rig(server.address) as consumer:
         observed(consumer)

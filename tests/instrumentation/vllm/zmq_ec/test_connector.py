@@ -334,7 +334,7 @@ def test_no_thread_before_it_is_needed(make: Callable[..., Any]) -> None:
     assert alive() == before
 
 
-def test_an_unreadable_item_raises_unless_somebody_guards_the_step(make: Callable[..., Any]) -> None:
+def test_an_unreadable_item_raises_unless_the_step_is_guarded(make: Callable[..., Any]) -> None:
     """Guarded, it is left out, also when the load is asked for again; the scheduler gives the item up."""
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionError
 
@@ -350,7 +350,7 @@ def test_an_unreadable_item_raises_unless_somebody_guards_the_step(make: Callabl
         scheduler.update_state_after_alloc(asked, index)
     orders = scheduler.build_connector_meta(output())
     bad, good = orders.loads
-    scheduler._consumer._region.begin(bad.slot.start)  # somebody destroyed it
+    scheduler._consumer._region.begin(bad.slot.start)  # overwrites the item
 
     with pytest.raises(RegionError, match="generation 0"):
         run(worker, orders, {})

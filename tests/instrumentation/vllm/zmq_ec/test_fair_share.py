@@ -25,7 +25,7 @@ class Payload:
 
 @settings(deadline=None)
 @given(gaps=st.lists(st.floats(0, 2), max_size=10))
-def test_nobody_gets_more_than_the_rate(gaps: list[float]) -> None:
+def test_no_peer_gets_more_than_the_rate(gaps: list[float]) -> None:
     """Over any time; and who stays below it gets all."""
     share, now, granted = FairShare(), 0.0, 0
     for gap in gaps:
@@ -67,7 +67,7 @@ def test_chunks_on_their_way() -> None:
     assert not share.is_saturated("a", "i", fair_share.PATIENCE)
 
 
-def test_who_is_remembered() -> None:
+def test_the_peers_that_are_remembered() -> None:
     """The last of them."""
     share = FairShare()
     for number in range(fair_share.PEERS_MAX * 2):
@@ -175,9 +175,7 @@ def test_an_error_that_stays_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> N
             assert consumer.consumer.has("a")
 
 
-def test_a_message_that_cannot_be_answered_keeps_nobody_waiting(
-    dealer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_without_an_answer_delays_no_other(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is counted, without a wait."""
 
     class Never(Backoff):

@@ -221,7 +221,7 @@ def test_one_name_for_two_contents(producer: ProducerWorker, consumer: Rig) -> N
     assert consumer.consumer.has("a")
 
 
-def test_what_is_told(producer: ProducerWorker, consumer: Rig, notes: Notes) -> None:
+def test_the_reported_loads(producer: ProducerWorker, consumer: Rig, notes: Notes) -> None:
     """A probe and a transfer, with peer, request, bytes and times; the producer tells that it handed the item out."""
     handed = Notes()
     producer.server.observer = handed

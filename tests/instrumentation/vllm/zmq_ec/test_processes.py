@@ -153,7 +153,7 @@ def test_a_guarded_worker_leaves_the_item_out_and_goes_on() -> None:
         asked = request("r", feature("a", 4), feature("b", 4))
         consumer.wait(asked)
         orders = consumer.orders("a", "b")
-        consumer.consumer._region.begin(orders[0][0].slot.start)  # somebody destroyed it
+        consumer.consumer._region.begin(orders[0][0].slot.start)  # overwrites the item
         cache: dict[str, torch.Tensor] = {}
         consumer.loaders[0].load(*orders, cache, "cpu", guarded=True)
         assert list(cache) == ["b"]

@@ -119,7 +119,9 @@ def loading(make_scheduler: MakeScheduler) -> tuple[Any, Any, list[int]]:
     return scheduler, connector, scheduler.kv_cache_manager.get_block_ids("r")[0][:2]
 
 
-def test_nobody_at_the_bootstrap_address(loading: tuple[Any, Any, list[int]], recorder: Recorder) -> None:
+def test_no_listener_at_the_bootstrap_address(
+    loading: tuple[Any, Any, list[int]], recorder: Recorder
+) -> None:
     """The first contact failed: mode handshake, with the peer, in failure and outcome and for the client."""
     scheduler, connector, blocks = loading
     runtime.policy.swap(policy("fail"), 1.0)
@@ -192,7 +194,7 @@ def test_what_the_peer_answers(
     assert (outcome.mode, outcome.error_type) == (mode, error_type)
 
 
-def test_a_failure_is_told_once(loading: tuple[Any, Any, list[int]], recorder: Recorder) -> None:
+def test_a_failure_is_reported_once(loading: tuple[Any, Any, list[int]], recorder: Recorder) -> None:
     """A second report about a request that has failed already is not another one."""
     scheduler, connector, blocks = loading
     metas = pull("r", blocks)

@@ -148,7 +148,7 @@ def test_cancel_after_the_registration(pair: tuple[Engine, Engine], recorder: Re
     assert [failure.mode for failure in failures_of(recorder, D.format("r5"))] == [c.FAILURE_MODE_TIMEOUT]
 
 
-def test_a_write_for_nobody(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+def test_a_write_without_a_receiver(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
     """A completed write that no request waits for is a late write."""
     _, decode = pair
     decode.worker._pending_completion_notifs.put(b"gone:1")

@@ -45,7 +45,7 @@ _HEAD = """\
 def policy(client: Client, name: str, reason: str, everywhere: bool, dry_run: bool, **how: Any) -> None:
     """Change policy NAME in the editor of $KUBE_EDITOR, $EDITOR or $VISUAL; by default vi.
 
-    What the editor saves is applied if the agent takes it, and if nobody else has changed the policy meanwhile.
+    What the editor saves is applied if the agent takes it, and if the policy has not changed meanwhile.
     """
     (present,) = client.call("ListPolicies", admin.ListPoliciesRequest(name=name)).policies
     manifest = json.loads(present.manifest_json)
