@@ -11,14 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Outcome
+from penstock.instrumentation.resilience import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.bad_items import BadItems
 from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
+from penstock.instrumentation.vllm.ec.drills import EcDrills
 from penstock.instrumentation.vllm.ec.failure_planner import EcFailurePlanner, supports
+from penstock.instrumentation.vllm.ec.item_peers import ItemPeers
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.pending_items import PendingItems
-from penstock.instrumentation.vllm.ec.protocol import EcLoader
+from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader
 from penstock.instrumentation.vllm.ec.step_loads import UnconfirmedEcLoads
 from penstock.instrumentation.vllm.ec.waits import EcWaits
 from penstock.instrumentation.vllm.messages import StepMetadata, failed_items
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.resilience import Decision, Orders, Policy
+    from penstock.instrumentation.vllm.admission import PeerGate
+    from penstock.instrumentation.vllm.ec.protocol import ExternalItem
     from penstock.instrumentation.vllm.ec.step_loads import CacheAnswer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import SchedulerObserver
@@ -43,18 +47,32 @@ class EcLoadController:
 
     Attributes:
         failing: requests that are about to fail, and their clients' sentences.
+        unfit_drill: returns why a fault drill cannot be rehearsed here.
 
     """
 
-    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs) -> None:
-        """Control *scheduler*, which is built but has not run; *media*: what its workers know of inputs."""
+    def __init__(
+        self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs, gate: PeerGate
+    ) -> None:
+        """Control *scheduler*, which is built but has not run.
+
+        Args:
+            scheduler: vLLM's.
+            observer: its requests.
+            media: what its workers know of inputs.
+            gate: the peers that it may load from.
+
+        """
         self._scheduler = scheduler
         self._connector = scheduler.ec_connector
-        self._loader: EcLoader | None = None
+        self._loader: EcLoader | None = self._connector if isinstance(self._connector, EcLoader) else None
+        waits_for = self._loader.waits_for if self._loader is not None else _always
+        self._peers = ItemPeers(gate, self._connector, waits_for)
+        self._telemetry = EcObserver(
+            type(self._connector).__name__, c.COMPONENT_SCHEDULER, results=self._peers.results
+        )
         own = Outcome.RECOMPUTED
-        self._telemetry = EcObserver(type(self._connector).__name__, c.COMPONENT_SCHEDULER)
-        if isinstance(self._connector, EcLoader):
-            self._loader = self._connector
+        if self._loader is not None:
             own = _OUTCOMES.get(self._loader.load_failure_default, own)
             self._loader.observe(self._telemetry)
         self._decider = EcFailureDecider(scheduler, observer, connector=self._telemetry.connector, own=own)
@@ -64,8 +82,10 @@ class EcLoadController:
         self._bad = BadItems()
         self._pending = PendingItems(scheduler, self._loader, self._bad, media)
         self._planner = EcFailurePlanner(scheduler, self._pending, settle=self._settle)
+        self._drills = EcDrills(self._connector)
+        self.unfit_drill = self._drills.unfit
         self._waits = EcWaits(
-            observer, self._decider, self._telemetry, self._pending, self._bad, self._loader
+            observer, self._decider, self._telemetry, self._pending, self._bad, self._loader, self._drills
         )
         self._orders = StepMetadata()
 
@@ -74,6 +94,7 @@ class EcLoadController:
         self._decider.policy = policy
         self._waits.on_policy_change(policy)
         self._orders.on_policy_change(policy, orders)
+        self._drills.on_policy_change(orders)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add what is in flight and what is done about a failed load; on the exporter's thread, reads only."""
@@ -92,9 +113,33 @@ class EcLoadController:
 
     # The connector
 
+    def admits(self, request: Any, computed: int) -> bool:
+        """Keep a request with *computed* tokens from peers that are cut off; return whether the connector may be asked about it."""
+        if not self._peers.in_use:
+            return True
+        if request.request_id in self.failing:
+            return False
+        refused = self._peers.keep_out(request, self._pending.loadable(request, computed))
+        if not refused:
+            return True
+        items = tuple(refused)
+        affected = Affected(
+            request.request_id,
+            computed,
+            items=items,
+            local_media=self._pending.has_media(request, computed, items),
+            trigger=Trigger.QUARANTINE,
+        )
+        decision = self._decider.decide(request, affected, self._peers.cause(refused[items[0]]))
+        self._peers.stay_local(request.request_id, items)
+        return decision.outcome is Outcome.RECOMPUTED
+
     def on_answer(self, item: str, answer: CacheAnswer) -> bool:
         """Return whether *item* may be loaded, by the connector's *answer*; note it for the allocation that follows."""
-        if answer.found and (item in self._bad or (self._guards and self._steps.encodes(item))):
+        if answer.found and (
+            item in self._bad
+            or (self._guards and (self._steps.encodes(item) or self._rehearses_answer(item)))
+        ):
             answer = replace(answer, found=False)
         self._steps.on_answer(item, answer)
         return answer.found
@@ -131,6 +176,7 @@ class EcLoadController:
     def attach(self, metadata: Any) -> None:
         """Put on the step's *metadata* what the workers load, whether to guard it, and the drills in force."""
         items, encodes = self._steps.collect()
+        self._drills.end_step()
         if runtime.active:
             self._orders.attach(metadata)
         elif self._loader is None:
@@ -142,7 +188,7 @@ class EcLoadController:
         if not items:
             return
         # Plain tuples: a worker that has no Penstock can read them.
-        metadata.penstock_items = tuple(tuple(each) for each in items)
+        metadata.penstock_items = tuple(tuple(self._with_peer(each)) for each in items)
         if self._guards:
             metadata.penstock_guarded = True
             self._steps.on_planned(metadata, items)
@@ -170,9 +216,10 @@ class EcLoadController:
     def before_schedule(self) -> None:
         """Decide about the loads that failed and the waits that are overdue since the last step."""
         self._bad.prune()
+        self._peers.before_step()
         if self._loader is not None:
             causes = {
-                failure.item: Cause(failure.mode, failure.error_type, peer=failure.peer)
+                failure.item: Cause(failure.mode, failure.error_type, failure.rehearsal, failure.peer)
                 for failure in self._loader.take_failed_loads()
             }
             if causes:
@@ -214,7 +261,9 @@ class EcLoadController:
             return
         for item, failure in failed.items():
             peer = self._loader.peer_of(item) if self._loader is not None else None
-            self._give_up(item, Cause(failure.mode, failure.error_type, failure.rehearsal, peer))
+            cause = Cause(failure.mode, failure.error_type, failure.rehearsal, peer)
+            self._peers.on_load_failed(item, cause)
+            self._give_up(item, cause)
         try:
             self._planner.plan(loads, failed.keys())
         except Exception:
@@ -224,6 +273,23 @@ class EcLoadController:
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""
         self._waits.forget(request.request_id)
+        self._peers.on_finished(request.request_id)
+
+    def _with_peer(self, item: ExternalItem) -> ExternalItem:
+        peer = self._loader.peer_of(item.item) if self._loader is not None else None
+        return item if peer is None else item._replace(peer=peer.address)
+
+    def _rehearses_answer(self, item: str) -> bool:
+        """Let a fault drill turn the connector's answer about *item* into a failed probe; tell whether one does."""
+        drill = self._drills.hits_answer(item)
+        if drill is None:
+            return False
+        cause = Cause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_OTHER, rehearsal=True)
+        self._telemetry.failed(
+            EcFailure(item, cause.mode, cause.error_type, f"drill {drill.id}", rehearsal=True)
+        )
+        self._bad.remember(item, cause)
+        return True
 
     # Inputs that cannot be had
 
@@ -262,3 +328,7 @@ class EcLoadController:
         if affected.collateral:
             cause = replace(cause, mode=c.FAILURE_MODE_COLLATERAL, error_type=c.ERROR_TYPE_OTHER)
         return self._decider.decide(request, affected, cause)
+
+
+def _always(_item: str) -> bool:
+    return True

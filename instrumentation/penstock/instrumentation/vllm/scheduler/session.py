@@ -90,6 +90,7 @@ class SchedulerSession:
         if self.ec is not None:
             self._ec_connector._penstock = self
             runtime.policy.subscribe(self.ec.on_policy_change)
+            runtime.policy.unfit_drill = self.ec.unfit_drill
         runtime.snapshots.add("scheduler", self.fill)
         runtime.policy.subscribe(self.loads.on_policy_change)
         runtime.start_policy(POLICY_FIELDS)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
@@ -59,6 +60,7 @@ class Fetcher:
         settings: ConsumerSettings,
         expected: Expected,
         reporter: Reporter,
+        rehearsal: Rehearsal,
         wake: int,
         keys: ClientKeys | None = None,
     ) -> None:
@@ -73,13 +75,16 @@ class Fetcher:
         self._producers = Producers(self._context, settings.producers, keys)
         self._producers.poller.register(wake, zmq.POLLIN)
         tags = itertools.count(1)
-        self._probes = Probes(items, slots, self._producers, expected, reporter, tags, settings.probe_timeout)
+        self._probes = Probes(
+            items, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
+        )
         self._transfers = Transfers(
             items,
             region,
             settings,
             expected.model,
             reporter,
+            rehearsal,
             tags,
             retry=self._probes.start,
             lose=self._on_connection_lost,

@@ -86,10 +86,21 @@ class Producers:
         yield from self._configured
         yield from self._named.values()
 
-    def available(self, named: tuple[str, ...], now: float) -> list[Producer]:
-        """Return the producers to ask for an item whose request names those addresses: connected, and not backing off."""
+    def available(
+        self, named: tuple[str, ...], now: float, admitted: frozenset[str] | None = None
+    ) -> list[Producer]:
+        """Return the producers to ask for an item whose request names those addresses: connected, and not backing off.
+
+        Only those in *admitted*, if that is not None.
+        """
+        if admitted is not None:
+            named = tuple(address for address in named if address in admitted)
         found = [each for address in named if (each := self._get_or_add(address)) is not None]
-        found += [each for each in self._configured if each not in found]
+        found += [
+            each
+            for each in self._configured
+            if each not in found and (admitted is None or each.peer.address in admitted)
+        ]
         return [each for each in found if each.may_ask(now) and self._ensure_connected(each, now)]
 
     def find(self, socket: object) -> Producer | None:

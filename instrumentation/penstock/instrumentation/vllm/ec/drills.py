@@ -1,0 +1,75 @@
+"""Fault drills of encoder outputs in the scheduler; those of mode ``load`` are the workers' (``ec/worker.py``)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience import SLOW, Drills
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.ec.protocol import EcPeerSource, EcRehearsal
+from penstock.instrumentation.vllm.naming import UNKNOWN
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.resilience import Drill, Orders
+
+_OF_TRANSFERS: Final = frozenset({c.FAILURE_MODE_TRANSFER, SLOW})
+
+
+class EcDrills:
+    """The drills of one scheduler.
+
+    A connector that moves items itself (:class:`EcRehearsal`) carries them out; for any other, a probe that fails is rehearsed at
+    its answer. Only :meth:`hit` is called from other threads.
+    """
+
+    def __init__(self, connector: Any) -> None:
+        """Rehearse what *connector* does."""
+        settings = runtime.settings
+        self._name = type(connector).__name__
+        self._drills = Drills(allowed=settings is not None and settings.allow_faults)
+        self._names_peers = isinstance(connector, EcPeerSource)
+        self._rehearsal: EcRehearsal | None = connector if isinstance(connector, EcRehearsal) else None
+        self._drawn: dict[str, Drill | None] = {}
+        if self._rehearsal is not None:
+            self._rehearsal.rehearse(self.hit)
+
+    def on_policy_change(self, orders: Orders) -> None:
+        """Replace the drills by those in force."""
+        self._drills.replace(
+            each for each in orders.drills_at(time.monotonic_ns()) if each.channel == c.CHANNEL_EC
+        )
+
+    def unfit(self, drill: Drill) -> str:
+        """Return why this engine cannot rehearse *drill*; empty if it can. From any thread."""
+        if drill.channel != c.CHANNEL_EC:
+            return ""
+        if drill.mode in _OF_TRANSFERS and self._rehearsal is None:
+            return (
+                f"drill {drill.id}: {self._name} has no transfer that could fail or be slow: it loads its items inside a step, "
+                "where a delay would hold up every request; use mode load or probe"
+            )
+        if drill.peer and not self._names_peers:
+            return f"drill {drill.id}: {self._name} names no peers, so none has the address {drill.peer}; leave the peer out"
+        return ""
+
+    def hit(self, mode: int, peer: str) -> Drill | None:
+        """Return the drill that hits this attempt at *mode* with *peer*; None if none does."""
+        return self._drills.hit(c.CHANNEL_EC, mode, peer) if runtime.active else None
+
+    def hits_answer(self, item: str) -> Drill | None:
+        """Return the drill that hits the connector's answer about *item*, the same until :meth:`end_step`."""
+        if self._rehearsal is not None:
+            return None
+        if item not in self._drawn:
+            self._drawn[item] = self.hit(c.FAILURE_MODE_PROBE, UNKNOWN)
+        return self._drawn[item]
+
+    def end_step(self) -> None:
+        """Draw anew from now on."""
+        self._drawn.clear()
+
+    def rehearsed(self, item: str) -> bool:
+        """Return whether a drill makes *item* late."""
+        return self._rehearsal is not None and self._rehearsal.rehearsed(item)
