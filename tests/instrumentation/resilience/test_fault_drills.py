@@ -57,7 +57,10 @@ def test_refused_unless_allowed(clock):
             {"channel": EC, "mode": HANDSHAKE},
             "mode handshake of the encoder cache cannot be rehearsed; use transfer, load, probe, slow",
         ),
-        ({"mode": constants.FAILURE_MODE_PROBE}, "mode probe of KV cannot be rehearsed; use handshake, setup"),
+        (
+            {"mode": constants.FAILURE_MODE_PROBE},
+            "mode probe of KV cannot be rehearsed; use handshake, setup",
+        ),
         ({"rate": 0.0}, r"rate 0.0 .* \(0, 1\]"),
         ({"rate": 1.1}, "rate 1.1"),
         ({"rate": float("nan")}, "rate nan"),

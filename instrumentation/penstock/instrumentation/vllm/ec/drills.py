@@ -28,7 +28,8 @@ class EcDrills:
         """Rehearse what *connector* does."""
         settings = runtime.settings
         self._name = type(connector).__name__
-        self._drills = Drills(allowed=settings is not None and settings.allow_faults)
+        self._allowed = settings is not None and settings.allow_faults
+        self._drills = Drills(allowed=self._allowed)
         self._names_peers = isinstance(connector, EcPeerSource)
         self._rehearsal: EcRehearsal | None = connector if isinstance(connector, EcRehearsal) else None
         self._drawn: dict[str, Drill | None] = {}
@@ -37,9 +38,9 @@ class EcDrills:
 
     def on_policy_change(self, orders: Orders) -> None:
         """Replace the drills by those in force."""
-        self._drills.replace(
-            each for each in orders.drills_at(time.monotonic_ns()) if each.channel == c.CHANNEL_EC
-        )
+        if self._allowed:
+            drills = orders.drills_at(time.monotonic_ns())
+            self._drills.replace(each for each in drills if each.channel == c.CHANNEL_EC)
 
     def unfit(self, drill: Drill) -> str:
         """Return why this engine cannot rehearse *drill*; empty if it can. From any thread."""
