@@ -164,7 +164,10 @@ def test_the_channel_of_a_rehearsal_is_that_of_its_mode(harness: AdminHarness, a
     """The help lists the modes of each channel; each mode is accepted without ``--channel``."""
     harness.engine("0", **_ABLE)
     usage = " ".join(agentctl("inject-fault", "--help").stdout.split())
-    assert "kv: handshake, setup, transfer, exception, notification, slow; ec: load." in usage
+    assert (
+        "kv: handshake, setup, transfer, exception, notification, slow; ec: probe, transfer, load, slow."
+        in usage
+    )
     for modes in DRILL_MODES.values():
         for mode in modes:
             delay = ("--delay", "1s") if mode == SLOW else ()

@@ -91,7 +91,7 @@ def test_a_sick_peer_is_not_asked(kind: str, make_ec_scheduler: MakeScheduler, r
     assert engine.loaded == ["a"]
     assert not recorder.take("load_outcome")
     (status,) = recorder.snapshot().peers
-    assert (status.peer.address, status.quarantine) == (SICK, OPEN)
+    assert (status.peer.address, int(status.quarantine)) == (SICK, OPEN)
 
 
 @KINDS
