@@ -144,7 +144,7 @@ def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl
         (
             ["--all", "--channel", "ec"],
             2,
-            "mode handshake cannot be injected in channel ec; use one of load",
+            "mode handshake cannot be injected in channel ec; use one of probe, transfer, load, slow",
         ),
         (["--all", "--rate", "2"], 2, "rate 2 is not a share of attempts"),
         (["--all", "--ttl", "2h"], 2, "the ttl of a fault drill is 2h; give one from 1s to 1h"),

@@ -148,8 +148,10 @@ def pinned(*, released=False, **fields):
         ),
         (
             [WITHOUT_ENCODER],
-            f"its EC load from {PEER} (the peer is in quarantine since probe, refused): 2 items were encoded here,"
-            " decided by the peer's quarantine under policy 0123456789ab",
+            (
+                f"its EC load from {PEER} (the peer is in quarantine since probe, refused): 2 items were encoded here,"
+                " decided by the peer's quarantine under policy 0123456789ab"
+            ),
         ),
         ([REHEARSED_OUTCOME], f"load from {PEER} in a drill (handshake, refused): 400 tokens were"),
         (

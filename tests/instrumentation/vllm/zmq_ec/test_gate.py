@@ -9,7 +9,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience.fault_drills import SLOW, Drill
 from penstock.instrumentation.vllm.naming.peers import Peer
 
-from tests.support.ec.rig import Notes, feature, publisher, request, rig, tensor, wait_for
+from tests.support.ec.rig import MODEL, Notes, feature, publisher, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,12 +82,12 @@ def test_a_request_without_media_that_may_ask_nobody_fails(consumer: Rig) -> Non
 
 @pytest.mark.parametrize(
     ("rows", "model", "blameless"),
-    [(5, None, True), (4, b"another model 00", False)],
+    [(5, MODEL, True), (4, b"another model 00", False)],
     ids=["of another shape", "of another model"],
 )
-def test_whose_fault_it_is(rows: int, model: bytes | None, blameless: bool) -> None:
+def test_whose_fault_it_is(rows: int, model: bytes, blameless: bool) -> None:
     """An item of another shape under the same name is a request's doing; another model is the producer's."""
-    with publisher(**({} if model is None else {"model": model})) as made:
+    with publisher(model=model) as made:
         made.save("a", tensor(4))
         with rig(made.server.address) as rigged:
             notes = Notes()
