@@ -171,6 +171,10 @@ class ToySources(ToyLoader):
         del request
         self._kept[feature.identifier] = peers
 
+    def connected(self) -> frozenset[str]:
+        """Return none."""
+        return frozenset()
+
     def give_up(self, item: str) -> None:
         """Do without it from now on."""
         super().give_up(item)

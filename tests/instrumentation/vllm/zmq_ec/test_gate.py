@@ -63,6 +63,7 @@ def test_a_producer_that_is_cut_off_is_not_asked(producer: ProducerWorker) -> No
         assert consumer.items.peer_of("a") == Peer(other.server.address)
         rigged.wait(asked)
         assert {peer for _, peer, _ in notes.probes} == {other.server.address}
+        assert consumer.connected == {other.server.address}
         nobody = request("r", feature("b", 4))
         consumer.keep_to("b", ())
         assert consumer.ensure(nobody, 0)
@@ -152,3 +153,12 @@ def test_a_drill_that_is_slower_than_the_connector_waits(producer: ProducerWorke
         rigged.consumer.ensure(request("r", feature("a", 4)), 0)
         (failed,) = wait_for(rigged.consumer.drain_failures)
         assert (failed.mode, failed.rehearsal) == (c.FAILURE_MODE_TIMEOUT, True)
+
+
+def test_who_answers_is_connected(producer: ProducerWorker, consumer: Rig) -> None:
+    """Until its connection is lost; one that never answered is not."""
+    assert not consumer.consumer.connected
+    consumer.settle(request("r", feature("a", 4)))
+    assert consumer.consumer.connected == {producer.server.address}
+    producer.close()
+    wait_for(lambda: not consumer.consumer.connected)

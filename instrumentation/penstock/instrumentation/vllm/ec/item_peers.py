@@ -57,6 +57,10 @@ class ItemPeers:
         """Whether a peer of this connector can be cut off now."""
         return self._source is not None and self._gate.in_use
 
+    def connected(self) -> Iterable[str]:
+        """Return the peers to which a connection stands; from any thread."""
+        return self._source.connected() if self._source is not None else ()
+
     def keep_out(self, request: Any, features: Mapping[str, Any]) -> dict[str, str]:
         """Keep the connector from asking peers that are cut off for *features*, given by item.
 

@@ -101,6 +101,8 @@ class EcLoadController:
         rule = self._decider.policy.ec_load_failure if runtime.active else None
         own = self._loader.load_failure_default if self._loader is not None else ""
         snapshot.policy.ec_action = rule.action.value if rule is not None and rule.action is not None else own
+        for address in self._peers.connected():
+            snapshot.peers.add(peer={"address": address}, connected=True)
         for peer, count, oldest_ns in self._loader.in_flight() if self._loader is not None else ():
             snapshot.in_flight.add(
                 channel=c.CHANNEL_EC,

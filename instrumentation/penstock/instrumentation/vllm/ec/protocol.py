@@ -148,7 +148,7 @@ class EcLoader(Protocol):
 
 @runtime_checkable
 class EcPeerSource(Protocol):
-    """A connector that can be kept from a peer before it asks; on the scheduler's thread, right before ``ensure_cache_available``.
+    """A connector that can be kept from a peer before it asks, on the scheduler's thread, right before ``ensure_cache_available``.
 
     The peers of any other connector cannot be quarantined. What became of an attempt is reported to its ``EcListener``, with the
     peer, before :meth:`EcLoader.waits_for` returns False for the item.
@@ -162,6 +162,9 @@ class EcPeerSource(Protocol):
 
     def keep_to(self, request: Any, feature: Any, peers: tuple[str, ...]) -> None:
         """Ask only these of the candidates in the call that follows; with none, do without the item in this step."""
+
+    def connected(self) -> frozenset[str]:
+        """Return the addresses of the peers that have answered on a connection that stands; from any thread."""
 
 
 @runtime_checkable

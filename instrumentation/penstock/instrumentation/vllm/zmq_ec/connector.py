@@ -237,6 +237,10 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         if self._consumer is not None:
             self._consumer.keep_to(feature.identifier, peers)
 
+    def connected(self) -> frozenset[str]:
+        """Return the addresses of the producers that answer. From any thread."""
+        return frozenset() if self._consumer is None else self._consumer.connected
+
     def rehearse(self, hit: Callable[[int, str], Drill | None]) -> None:
         """Let *hit* choose the probes and transfers that fail or are slow."""
         if self._consumer is not None:

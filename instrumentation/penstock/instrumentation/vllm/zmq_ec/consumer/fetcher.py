@@ -92,6 +92,11 @@ class Fetcher:
         self._thread = threading.Thread(target=self._run, name="penstock-ec-fetcher", daemon=True)
         self._thread.start()
 
+    @property
+    def connected(self) -> frozenset[str]:
+        """The producers that have answered on a connection that stands; from any thread."""
+        return self._producers.connected
+
     def stop(self) -> bool:
         """Stop; return whether the thread has ended, so that its memory may be released. Idempotent."""
         self._stopping.set()
@@ -137,7 +142,7 @@ class Fetcher:
         if connection is None:  # closed by an earlier event of this turn
             return
         for answer, payload in connection.receive():
-            producer.on_answer()
+            self._producers.on_answer(producer)
             self._on_answer(producer, answer, payload)
             if producer.connection is not connection:
                 return

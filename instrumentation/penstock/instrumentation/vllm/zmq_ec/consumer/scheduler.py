@@ -127,6 +127,12 @@ class ConsumerScheduler:
         """Ask only these for *item* in the call of :meth:`ensure` that follows; with none, do without it."""
         self._kept[item] = producers
 
+    @property
+    def connected(self) -> frozenset[str]:
+        """The producers that have answered on a connection that stands; from any thread."""
+        fetcher = self._fetcher
+        return frozenset() if fetcher is None else fetcher.connected
+
     def rehearse(self, hit: Callable[[int, str], Drill | None]) -> None:
         """Let *hit* choose the probes and transfers that fail or are slow, from now on."""
         self._rehearsal.hit = hit
