@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import SLOW, Drills
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec.protocol import EcPeerSource, EcRehearsal
+from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcPeerSource, EcRehearsal
 from penstock.instrumentation.vllm.naming import UNKNOWN
+from penstock.instrumentation.vllm.requests import Cause
 
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Drill, Orders
+    from penstock.instrumentation.vllm.ec.bad_items import BadItems
+    from penstock.instrumentation.vllm.ec.observer import EcObserver
 
 _OF_TRANSFERS: Final = frozenset({c.FAILURE_MODE_TRANSFER, SLOW})
 
@@ -24,10 +27,12 @@ class EcDrills:
     its answer. Only :meth:`hit` is called from other threads.
     """
 
-    def __init__(self, connector: Any) -> None:
-        """Rehearse what *connector* does."""
+    def __init__(self, connector: Any, telemetry: EcObserver, bad: BadItems) -> None:
+        """Rehearse what *connector*, or what is beside it, does; report to *telemetry*, and remember in *bad* what is to be encoded here."""
         settings = runtime.settings
-        self._name = type(connector).__name__
+        self._name = telemetry.connector
+        self._telemetry = telemetry
+        self._bad = bad
         self._allowed = settings is not None and settings.allow_faults
         self._drills = Drills(allowed=self._allowed)
         self._names_peers = isinstance(connector, EcPeerSource)
@@ -59,17 +64,29 @@ class EcDrills:
         """Return the drill that hits this attempt at *mode* with *peer*; None if none does."""
         return self._drills.hit(c.CHANNEL_EC, mode, peer) if runtime.active else None
 
-    def hits_answer(self, item: str) -> Drill | None:
-        """Return the drill that hits the connector's answer about *item*, the same until :meth:`end_step`."""
+    def fails_answer(self, item: str) -> bool:
+        """Let a drill turn the connector's answer that it has *item* into a failed probe; tell whether one does.
+
+        It is drawn once for each item of a step: the connector asks itself again for what has been given its room.
+        """
         if self._rehearsal is not None:
-            return None
+            return False
         if item not in self._drawn:
-            self._drawn[item] = self.hit(c.FAILURE_MODE_PROBE, UNKNOWN)
-        return self._drawn[item]
+            self._drawn[item] = drill = self.hit(c.FAILURE_MODE_PROBE, UNKNOWN)
+            if drill is not None:
+                self._fail_answer(item, drill)
+        return self._drawn[item] is not None
 
     def end_step(self) -> None:
         """Draw anew from now on."""
         self._drawn.clear()
+
+    def _fail_answer(self, item: str, drill: Drill) -> None:
+        cause = Cause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_OTHER, rehearsal=True)
+        self._bad.remember(item, cause)
+        self._telemetry.failed(
+            EcFailure(item, cause.mode, cause.error_type, f"drill {drill.id}", rehearsal=True)
+        )
 
     def rehearsed(self, item: str) -> bool:
         """Return whether a drill makes *item* late."""

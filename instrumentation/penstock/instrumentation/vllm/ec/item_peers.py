@@ -9,12 +9,12 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import PeerFailure
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import INCONCLUSIVE
-from penstock.instrumentation.vllm.ec.protocol import EcPeerSource
+from penstock.instrumentation.vllm.ec.protocol import EcLoader, EcPeerSource
 from penstock.instrumentation.vllm.ec.results import EcResults
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.ec.results import EcResult
@@ -43,11 +43,11 @@ class ItemPeers:
 
     """
 
-    def __init__(self, gate: PeerGate, connector: Any, waits_for: Callable[[str], bool]) -> None:
-        """Keep *connector* from the peers that *gate* has cut off; *waits_for* says whether an item is asked for or on its way."""
+    def __init__(self, gate: PeerGate, connector: Any) -> None:
+        """Keep *connector*, or what is beside it, from the peers that *gate* has cut off."""
         self._gate = gate
         self._source: EcPeerSource | None = connector if isinstance(connector, EcPeerSource) else None
-        self._waits_for = waits_for
+        self._loader: EcLoader | None = connector if isinstance(connector, EcLoader) else None
         self.results = EcResults() if self._source is not None else None
         self._probes: dict[str, _Probe] = {}  # by address
         self._local: dict[str, set[str]] = {}  # by request
@@ -102,7 +102,12 @@ class ItemPeers:
         if self.results is None or not (self._probes or self.results):
             return
         # First: the result of what has ended by now is in.
-        ended = [probe for probe in self._probes.values() if not self._waits_for(probe.item)]
+        loader = self._loader
+        ended = [
+            probe
+            for probe in self._probes.values()
+            if loader is not None and not loader.waits_for(probe.item)
+        ]
         for result in self.results.drain():
             self._apply(result)
         self._abandon(ended)

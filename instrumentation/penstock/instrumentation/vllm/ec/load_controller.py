@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Outcome, Trigger
+from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.ec.admission import EcAdmission
 from penstock.instrumentation.vllm.ec.bad_items import BadItems
 from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
 from penstock.instrumentation.vllm.ec.drills import EcDrills
@@ -20,7 +21,7 @@ from penstock.instrumentation.vllm.ec.failure_planner import EcFailurePlanner, s
 from penstock.instrumentation.vllm.ec.item_peers import ItemPeers
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.pending_items import PendingItems
-from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader
+from penstock.instrumentation.vllm.ec.protocol import EcLoader
 from penstock.instrumentation.vllm.ec.step_loads import UnconfirmedEcLoads
 from penstock.instrumentation.vllm.ec.waits import EcWaits
 from penstock.instrumentation.vllm.messages import StepMetadata, failed_items
@@ -47,6 +48,7 @@ class EcLoadController:
 
     Attributes:
         failing: requests that are about to fail, and their clients' sentences.
+        admits: keeps a request from peers that are cut off, see ``EcAdmission``.
         unfit_drill: returns why a fault drill cannot be rehearsed here.
 
     """
@@ -66,8 +68,8 @@ class EcLoadController:
         self._scheduler = scheduler
         self._connector = scheduler.ec_connector
         self._loader: EcLoader | None = self._connector if isinstance(self._connector, EcLoader) else None
-        waits_for = self._loader.waits_for if self._loader is not None else _always
-        self._peers = ItemPeers(gate, self._connector, waits_for)
+        loads = self._loader if self._loader is not None else self._connector
+        self._peers = ItemPeers(gate, loads)
         self._telemetry = EcObserver(
             type(self._connector).__name__, c.COMPONENT_SCHEDULER, results=self._peers.results
         )
@@ -82,7 +84,8 @@ class EcLoadController:
         self._bad = BadItems()
         self._pending = PendingItems(scheduler, self._loader, self._bad, media)
         self._planner = EcFailurePlanner(scheduler, self._pending, settle=self._settle)
-        self._drills = EcDrills(self._connector)
+        self.admits = EcAdmission(self._peers, self._pending, self._decider).admits
+        self._drills = EcDrills(loads, self._telemetry, self._bad)
         self.unfit_drill = self._drills.unfit
         self._waits = EcWaits(
             observer, self._decider, self._telemetry, self._pending, self._bad, self._loader, self._drills
@@ -115,32 +118,11 @@ class EcLoadController:
 
     # The connector
 
-    def admits(self, request: Any, computed: int) -> bool:
-        """Keep a request with *computed* tokens from peers that are cut off; return whether the connector may be asked about it."""
-        if not self._peers.in_use:
-            return True
-        if request.request_id in self.failing:
-            return False
-        refused = self._peers.keep_out(request, self._pending.loadable(request, computed))
-        if not refused:
-            return True
-        items = tuple(refused)
-        affected = Affected(
-            request.request_id,
-            computed,
-            items=items,
-            local_media=self._pending.has_media(request, computed, items),
-            trigger=Trigger.QUARANTINE,
-        )
-        decision = self._decider.decide(request, affected, self._peers.cause(refused[items[0]]))
-        self._peers.stay_local(request.request_id, items)
-        return decision.outcome is Outcome.RECOMPUTED
-
     def on_answer(self, item: str, answer: CacheAnswer) -> bool:
         """Return whether *item* may be loaded, by the connector's *answer*; note it for the allocation that follows."""
         if answer.found and (
             item in self._bad
-            or (self._guards and (self._steps.encodes(item) or self._rehearses_answer(item)))
+            or (self._guards and (self._steps.encodes(item) or self._drills.fails_answer(item)))
         ):
             answer = replace(answer, found=False)
         self._steps.on_answer(item, answer)
@@ -281,18 +263,6 @@ class EcLoadController:
         peer = self._loader.peer_of(item.item) if self._loader is not None else None
         return item if peer is None else item._replace(peer=peer.address)
 
-    def _rehearses_answer(self, item: str) -> bool:
-        """Let a fault drill turn the connector's answer about *item* into a failed probe; tell whether one does."""
-        drill = self._drills.hits_answer(item)
-        if drill is None:
-            return False
-        cause = Cause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_OTHER, rehearsal=True)
-        self._telemetry.failed(
-            EcFailure(item, cause.mode, cause.error_type, f"drill {drill.id}", rehearsal=True)
-        )
-        self._bad.remember(item, cause)
-        return True
-
     # Inputs that cannot be had
 
     @property
@@ -330,7 +300,3 @@ class EcLoadController:
         if affected.collateral:
             cause = replace(cause, mode=c.FAILURE_MODE_COLLATERAL, error_type=c.ERROR_TYPE_OTHER)
         return self._decider.decide(request, affected, cause)
-
-
-def _always(_item: str) -> bool:
-    return True
