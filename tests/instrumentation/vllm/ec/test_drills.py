@@ -92,7 +92,9 @@ def test_what_is_not_guarded_is_not_hit(make_ec_scheduler: MakeScheduler, record
         ("ToyEcConnector", SLOW, "", "loads its items inside a step"),
         ("ToyEcConnector", LOAD, "10.0.0.1:7000", "names no peers, .* 10.0.0.1:7000; leave the peer out"),
         ("ToySources", LOAD, "10.0.0.1:7000", ""),
-        ("ToySources", TRANSFER, "", "has no transfer"),
+        ("ToyLoader", LOAD, "10.0.0.1:7000", ""),
+        ("ToySources", TRANSFER, "", "ToySources moves its items by itself, .* use mode load"),
+        ("ToyLoader", PROBE, "", "use mode load"),
     ],
 )
 def test_what_a_connector_cannot_rehearse(

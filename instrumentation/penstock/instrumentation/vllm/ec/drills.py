@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import SLOW, Drills
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcPeerSource, EcRehearsal
+from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcPeerSource, EcRehearsal
 from penstock.instrumentation.vllm.naming import UNKNOWN
 from penstock.instrumentation.vllm.requests import Cause
 
@@ -23,8 +23,8 @@ _OF_TRANSFERS: Final = frozenset({c.FAILURE_MODE_TRANSFER, SLOW})
 class EcDrills:
     """The drills of one scheduler.
 
-    A connector that moves items itself (:class:`EcRehearsal`) carries them out; for any other, a probe that fails is rehearsed at
-    its answer. Only :meth:`hit` is called from other threads.
+    A connector that moves items ahead of scheduling carries them out itself if it can (:class:`EcRehearsal`); for one that only looks
+    whether it has an item, a probe that fails is rehearsed at its answer. Only :meth:`hit` is called from other threads.
     """
 
     def __init__(self, connector: Any, telemetry: EcObserver, bad: BadItems) -> None:
@@ -35,7 +35,8 @@ class EcDrills:
         self._bad = bad
         self._allowed = settings is not None and settings.allow_faults
         self._drills = Drills(allowed=self._allowed)
-        self._names_peers = isinstance(connector, EcPeerSource)
+        self._moves_ahead = isinstance(connector, EcLoader)
+        self._names_peers = isinstance(connector, EcPeerSource) or self._moves_ahead
         self._rehearsal: EcRehearsal | None = connector if isinstance(connector, EcRehearsal) else None
         self._drawn: dict[str, Drill | None] = {}
         if self._rehearsal is not None:
@@ -51,6 +52,11 @@ class EcDrills:
         """Return why this engine cannot rehearse *drill*; empty if it can. From any thread."""
         if drill.channel != c.CHANNEL_EC:
             return ""
+        if self._moves_ahead and self._rehearsal is None and drill.mode != c.FAILURE_MODE_LOAD:
+            return (
+                f"drill {drill.id}: {self._name} moves its items by itself, and nothing can be made to fail there but an item that "
+                "has come; use mode load"
+            )
         if drill.mode in _OF_TRANSFERS and self._rehearsal is None:
             return (
                 f"drill {drill.id}: {self._name} has no transfer that could fail or be slow: it loads its items inside a step, "
@@ -69,7 +75,7 @@ class EcDrills:
 
         It is drawn once for each item of a step: the connector asks itself again for what has been given its room.
         """
-        if self._rehearsal is not None:
+        if self._moves_ahead or self._rehearsal is not None:
             return False
         if item not in self._drawn:
             self._drawn[item] = drill = self.hit(c.FAILURE_MODE_PROBE, UNKNOWN)
