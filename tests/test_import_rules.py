@@ -109,7 +109,7 @@ ENGINE_FLOORS = (
     ("vllm.kv", "vllm.api_server", "vllm.ec.mooncake", "vllm.ec.cpu"),
     ("vllm.ec",),
     ("vllm.kv.base",),
-    ("vllm.recovery",),
+    ("vllm.recovery", "vllm.admission"),
     ("vllm.kv.nixl", "vllm.requests"),
     ("vllm.messages", "vllm.eplb", "vllm.connector_factory"),
     ("vllm.naming",),

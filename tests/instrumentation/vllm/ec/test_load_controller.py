@@ -35,7 +35,7 @@ def test_drills_travel_to_the_workers(make_ec_scheduler: MakeScheduler, recorder
     scheduler.add_request(image_request("r", {10: ("a", 40)}, tokens=80))
     metadata = scheduler.schedule().ec_connector_metadata
     assert [each.id for each in metadata.penstock_drills] == ["d"]
-    assert metadata.penstock_items == (("a", 40, "image", "r"),)
+    assert metadata.penstock_items == (("a", 40, "image", "r", ""),)
     assert not hasattr(metadata, "penstock_guarded")
     runtime.policy.swap(policy(ec=EcLoadFailure(Action.FAIL)), 1.0)
     assert scheduler.schedule().ec_connector_metadata.penstock_drills

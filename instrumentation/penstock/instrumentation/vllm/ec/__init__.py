@@ -5,7 +5,14 @@ from __future__ import annotations
 from penstock.instrumentation.vllm.ec.hook import EcConnectorHook, EcSchedulerSideMixin
 from penstock.instrumentation.vllm.ec.load_controller import EcLoadController
 from penstock.instrumentation.vllm.ec.observer import EcObserver
-from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcListener, EcTransfer
+from penstock.instrumentation.vllm.ec.protocol import (
+    EcFailure,
+    EcListener,
+    EcLoader,
+    EcPeerSource,
+    EcRehearsal,
+    EcTransfer,
+)
 from penstock.instrumentation.vllm.ec.request_loads import (
     EcAdapter,
     Loss,
@@ -20,7 +27,10 @@ __all__ = [
     "EcFailure",
     "EcListener",
     "EcLoadController",
+    "EcLoader",
     "EcObserver",
+    "EcPeerSource",
+    "EcRehearsal",
     "EcSchedulerSideMixin",
     "EcTransfer",
     "Loss",

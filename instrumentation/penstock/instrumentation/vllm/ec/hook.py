@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import Extension, Requirement
+from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.connector_factory import ConnectorFactoryHook
 from penstock.instrumentation.vllm.ec.step_loads import ask_connector
 from penstock.instrumentation.vllm.ec.worker_mixin import EcWorkerSideMixin
@@ -53,10 +54,14 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
         return answer.found
 
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
-        """Record the requests that wait; end the wait for items that are given up."""
+        """Keep requests from peers that are cut off; record those that wait; end the wait for items that are given up."""
         upstream: Any = super()
-        ready: bool = upstream.ensure_cache_available(request, num_computed_tokens)
         control = self._penstock_ec
+        if control is not None and runtime.active:
+            with _GUARD:
+                if not control.admits(request, num_computed_tokens):
+                    return False
+        ready: bool = upstream.ensure_cache_available(request, num_computed_tokens)
         if control is not None:
             with _GUARD:
                 return control.is_available(request, num_computed_tokens, ready)

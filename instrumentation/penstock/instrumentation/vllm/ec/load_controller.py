@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.ec.admission import EcAdmission
 from penstock.instrumentation.vllm.ec.bad_items import BadItems
 from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
+from penstock.instrumentation.vllm.ec.drills import EcDrills
 from penstock.instrumentation.vllm.ec.failure_planner import EcFailurePlanner, supports
+from penstock.instrumentation.vllm.ec.item_peers import ItemPeers
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.pending_items import PendingItems
 from penstock.instrumentation.vllm.ec.protocol import EcLoader
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.resilience import Decision, Orders, Policy
+    from penstock.instrumentation.vllm.admission import PeerGate
+    from penstock.instrumentation.vllm.ec.protocol import ExternalItem
     from penstock.instrumentation.vllm.ec.request_loads import RequestLoads
     from penstock.instrumentation.vllm.ec.step_loads import CacheAnswer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
@@ -45,20 +50,36 @@ class EcLoadController:
 
     Attributes:
         failing: requests that are about to fail, and their clients' sentences.
+        admits: keeps a request from peers that are cut off, see ``EcAdmission``.
+        unfit_drill: returns why a fault drill cannot be rehearsed here.
 
     """
 
-    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs) -> None:
-        """Control *scheduler*, which is built but has not run; *media*: what its workers know of inputs."""
+    def __init__(
+        self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs, gate: PeerGate
+    ) -> None:
+        """Control *scheduler*, which is built but has not run.
+
+        Args:
+            scheduler: vLLM's.
+            observer: its requests.
+            media: what its workers know of inputs.
+            gate: the peers that it may load from.
+
+        """
         self._scheduler = scheduler
         self._connector = scheduler.ec_connector
         self._loader: EcLoader | None
-        own = Outcome.RECOMPUTED
-        self._telemetry = EcObserver(type(self._connector).__name__, c.COMPONENT_SCHEDULER)
         # Beside a connector that moves items ahead of scheduling and is no EcLoader itself.
         self._loads: RequestLoads | None = getattr(self._connector, "_penstock_loads", None)
         self._native = isinstance(self._connector, EcLoader)
         self._loader = self._connector if self._native else self._loads
+        loads = self._loader or self._connector
+        self._peers = ItemPeers(gate, loads)
+        self._telemetry = EcObserver(
+            type(self._connector).__name__, c.COMPONENT_SCHEDULER, results=self._peers.results
+        )
+        own = Outcome.RECOMPUTED
         if self._loader is not None:
             own = _OUTCOMES.get(self._loader.load_failure_default, own)
             self._loader.observe(self._telemetry)
@@ -69,8 +90,18 @@ class EcLoadController:
         self._bad = BadItems()
         self._pending = PendingItems(scheduler, self._loader, self._bad, media, self._loads)
         self._planner = EcFailurePlanner(scheduler, self._pending, settle=self._settle)
+        self.admits = EcAdmission(self._peers, self._pending, self._decider).admits
+        self._drills = EcDrills(loads, self._telemetry, self._bad)
+        self.unfit_drill = self._drills.unfit
         self._waits = EcWaits(
-            observer, self._decider, self._telemetry, self._pending, self._bad, self._loader, self._do_without
+            observer,
+            self._decider,
+            self._telemetry,
+            self._pending,
+            self._bad,
+            self._loader,
+            self._drills,
+            self._do_without,
         )
         self._unavailable = UnavailableItems(
             scheduler, self._decider, self._telemetry, self._pending, self._loads, self._cause_of
@@ -84,12 +115,15 @@ class EcLoadController:
         self._decider.policy = policy
         self._waits.on_policy_change(policy)
         self._orders.on_policy_change(policy, orders)
+        self._drills.on_policy_change(orders)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add what is in flight and what is done about a failed load; on the exporter's thread, reads only."""
         rule = self._decider.policy.ec_load_failure if runtime.active else None
         own = self._loader.load_failure_default if self._loader is not None else ""
         snapshot.policy.ec_action = rule.action.value if rule is not None and rule.action is not None else own
+        for address in self._peers.connected():
+            snapshot.peers.add(peer={"address": address}, connected=True)
         for peer, count, oldest_ns in self._loader.in_flight() if self._loader is not None else ():
             snapshot.in_flight.add(
                 channel=c.CHANNEL_EC,
@@ -104,7 +138,10 @@ class EcLoadController:
 
     def on_answer(self, item: str, answer: CacheAnswer) -> bool:
         """Return whether *item* may be loaded, by the connector's *answer*; note it for the allocation that follows."""
-        if answer.found and (item in self._bad or (self._guards and self._steps.encodes(item))):
+        if answer.found and (
+            item in self._bad
+            or (self._guards and (self._steps.encodes(item) or self._drills.fails_answer(item)))
+        ):
             answer = replace(answer, found=False)
         if answer.found and self._loads is not None and not self._loads.can_load(item):
             answer = replace(answer, found=False)
@@ -143,6 +180,7 @@ class EcLoadController:
     def attach(self, metadata: Any) -> None:
         """Put on the step's *metadata* what the workers load, whether to guard it, and the drills in force."""
         items, encodes = self._steps.collect()
+        self._drills.end_step()
         if runtime.active:
             self._orders.attach(metadata)
         elif not self._native:
@@ -154,7 +192,7 @@ class EcLoadController:
         if not items:
             return
         # Plain tuples: a worker that has no Penstock can read them.
-        metadata.penstock_items = tuple(tuple(each) for each in items)
+        metadata.penstock_items = tuple(tuple(self._with_peer(each)) for each in items)
         if self._guards:
             metadata.penstock_guarded = True
             self._steps.on_planned(metadata, items)
@@ -169,9 +207,10 @@ class EcLoadController:
     def before_schedule(self) -> None:
         """Decide about the loads that failed and the waits that are overdue since the last step."""
         self._bad.prune()
+        self._peers.before_step()
         if self._loader is not None:
             causes = {
-                failure.item: Cause(failure.mode, failure.error_type, peer=failure.peer)
+                failure.item: Cause(failure.mode, failure.error_type, failure.rehearsal, failure.peer)
                 for failure in self._loader.take_failed_loads()
             }
             if causes:
@@ -217,7 +256,9 @@ class EcLoadController:
             return
         for item, failure in failed.items():
             peer = self._loader.peer_of(item) if self._loader is not None else None
-            self._give_up(item, Cause(failure.mode, failure.error_type, failure.rehearsal, peer))
+            cause = Cause(failure.mode, failure.error_type, failure.rehearsal, peer)
+            self._peers.on_load_failed(item, cause)
+            self._give_up(item, cause)
         try:
             self._planner.plan(loads, failed.keys())
         except Exception:
@@ -227,8 +268,13 @@ class EcLoadController:
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""
         self._waits.forget(request.request_id)
+        self._peers.on_finished(request.request_id)
         if self._loads is not None:
             self._loads.on_finished(request.request_id)
+
+    def _with_peer(self, item: ExternalItem) -> ExternalItem:
+        peer = self._loader.peer_of(item.item) if self._loader is not None else None
+        return item if peer is None else item._replace(peer=peer.address)
 
     # Inputs that cannot be had
 

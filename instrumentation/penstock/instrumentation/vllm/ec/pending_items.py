@@ -44,6 +44,15 @@ class PendingItems:
         items = dict.fromkeys(feature.identifier for feature in features_beyond(request, computed))
         return [item for item in items if item not in held]
 
+    def loadable(self, request: Any, computed: int) -> dict[str, Any]:
+        """Return the missing items that may be loaded, each with the first input that needs it."""
+        wanted = {item for item in self.missing(request, computed) if item not in self._bad}
+        found: dict[str, Any] = {}
+        for feature in features_beyond(request, computed):
+            if feature.identifier in wanted:
+                found.setdefault(feature.identifier, feature)
+        return found
+
     def awaited(self, request: Any, computed: int) -> list[str]:
         """Return the items that it still waits for."""
         loader = self._loader

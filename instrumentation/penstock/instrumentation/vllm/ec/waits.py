@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec.bad_items import BadItems
     from penstock.instrumentation.vllm.ec.deadlines import EcWait
     from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
+    from penstock.instrumentation.vllm.ec.drills import EcDrills
     from penstock.instrumentation.vllm.ec.observer import EcObserver
     from penstock.instrumentation.vllm.ec.pending_items import PendingItems
     from penstock.instrumentation.vllm.ec.protocol import EcLoader
@@ -38,6 +39,7 @@ class EcWaits:
         pending: PendingItems,
         bad: BadItems,
         loader: EcLoader | None,
+        drills: EcDrills,
         do_without: Callable[[Any, str, Cause], None],
     ) -> None:
         """Start with none; *do_without* has a request encode an item here. The others are parts of ``EcLoadController``."""
@@ -47,6 +49,7 @@ class EcWaits:
         self._pending = pending
         self._bad = bad
         self._loader = loader
+        self._drills = drills
         self._do_without = do_without
         self._deadlines = EcDeadlines()
 
@@ -95,7 +98,8 @@ class EcWaits:
             return
         self.end(request.request_id, timed_out=True)
         peer = self._loader.peer_of(items[0]) if self._loader is not None else None
-        cause = replace(_TIMED_OUT, peer=peer)
+        late = any(map(self._drills.rehearsed, items))
+        cause = replace(_TIMED_OUT, peer=peer, rehearsal=late)
         self._report_overdue(request, items)
         affected = self._affected(wait, items, Trigger.DEADLINE)
         if self._decider.decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
@@ -116,6 +120,7 @@ class EcWaits:
                     peer=None if loader is None else loader.peer_of(item),
                     request_id=request.request_id,
                     start_ns=began_ns or 0,
+                    rehearsal=self._drills.rehearsed(item),
                 )
             )
 

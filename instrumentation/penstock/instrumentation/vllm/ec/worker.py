@@ -156,7 +156,7 @@ class EcWorker:
             fault = self._shapes.fault(tensor, item.rows, item.modality)
         if fault:
             return failure_modes.Failure(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT, error_text=fault)
-        drill = self._drills.hit(c.CHANNEL_EC, c.FAILURE_MODE_LOAD, UNKNOWN)
+        drill = self._drills.hit(c.CHANNEL_EC, c.FAILURE_MODE_LOAD, item.peer or UNKNOWN)
         if drill is None:
             return None
         return failure_modes.Failure(
@@ -234,16 +234,19 @@ class EcWorker:
                 )
             )
         self._observer.failed(
-            _ec_failure(item.item, failure, start_ns, item.request_id), rehearsal=failure.rehearsal
+            _ec_failure(item.item, failure, start_ns, item.request_id, item.peer), rehearsal=failure.rehearsal
         )
 
 
-def _ec_failure(item: str, failure: failure_modes.Failure, start_ns: int, request_id: str = "") -> EcFailure:
+def _ec_failure(
+    item: str, failure: failure_modes.Failure, start_ns: int, request_id: str = "", peer: str = ""
+) -> EcFailure:
     return EcFailure(
         item,
         failure.mode,
         failure.error_type,
         failure.error_text,
+        peer=Peer(peer) if peer else None,
         request_id=request_id,
         error_class=failure.error_class,
         start_ns=start_ns,

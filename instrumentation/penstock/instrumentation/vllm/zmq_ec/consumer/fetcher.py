@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
@@ -59,6 +60,7 @@ class Fetcher:
         settings: ConsumerSettings,
         expected: Expected,
         reporter: Reporter,
+        rehearsal: Rehearsal,
         wake: int,
         keys: ClientKeys | None = None,
     ) -> None:
@@ -73,19 +75,27 @@ class Fetcher:
         self._producers = Producers(self._context, settings.producers, keys)
         self._producers.poller.register(wake, zmq.POLLIN)
         tags = itertools.count(1)
-        self._probes = Probes(items, slots, self._producers, expected, reporter, tags, settings.probe_timeout)
+        self._probes = Probes(
+            items, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
+        )
         self._transfers = Transfers(
             items,
             region,
             settings,
             expected.model,
             reporter,
+            rehearsal,
             tags,
             retry=self._probes.start,
             lose=self._on_connection_lost,
         )
         self._thread = threading.Thread(target=self._run, name="penstock-ec-fetcher", daemon=True)
         self._thread.start()
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """The producers that have answered on a connection that stands; from any thread."""
+        return self._producers.connected
 
     def stop(self) -> bool:
         """Stop; return whether the thread has ended, so that its memory may be released. Idempotent."""
@@ -132,7 +142,7 @@ class Fetcher:
         if connection is None:  # closed by an earlier event of this turn
             return
         for answer, payload in connection.receive():
-            producer.on_answer()
+            self._producers.on_answer(producer)
             self._on_answer(producer, answer, payload)
             if producer.connection is not connection:
                 return
