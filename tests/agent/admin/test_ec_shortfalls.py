@@ -14,6 +14,7 @@ FIELDS = ("ecLoadFailure.action", "peerQuarantine.failures", "peerQuarantine.win
     [
         ("", "", ""),
         ("ZmqECConnector", "ec_consumer", ""),
+        ("ECCPUConnector", "ec_both", ""),
         ("ECExampleConnector", "ec_producer", ""),
         ("ECExampleConnector", "ec_consumer", "its items lie in a directory and have no peer"),
         ("ECExampleConnector", "ec_both", "its items lie in a directory and have no peer"),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _PRODUCER: Final = "ec_producer"
 
 # They name a peer before they ask it.
-_GATED: Final = frozenset({"ZmqECConnector"})
+_GATED: Final = frozenset({"ECCPUConnector", "ZmqECConnector"})
 
 _WHY: Final[Mapping[str, str]] = {
     "ECExampleConnector": "its items lie in a directory and have no peer",

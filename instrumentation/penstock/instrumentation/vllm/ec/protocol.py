@@ -75,6 +75,7 @@ class EcFailure:
         start_ns: wall clock at the attempt's beginning; 0 if it is not known.
         rehearsal: a fault drill caused it.
         blameless: the peer answered well; what did not fit was the request's, or is this engine's.
+        inconclusive: it says nothing about the peer, which was not asked in this attempt.
 
     """
 
@@ -88,6 +89,7 @@ class EcFailure:
     start_ns: int = 0
     rehearsal: bool = False
     blameless: bool = False
+    inconclusive: bool = False
 
 
 class EcListener(Protocol):

@@ -51,8 +51,8 @@ class EcResults:
             self._add(EcResult(item, peer))
 
     def failed(self, failure: EcFailure, *, rehearsal: bool) -> None:
-        """Add a failed attempt; one for which the peer is not to blame is an answer like any other."""
-        if failure.peer is None:
+        """Add a failed attempt, unless it says nothing; one for which the peer is not to blame is an answer like any other."""
+        if failure.peer is None or failure.inconclusive:
             return
         cause = Cause(failure.mode, failure.error_type, rehearsal, failure.peer)
         self._add(EcResult(failure.item, failure.peer, None if failure.blameless else cause))

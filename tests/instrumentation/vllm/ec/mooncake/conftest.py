@@ -47,7 +47,7 @@ class Pair:
 def make_pair(
     recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Pair]]:
-    """Build a pair; its consumer's scheduler is sync or async."""
+    """Build a pair; its consumer's scheduler is sync or async, and with *bare* the consumer has no Penstock."""
     from penstock.instrumentation.hooks.registry import registry
     from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
     from penstock.instrumentation.vllm.install import ec_adapters
@@ -61,14 +61,19 @@ def make_pair(
     hook.install()
     with contextlib.ExitStack() as stack:
 
-        def make(kind: str = "sync", *, chunk: int = 1024, **extra: Any) -> Pair:
+        def make(kind: str = "sync", *, chunk: int = 1024, bare: bool = False, **extra: Any) -> Pair:
             port, other = mooncake.new_port(), mooncake.new_port()
             config = mooncake.mooncake_config(tmp_path, "ec_consumer", port, **extra)
             config.scheduler_config.async_scheduling = kind == "async"
+            if bare:
+                hook.uninstall()
             worker = mooncake.build_worker(config)
             stack.callback(worker.shutdown)
-            scheduler = schedulers.build(instrument(schedulers.SCHEDULERS[kind]), config)
+            of_vllm = schedulers.SCHEDULERS[kind]
+            scheduler = schedulers.build(of_vllm if bare else instrument(of_vllm), config)
             stack.callback(scheduler.shutdown)
+            if bare:
+                hook.install()
             schedulers.make_room_for_items(scheduler, chunk=chunk)
             producer = Producer(mooncake.mooncake_config(tmp_path, "ec_producer", other, **extra))
             stack.callback(producer.connector.shutdown)

@@ -161,3 +161,21 @@ def test_a_client_that_leaves(make_pair: MakePair, recorder: Recorder) -> None:
     assert (received["result"], received["request_id"]) == (c.TRANSFER_RESULT_OK, "")
     assert [each.ending for each in recorder.take("deferral_end")] == [c.DEFERRAL_ENDING_ABORTED]
     assert not recorder.snapshot().in_flight
+
+
+def test_a_consumer_without_penstock(make_pair: MakePair, recorder: Recorder) -> None:
+    """It ignores the name that a producer adds to its reservations, of one item or several; its tokens are right."""
+    pair = make_pair(bare=True)
+    assert pair.producer.connector._worker._control_client._penstock_name is not None
+    one, two = expects(image("one", "a")), expects(image("two", "b", "c", first=77))
+    pair.engine.scheduler.add_request(one)
+    pair.engine.scheduler.add_request(two)
+    pair.push("one", "a")
+    pair.push("two", "b", "c")
+    pair.engine.run_off()
+    for request in (one, two):
+        assert pair.engine.outputs[request.request_id] == expected(request, OUTPUTS)
+    assert sorted(pair.engine.loaded) == ["a", "b", "c"]
+    assert not pair.engine.errors
+    assert {each["direction"] for each in recorder.transfers} == {c.DIRECTION_SEND}
+    assert not recorder.take("transfer_failure")

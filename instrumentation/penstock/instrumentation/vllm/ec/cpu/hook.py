@@ -12,6 +12,7 @@ from penstock.instrumentation.vllm.ec import EcObserver, PartHook, has_name
 from penstock.instrumentation.vllm.ec.cpu.copies import Copies
 from penstock.instrumentation.vllm.ec.cpu.grants import Grants, ProducerSessionMixin
 from penstock.instrumentation.vllm.ec.cpu.loads import CpuLoads
+from penstock.instrumentation.vllm.ec.cpu.remote_loads import RemoteCpuLoads
 from penstock.instrumentation.vllm.ec.cpu.scheduler_mixin import ConsumerSessionMixin, CpuSchedulerMixin
 from penstock.instrumentation.vllm.ec.cpu.worker_mixin import CpuWorkerMixin
 
@@ -45,7 +46,8 @@ class CpuEc:
         if part is None or not self._scheduler.fits():
             return None
         swaps = self._scheduler.swaps
-        loads = CpuLoads(part, lambda session: swaps.swap(session, ConsumerSessionMixin))
+        kind = RemoteCpuLoads if part._nixl_enabled and part._is_consumer else CpuLoads
+        loads = kind(part, lambda session: swaps.swap(session, ConsumerSessionMixin))
         swaps.swap(part, CpuSchedulerMixin)
         part._penstock_loads = loads
         session = part._producer_session
@@ -71,6 +73,7 @@ class CpuEc:
 def _scheduler_needs() -> list[Need]:
     from vllm.distributed.ec_transfer.ec_connector.cpu.protocol import XferStatus
     from vllm.distributed.ec_transfer.ec_connector.cpu.scheduler import ECCPUScheduler
+    from vllm.distributed.ec_transfer.ec_connector.cpu.scheduler.embedding_cache import EmbeddingCache
     from vllm.distributed.ec_transfer.ec_connector.cpu.session import (
         ConsumerSession,
         ConsumerSessionResults,
@@ -86,14 +89,18 @@ def _scheduler_needs() -> list[Need]:
         Requirement(ECCPUScheduler, "_start_xfer", ("mm_hash", "info", "size_bytes")),
         InstanceState(
             ECCPUScheduler,
-            ("_in_flight", "_step_completed", "_deferred_since", "_sessions", "_producer_session", "_region"),
+            (
+                "_in_flight", "_step_completed", "_deferred_since", "_sessions", "_producer_session", "_region",
+                "_cache", "_tombstones", "_nixl_enabled", "_is_consumer",
+            ),
         ),
+        Requirement(EmbeddingCache, "get", ("key",)),
         Extension(ConsumerSessionMixin, ConsumerSession),
         Requirement(ConsumerSession, "_dispatch_ack", ("ack",)),
         Requirement(ConsumerSession, "_ensure_registered"),
         Requirement(ConsumerSession, "take_results"),
         Requirement(ConsumerSession, "on_peer_down"),
-        InstanceState(ConsumerSession, ("_xfers",)),
+        InstanceState(ConsumerSession, ("_xfers", "_nixl_agent_name")),
         InstanceState(ConsumerSessionResults, ("completed", "tombstoned", "quarantined", "retryable")),
         InstanceState(ConsumerXfer, ("transfer_handle",)),
         Extension(ProducerSessionMixin, ProducerSession),

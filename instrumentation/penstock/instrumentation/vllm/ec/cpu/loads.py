@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.ec import EcFailure, EcTransfer, Loss, RequestLoads
+from penstock.instrumentation.vllm.ec.cpu.announcements import announced_peer, withdraw
+from penstock.instrumentation.vllm.ec.cpu.rehearsal import Rehearsal, RehearsedError
 from penstock.instrumentation.vllm.naming import Peer, address, cut, error_type_of
 from penstock.instrumentation.vllm.requests import Cause
 
@@ -44,7 +46,7 @@ _MISSES: Final = frozenset({"NACK_MISSING", "NACK_NOT_READY"})
 class Read:
     """An item that was asked for; times are the wall clock in nanoseconds, *began_ns* is 0 until the read is granted.
 
-    *error*: what ended it, where this process knows more than vLLM says: mode, error type, class, text.
+    *error*: what ended it, where this process knows more than vLLM says: mode, error type, class, text. *rehearsal*: by a fault drill.
     """
 
     item: str
@@ -55,6 +57,7 @@ class Read:
     began_ns: int = 0
     error: tuple[int, int, str, str] | None = None
     again: bool = False
+    rehearsal: bool = False
 
 
 class CpuLoads(RequestLoads):
@@ -78,6 +81,9 @@ class CpuLoads(RequestLoads):
         self._causes: OrderedDict[str, Cause] = OrderedDict()
         # By request, bounded by the scheduler's own: what the connector has given up without a fall-back.
         self._lost: dict[str, dict[str, Cause]] = {}
+        self._rehearsal = Rehearsal()
+        # The item whose read a drill has just made fail; vLLM says next that it could not be started.
+        self._rehearsed = ""
 
     # As RequestLoads says
 
@@ -119,9 +125,7 @@ class CpuLoads(RequestLoads):
     def do_without(self, request: Any, item: str, cause: Cause) -> None:
         """Have *request* encode *item* here, as the connector does: it no longer says who has it."""
         super().do_without(request, item, cause)
-        request.ec_transfer_params = {
-            name: value for name, value in (request.ec_transfer_params or {}).items() if name != item
-        }
+        withdraw(request, item)
         self.end_wait(request, item)
 
     def on_finished(self, request_id: str) -> None:
@@ -133,9 +137,13 @@ class CpuLoads(RequestLoads):
 
     def on_unavailable(self, request: Any, item: str, why: str) -> Cause:
         """Return why *item* cannot be had, by vLLM's words *why*; report it unless its read was."""
+        known = self._causes.get(item)
         if why == _READ_FAILED:
-            known = self._causes.get(item)
             return known if known is not None else Cause(c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER)
+        if why == _NOT_STARTED and self._rehearsed == item:
+            self._rehearsed = ""
+            if known is not None:
+                return known
         mode, error_type = c.FAILURE_MODE_SETUP, c.ERROR_TYPE_INCOMPATIBLE
         if why.startswith(_TIMED_OUT):
             mode, error_type = c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT
@@ -144,7 +152,15 @@ class CpuLoads(RequestLoads):
         peer = self.peer_of(item) or announced_peer(request, item)
         if self._observer is not None:
             self._observer.failed(
-                EcFailure(item, mode, error_type, cut(why), peer=peer, request_id=request.request_id)
+                EcFailure(
+                    item,
+                    mode,
+                    error_type,
+                    cut(why),
+                    peer=peer,
+                    request_id=request.request_id,
+                    inconclusive=True,
+                )
             )
         return Cause(mode, error_type, peer=peer)
 
@@ -162,8 +178,32 @@ class CpuLoads(RequestLoads):
     def end_wait(self, request: Any, item: str) -> None:
         """End the connector's own clock of a wait."""
         self._part._deferred_since.pop((request.request_id, item), None)
+        self._rehearsal.end(item)
 
     # Reads
+
+    def before_read(self, item: str, info: dict[str, Any]) -> bool:
+        """Return whether the read of *item* may be asked for now.
+
+        Raises:
+            RehearsedError: a fault drill makes it fail, which is reported.
+
+        """
+        peer = Peer(address(info.get("peer_host"), info.get("peer_port")))
+        drill = self._rehearsal.failing(item, peer.address)
+        if drill is None:
+            return not self._rehearsal.is_held(item)
+        now, text = time.time_ns(), f"drill {drill.id}"
+        error = (drill.mode, c.ERROR_TYPE_OTHER, "", text)
+        read = Read(item, peer, 0, self.asking, now, error=error, rehearsal=True)
+        if drill.mode == c.FAILURE_MODE_PROBE:
+            self._probed(read, c.PROBE_RESULT_ERROR)
+        else:
+            read.began_ns = now
+        self._reads[item] = read
+        self._failed(item, error)
+        self._rehearsed = item
+        raise RehearsedError(text)
 
     def on_asked(self, item: str, info: dict[str, Any], nbytes: int, session: Any) -> None:
         """Record that a producer was asked for *item*."""
@@ -204,6 +244,8 @@ class CpuLoads(RequestLoads):
         """Report the reads that have ended, a session's ``ConsumerSessionResults``."""
         reset, timeout, other = c.ERROR_TYPE_REMOTE_RESET, c.ERROR_TYPE_TIMEOUT, c.ERROR_TYPE_OTHER
         for item in results.completed:
+            self._rehearsal.end(item)
+            self._causes.pop(item, None)
             self._ended(self._reads.pop(item, None), ok=True)
         for item in results.tombstoned:
             text = "NIXL reports that the read has failed"
@@ -221,6 +263,7 @@ class CpuLoads(RequestLoads):
         for item in results.retryable:
             read = self._reads.get(item)
             if read is not None and read.again:
+                self._rehearsal.end(item)
                 self._reads.pop(item)
                 continue
             if read is not None:
@@ -254,12 +297,13 @@ class CpuLoads(RequestLoads):
         )
 
     def _failed(self, item: str, error: tuple[int, int, str, str]) -> None:
+        self._rehearsal.end(item)
         read = self._reads.pop(item, None)
         if read is None:
             return
         self._ended(read, ok=False)
         mode, error_type, error_class, text = read.error or error
-        self._causes[item] = Cause(mode, error_type, peer=read.peer)
+        self._causes[item] = Cause(mode, error_type, read.rehearsal, read.peer)
         self._causes.move_to_end(item)
         if len(self._causes) > CAPACITY:
             self._causes.popitem(last=False)
@@ -274,14 +318,7 @@ class CpuLoads(RequestLoads):
                     request_id=read.request_id,
                     error_class=error_class,
                     start_ns=read.began_ns or read.asked_ns,
+                    rehearsal=read.rehearsal,
+                    blameless=error_type == c.ERROR_TYPE_EVICTED,
                 )
             )
-
-
-def announced_peer(request: Any, item: str) -> Peer | None:
-    """Return the producer that a request names for *item*; what it says is the client's."""
-    params = request.ec_transfer_params
-    entry = params.get(item) if isinstance(params, dict) else None
-    if not isinstance(entry, dict):
-        return None
-    return Peer(address(entry.get("peer_host"), entry.get("peer_port")))

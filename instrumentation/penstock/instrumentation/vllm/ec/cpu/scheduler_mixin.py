@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
+from penstock.instrumentation.vllm.ec.cpu.rehearsal import RehearsedError
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec.cpu.loads import CpuLoads
@@ -33,14 +34,29 @@ class CpuSchedulerMixin:
     def _start_xfer(
         self, mm_hash: str, info: dict[str, Any], size_bytes: int, shape: tuple[int, int]
     ) -> bool:
+        """Let a fault drill hit the read; vLLM takes an exception for one that cannot be started, and False for one without room."""
         upstream: Any = super()
-        started = bool(upstream._start_xfer(mm_hash, info, size_bytes, shape))
         loads = self._penstock_loads
+        if loads is not None and not self._penstock_may_begin(loads, mm_hash, info):
+            return False
+        started = bool(upstream._start_xfer(mm_hash, info, size_bytes, shape))
         if loads is not None and started:
             with _GUARD:
                 session = self._sessions[info["peer_host"], int(info["peer_port"])]
                 loads.on_asked(mm_hash, info, size_bytes, session)
         return started
+
+    @staticmethod
+    def _penstock_may_begin(loads: CpuLoads, item: str, info: dict[str, Any]) -> bool:
+        rehearsed: RehearsedError | None = None
+        with _GUARD:
+            try:
+                return loads.before_read(item, info)
+            except RehearsedError as error:
+                rehearsed = error
+        if rehearsed is not None:
+            raise rehearsed
+        return True
 
     def _fail_or_fallback(self, request: Any, feature: Any, why: str) -> bool:
         """Let a policy decide about an item that cannot be had; without one report what vLLM does."""
