@@ -81,6 +81,17 @@ def test_a_pushed_picture_is_loaded(ec: MooncakeEcBench) -> None:
     assert ec.value("penstock_transfer_size_bytes_sum", channel="ec", direction="receive") > 0
 
 
+def test_an_idle_engine_loads_nothing(ec: MooncakeEcBench) -> None:
+    """A fault of vLLM's V1 model runner (docs/upstream.md): what has been pushed is lost, and the policy encodes it here."""
+    ec.enforce(ecLoadFailure={"action": "recompute"})
+    request = ask()
+    expected = ec.load(request.disguised()).tokens
+    ec.push(request)
+    assert ec.load(request).tokens == expected
+    outcome = ec.outcome(request)
+    assert (outcome.outcome, outcome.mode) == (c.OUTCOME_RECOMPUTED, c.FAILURE_MODE_TIMEOUT)
+
+
 @pytest.mark.parametrize("action", ["", "fail"])
 def test_a_push_that_does_not_come(ec: MooncakeEcBench, action: str) -> None:
     """VLLM ends the request; under ``fail`` its client may send it elsewhere, and learns why."""
