@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.ec import EcFailure, EcTransfer, Loss, RequestLoads
 from penstock.instrumentation.vllm.ec.cpu.announcements import announced_peer, withdraw
+from penstock.instrumentation.vllm.ec.cpu.reads import MISSES, REFUSALS, Read
 from penstock.instrumentation.vllm.ec.cpu.rehearsal import Rehearsal, RehearsedError
 from penstock.instrumentation.vllm.naming import Peer, address, cut, error_type_of
 from penstock.instrumentation.vllm.requests import Cause
@@ -31,33 +31,6 @@ HOST: Final = Peer("host")
 _READ_FAILED: Final = "the remote read failed"
 _NOT_STARTED: Final = "the read could not be started"
 _TIMED_OUT: Final = "the remote wait exceeded"
-
-# What the producer answers with where it does not grant a read; None is asked again.
-_REFUSALS: Final[dict[str, tuple[int, int] | None]] = {
-    "NACK_MISSING": (c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED),
-    "NACK_INCOMPAT": (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_INCOMPATIBLE),
-    "NACK_VERSION": (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_INCOMPATIBLE),
-    "NACK_NOT_READY": None,
-}
-_MISSES: Final = frozenset({"NACK_MISSING", "NACK_NOT_READY"})
-
-
-@dataclass(slots=True)
-class Read:
-    """An item that was asked for; times are the wall clock in nanoseconds, *began_ns* is 0 until the read is granted.
-
-    *error*: what ended it, where this process knows more than vLLM says: mode, error type, class, text. *rehearsal*: by a fault drill.
-    """
-
-    item: str
-    peer: Peer
-    nbytes: int
-    request_id: str
-    asked_ns: int
-    began_ns: int = 0
-    error: tuple[int, int, str, str] | None = None
-    again: bool = False
-    rehearsal: bool = False
 
 
 class CpuLoads(RequestLoads):
@@ -222,8 +195,8 @@ class CpuLoads(RequestLoads):
             if began:
                 read.began_ns = time.time_ns()
             return
-        self._probed(read, c.PROBE_RESULT_MISS if status in _MISSES else c.PROBE_RESULT_ERROR)
-        refusal = _REFUSALS.get(status, (c.FAILURE_MODE_PROBE, c.ERROR_TYPE_OTHER))
+        self._probed(read, c.PROBE_RESULT_MISS if status in MISSES else c.PROBE_RESULT_ERROR)
+        refusal = REFUSALS.get(status, (c.FAILURE_MODE_PROBE, c.ERROR_TYPE_OTHER))
         read.again = refusal is None
         if refusal is not None:
             read.error = (*refusal, "", f"the producer answers {status}")
