@@ -19,6 +19,7 @@ from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
 from penstock.instrumentation.vllm.ec.drills import EcDrills
 from penstock.instrumentation.vllm.ec.failure_planner import EcFailurePlanner, supports
 from penstock.instrumentation.vllm.ec.item_peers import ItemPeers
+from penstock.instrumentation.vllm.ec.missing_media import MissingMedia
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.pending_items import PendingItems
 from penstock.instrumentation.vllm.ec.protocol import EcLoader
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _UNKNOWN: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
-_NOT_FOUND: Final = Cause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
 _OUTCOMES: Final = {"recompute": Outcome.RECOMPUTED, "fail": Outcome.FAILED}
 
 
@@ -89,6 +89,7 @@ class EcLoadController:
         self._steps = UnconfirmedEcLoads(scheduler)
         self._bad = BadItems()
         self._pending = PendingItems(scheduler, self._loader, self._bad, media, self._loads)
+        self._media = MissingMedia(self._pending, self._bad, self._decider, self._loads)
         self._planner = EcFailurePlanner(scheduler, self._pending, settle=self._settle)
         self.admits = EcAdmission(self._peers, self._pending, self._decider).admits
         self._drills = EcDrills(loads, self._telemetry, self._bad)
@@ -104,7 +105,7 @@ class EcLoadController:
             self._do_without,
         )
         self._unavailable = UnavailableItems(
-            scheduler, self._decider, self._telemetry, self._pending, self._loads, self._cause_of
+            scheduler, self._decider, self._telemetry, self._pending, self._loads, self._media.cause_of
         )
         if self._loads is not None:
             self._loads.decide_by(self._unavailable)
@@ -155,7 +156,7 @@ class EcLoadController:
             return False
         if self._bad:
             self._pending.recall(request, computed)
-        if self._bad and self._fails_without_media(request, computed):
+        if self._bad and self._media.fails(request, computed):
             return False
         if ready or (self._bad and self._pending.only_what_is_given_up(request, computed)):
             self._waits.end(request_id)
@@ -230,15 +231,7 @@ class EcLoadController:
 
     def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
         """Fail a request of which vLLM would encode these inputs, if one cannot be encoded here; tell whether it fails."""
-        if not self._guards:
-            return False
-        items = self._pending.lacking_media(request, indexes)
-        if items and request.request_id not in self.failing:
-            affected = Affected(
-                request.request_id, request.num_computed_tokens, items=items, local_media=False
-            )
-            self._decider.decide(request, affected, self._cause_of(items, request.request_id))
-        return bool(items)
+        return self._guards and self._media.refuses(request, indexes)
 
     def before_free(self, request: Any) -> None:
         """Record that a request is about to lose its blocks."""
@@ -276,33 +269,9 @@ class EcLoadController:
         peer = self._loader.peer_of(item.item) if self._loader is not None else None
         return item if peer is None else item._replace(peer=peer.address)
 
-    # Inputs that cannot be had
-
     @property
     def _guards(self) -> bool:
         return self._rewinds and (self._native or self._decider.has_rule)
-
-    def _fails_without_media(self, request: Any, computed: int) -> bool:
-        """Fail a request that needs a bad item and cannot encode it here: vLLM would end the engine in that step."""
-        items = [item for item in self._pending.missing(request, computed) if item in self._bad]
-        if not items or self._pending.has_media(request, computed, items):
-            return False
-        self._fail_without_media(request, computed)
-        return True
-
-    def _fail_without_media(self, request: Any, computed: int) -> None:
-        items = self._pending.without_media(request, computed)
-        affected = Affected(request.request_id, computed, items=tuple(items), local_media=False)
-        self._decider.decide(request, affected, self._cause_of(items))
-
-    def _cause_of(self, items: Iterable[str], request_id: str = "") -> Cause:
-        """Return why the first of *items* that is bad, or that the request does without, is so; if none is, no peer has them."""
-        if self._loads is not None:
-            without = self._loads.without(request_id)
-            cause = next((without[item] for item in items if item in without), None)
-            if cause is not None:
-                return cause
-        return next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
 
     # Decisions
 
