@@ -18,12 +18,17 @@ class RemoteCpuLoads(CpuLoads):
     """With NIXL: an ``EcPeerSource`` and an ``EcRehearsal`` besides. A request names one producer for each item."""
 
     def candidates(self, request: Any, feature: Any) -> tuple[str, ...]:
-        """Return the producer that the request names for the item, if it would be asked now."""
+        """Return the producer that the request names for the item, if it would be asked now or has not answered yet.
+
+        vLLM asks again in the call in which it notices that no answer has come, so a silent producer is always being asked.
+        """
         part, item = self._part, feature.identifier
-        if part._cache.get(item) is not None or item in part._tombstones:
-            return ()  # it is there, on its way, or has failed
         peer = announced_peer(request, item)
-        return () if peer is None or peer.address == UNKNOWN else (peer.address,)
+        if peer is None or peer.address == UNKNOWN or item in part._tombstones:
+            return ()
+        read = self._reads.get(item)
+        asks = read is not None and not read.began_ns and read.peer == peer and item in part._in_flight
+        return (peer.address,) if asks or part._cache.get(item) is None else ()
 
     def keep_to(self, request: Any, feature: Any, peers: tuple[str, ...]) -> None:
         """Have the request encode the item here, where it is kept from the only producer that it names."""
