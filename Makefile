@@ -53,7 +53,7 @@ test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
 
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
-	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py $(ARGS)
+	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py tests/e2e/test_ec_mooncake.py tests/instrumentation/vllm/ec/mooncake/test_over_tcp.py $(ARGS)
 
 properties: setup ## What `make test` tries on the same examples each time (Hypothesis), on fresh ones, and more of them.
 	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh $(ARGS)
