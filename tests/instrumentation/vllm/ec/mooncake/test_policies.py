@@ -249,6 +249,26 @@ def test_a_pause_keeps_what_was_decided(make_pair: MakePair, recorder: Recorder)
     assert engine.errors == {"later": None}
 
 
+@KINDS
+def test_a_load_that_no_worker_makes(
+    kind: str, make_pair: MakePair, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the V1 model runner in a step without tokens (docs/upstream.md): mode timeout, and the peer that had pushed."""
+    act("recompute")
+    pair = make_pair(kind, push_wait_timeout_s=0.2)
+    monkeypatch.setattr(pair.engine, "_load_items", lambda _: None)
+    first = expects(image("first", "a"))
+    pair.engine.scheduler.add_request(first)
+    pair.push("first", "a")
+    pair.engine.run_off()
+    assert pair.engine.outputs["first"] == expected(first, OUTPUTS)
+    found = outcome_of(recorder, first)
+    assert (found.outcome, found.mode) == (RECOMPUTED, c.FAILURE_MODE_TIMEOUT)
+    (failure,) = recorder.take("transfer_failure", "first")
+    assert "no worker loaded it" in failure.error_text
+    assert failure.peer.address != "unknown"
+
+
 @pytest.fixture
 def allowed(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow faults in this process."""

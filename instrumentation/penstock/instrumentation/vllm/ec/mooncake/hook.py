@@ -90,6 +90,7 @@ def _own_name(config: Any, part: Any) -> Peer:
 
 
 def _scheduler_needs() -> list[Need]:
+    from vllm.distributed.ec_transfer.ec_connector.mooncake.metadata import ECMooncakeWorkerMetadata
     from vllm.distributed.ec_transfer.ec_connector.mooncake.scheduler import ECMooncakeScheduler
     from vllm.distributed.ec_transfer.ec_connector.mooncake.state import (
         SchedulerTransfer,
@@ -102,6 +103,8 @@ def _scheduler_needs() -> list[Need]:
         Requirement(ECMooncakeScheduler, "ensure_cache_available", ("request", "num_computed_tokens")),
         Requirement(ECMooncakeScheduler, "_accept_ready_event", ("data",)),
         Requirement(ECMooncakeScheduler, "build_connector_meta", ("scheduler_output",)),
+        Requirement(ECMooncakeScheduler, "update_connector_output", ("connector_output",)),
+        InstanceState(ECMooncakeWorkerMetadata, ("loaded",)),
         Requirement(ECMooncakeScheduler, "_request_transfer_id", ("request", "index")),
         InstanceState(ECMooncakeScheduler, ("_local_cache", "_transfers", "_push_wait_timeout")),
         Requirement(SchedulerTransferTable, "get", ("transfer_id",)),

@@ -49,6 +49,8 @@ class MooncakeLoads(RequestLoads):
         self._part = part
         self._arrived: OrderedDict[str, tuple[Peer, int]] = OrderedDict()
         self._failed: OrderedDict[str, Cause] = OrderedDict()
+        # By item: the push whose load is with the workers.
+        self._dispatched: OrderedDict[str, str] = OrderedDict()
 
     # What is on its way
 
@@ -59,10 +61,17 @@ class MooncakeLoads(RequestLoads):
             began_ns = began_from_wire(event) or time.time_ns()
             _keep(self._arrived, transfer_id, (peer_from_wire(event), began_ns))
 
-    def requests_of(self, specs: Iterable[Any]) -> dict[str, str]:
-        """Return the request of each load, by transfer id, where it is known."""
+    def on_dispatched(self, specs: Collection[Any]) -> dict[str, str]:
+        """Record the loads of a step; return the request of each, by transfer id, where it is known."""
+        for spec in specs:
+            _keep(self._dispatched, spec.mm_hash, spec.transfer_id)
         records = (self._part._transfers.get(spec.transfer_id) for spec in specs)
         return {each.transfer_id: each.request_id for each in records if each is not None and each.request_id}
+
+    def on_loaded(self, items: Iterable[str]) -> None:
+        """Record the loads that the workers have made."""
+        for item in items:
+            self._dispatched.pop(item, None)
 
     def waits_for(self, item: str) -> bool:
         """Return whether a push of *item* is awaited, has come, or is being handed over."""
@@ -122,17 +131,17 @@ class MooncakeLoads(RequestLoads):
         record = next(filter(None, ended), None)
         if record is None:
             return None
-        peer = self.peer_of(item)
-        if record.state.name == "UNAVAILABLE":
-            cause = Cause(_TIMED_OUT.mode, _TIMED_OUT.error_type, peer=peer)
-            text = f"no push of the item was handed over within {self._part._push_wait_timeout:g} s"
-            return Loss(cause, _failure(item, cause, text, request_id))
-        if record.state.name != "FAILED":
-            cause = Cause(_EXPIRED.mode, _EXPIRED.error_type, peer=peer)
-            text = "its push had come, and was given back before the request asked for it"
-            return Loss(cause, _failure(item, cause, text, request_id))
-        # A worker has reported it.
-        return Loss(self._failed.get(item) or Cause(_GONE.mode, _GONE.error_type, peer=peer))
+        peer, state, seconds = self.peer_of(item), record.state.name, self._part._push_wait_timeout
+        if state == "FAILED":  # a worker has reported it
+            return Loss(self._failed.get(item) or Cause(_GONE.mode, _GONE.error_type, peer=peer))
+        if self._dispatched.get(item) == record.transfer_id:
+            reason, text = _TIMED_OUT, f"its push had come, and no worker loaded it within {seconds:g} s"
+        elif state == "UNAVAILABLE":
+            reason, text = _TIMED_OUT, f"no push of the item came within {seconds:g} s"
+        else:
+            reason, text = _EXPIRED, "its push had come, and was given back before the request asked for it"
+        cause = Cause(reason.mode, reason.error_type, peer=peer)
+        return Loss(cause, _failure(item, cause, text, request_id))
 
     def _records(self, item: str, states: Sequence[str]) -> list[Any]:
         from vllm.distributed.ec_transfer.ec_connector.mooncake.state import SchedulerTransferState

@@ -53,5 +53,14 @@ class MooncakeSchedulerMixin:
         loads = self._penstock_loads
         if loads is not None and metadata.loads:
             with _GUARD:
-                setattr(metadata, REQUESTS, loads.requests_of(metadata.loads))
+                setattr(metadata, REQUESTS, loads.on_dispatched(metadata.loads))
         return metadata
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Record the items that the workers have loaded."""
+        upstream: Any = super()
+        upstream.update_connector_output(connector_output)
+        loads = self._penstock_loads
+        if loads is not None:
+            with _GUARD:
+                loads.on_loaded(getattr(connector_output.ec_connector_worker_meta, "loaded", ()))
