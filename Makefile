@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean setup-compat test-compat test-compat-engine setup-connectors test-connectors
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -51,6 +51,9 @@ test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
 
 test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
+
+check-versions: setup ## The hook check on each minor vLLM from 0.30 on; writes the table of docs/compatibility.md (CHECK=1 compares it, VERSIONS="0.33.0 …" prints some).
+	@PENSTOCK_VENV=$(VENV) $(PYTHON_IN_VENV) scripts/check_versions.py $(if $(filter 1,$(CHECK)),--check) $(VERSIONS)
 
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
 	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py tests/e2e/test_ec_mooncake.py tests/instrumentation/vllm/ec/mooncake/test_over_tcp.py $(ARGS)
@@ -104,4 +107,4 @@ prometheus:
 	@scripts/need-prometheus.sh
 
 clean: ## Remove environments and caches.
-	rm -rf .venv .venv-compat .venv-proto .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-compat .venv-versions .venv-proto .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,3 +52,16 @@ def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare) ->
         lambda: kv.agent.metrics().value("penstock_late_reads_total", server="spare") == before + 1,
         "penstock_late_reads_total does not count the late read",
     )
+    # vLLM has counted both as well.
+    agreed = r"engine spare/0: vLLM's own counters agree: .*late read.*expired lease"
+
+    def doctor() -> str:
+        return kv.agent.ctl("doctor").output
+
+    until(
+        lambda: re.search(agreed, doctor()),
+        lambda: f"agentctl doctor does not compare the counters:\n{doctor()}",
+    )
+    assert not [
+        line for line in doctor().splitlines() if "vLLM counts" in line or re.match("wrong.*spare/0", line)
+    ]

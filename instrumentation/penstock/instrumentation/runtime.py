@@ -48,6 +48,7 @@ class Runtime:
 
     Attributes:
         active: whether hooks do anything; False while paused, stopped or off. Read it on every call.
+        interruptions: how often :attr:`active` may have become False; two equal readings have no pause between them.
         session: the state that the runtime shares with its threads.
         snapshots: the providers of the snapshot of each second.
         policy: the policy in force.
@@ -57,6 +58,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.active = False
+        self.interruptions = 0
         self.session = Session(self._set_active)
         self.snapshots = Snapshots()
         self.policy = ActivePolicy()
@@ -241,6 +243,8 @@ class Runtime:
 
     def _set_active(self, active: bool) -> None:
         self.active = active
+        if not active:
+            self.interruptions += 1
         exporter = self._exporter
         if exporter is not None:
             # It reports a change of the kill switch.

@@ -73,6 +73,7 @@ def _engine(**fields: Any) -> admin.Engine:
     return admin.Engine(**{**values, **fields})
 
 
+_LATE = {"name": "num_notifications_after_expiry", "connector": "NixlConnector"}
 _NANO = 1_000_000_000
 _CALM = {
     "name": "calm", "generation": 3, "author": "alice@host", "fields": ["kvLoadFailure.action"],
@@ -246,6 +247,15 @@ def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, wh
         ),
         ({"source": {"clock_offset_nano": -3 * 10**9}}, WRONG, "its clock is 3.0s behind the agent's", "NTP"),
         ({"source": {"emitter": {"unacknowledged_bytes": 20 << 20}}}, WRONG, "20 of 32 MiB", "CPU limit"),
+        (
+            {"source": {"upstream_counts": [{**_LATE, "upstream": 3, "seen": 2}]}},
+            WRONG, "engine-core: vLLM counts 3 late reads (num_notifications_after_expiry), penstock 2, since the process began",
+            "trust vLLM's own (vllm:nixl_num_notifications_after_expiry_total): penstock misses some",
+        ),
+        (
+            {"source": {"upstream_counts": [{"name": "num_of_tomorrow", "upstream": 1, "seen": 0}]}},
+            WRONG, "vLLM counts 1 num_of_tomorrow (num_of_tomorrow), penstock 0", "trust vLLM's own: penstock",
+        ),
     ],
 )  # fmt: skip
 def test_what_may_be_wrong_with_an_engine(fields: dict[str, Any], level: str, what: str, advice: str) -> None:
@@ -254,6 +264,26 @@ def test_what_may_be_wrong_with_an_engine(fields: dict[str, Any], level: str, wh
     assert [(item.level, item.subject) for item in found] == [(level, "engine 0")]
     assert what in found[0].what
     assert advice in found[0].advice
+
+
+def test_counters_that_agree() -> None:
+    """One finding for all processes; none where nothing was counted or the process is away."""
+    rows = [
+        {**_LATE, "upstream": 1, "seen": 1},
+        {"name": "num_failed_handshakes", "upstream": 1, "seen": 1},
+    ]
+    engine = _engine(source={"upstream_counts": rows})
+    other = engine.sources.add()
+    other.CopyFrom(engine.sources[0])
+    other.epoch, other.hello.process, other.hello.rank = 8, "worker", 1
+    assert [item.what for item in check_agent(_status(), [engine], _NOW) if "vLLM's own" in item.what] == [
+        "vLLM's own counters agree: 2 late reads, 2 failed handshakes"
+    ]
+    other.upstream_counts[0].rank, other.upstream_counts[0].upstream = 1, 0
+    (found,) = [item for item in check_agent(_status(), [engine], _NOW) if item.level != OK]
+    assert "worker 1: vLLM counts 0 late reads" in found.what
+    other.connected = False
+    assert {item.level for item in check_agent(_status(), [engine], _NOW)} == {OK}
 
 
 def test_a_pause_is_not_also_a_missing_hook() -> None:
@@ -300,6 +330,11 @@ def test_the_command_exits_with_what_it_found(harness: AdminHarness, agentctl: A
     harness.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, hooks=[hook]))
     well = agentctl("doctor")
     assert (well.exit_code, well.stdout.splitlines()[-1]) == (0, "no problems")
+    late = {"name": "num_notifications_after_expiry", "upstream": 2, "seen": 2}
+    harness.snapshot(
+        core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, hooks=[hook], upstream_counts=[late])
+    )
+    assert "engine 0: vLLM's own counters agree: 2 late reads" in agentctl("doctor").stdout
     bad = {"name": "eplb", "reason": "no such method"}
     harness.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, hooks=[hook, bad]))
     ill = agentctl("doctor")

@@ -259,6 +259,7 @@ class Engine:
         self.connector.bind_connector_metadata(metadata or NixlConnectorMetadata())
         self.connector.start_load_kv(None)
         results = self.connector.get_transfer_results(set())
+        self.connector.get_kv_connector_stats()
         answer = (
             results,
             self.connector.get_block_ids_with_load_errors(),
@@ -307,6 +308,13 @@ class Engine:
         """Step until the blocks of a request are let go; returns that step's answer."""
         return self.step_until(lambda answer: request_id in answer[0].finished_sending, f"{request_id} sent")
 
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """VLLM's own counters since the engine was built, by name: vLLM's number, and what the hooks have seen."""
+        observer = getattr(self.worker, "_penstock", None)  # None where the hook was left out
+        totals = observer.counts.totals if observer is not None else ()
+        return {name: (upstream, seen) for name, upstream, seen in totals}
+
     def close(self) -> None:
         """Shut both sides down."""
         self._listener.shutdown()
@@ -338,6 +346,9 @@ def instrumented_engines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
     try:
         yield make
+        # Whatever the tests have done to them.
+        for engine in built:
+            assert all(upstream == seen for upstream, seen in engine.counts.values()), engine.counts
     finally:
         for engine in built:
             engine.close()

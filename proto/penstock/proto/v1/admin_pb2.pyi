@@ -474,7 +474,7 @@ class EngineCounters(_message.Message):
     def __init__(self, transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., bytes: _Optional[int] = ..., failures: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., requests_failed: _Optional[int] = ...) -> None: ...
 
 class Source(_message.Message):
-    __slots__ = ("hello", "epoch", "watermark", "connected", "last_seen", "hooks", "emitter", "drops", "guard_errors", "clock_offset_nano", "stored_entries", "lost_entries", "unaccounted_entries")
+    __slots__ = ("hello", "epoch", "watermark", "connected", "last_seen", "hooks", "emitter", "drops", "guard_errors", "clock_offset_nano", "stored_entries", "lost_entries", "unaccounted_entries", "upstream_counts")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -488,6 +488,7 @@ class Source(_message.Message):
     STORED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     LOST_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     UNACCOUNTED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_COUNTS_FIELD_NUMBER: _ClassVar[int]
     hello: _ingest_pb2.Hello
     epoch: int
     watermark: int
@@ -501,7 +502,8 @@ class Source(_message.Message):
     stored_entries: int
     lost_entries: int
     unaccounted_entries: int
-    def __init__(self, hello: _Optional[_Union[_ingest_pb2.Hello, _Mapping]] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[_snapshot_pb2.Hook, _Mapping]]] = ..., emitter: _Optional[_Union[_snapshot_pb2.Emitter, _Mapping]] = ..., drops: _Optional[_Iterable[_Union[_ingest_pb2.Drop, _Mapping]]] = ..., guard_errors: _Optional[_Iterable[_Union[_ingest_pb2.GuardError, _Mapping]]] = ..., clock_offset_nano: _Optional[int] = ..., stored_entries: _Optional[int] = ..., lost_entries: _Optional[int] = ..., unaccounted_entries: _Optional[int] = ...) -> None: ...
+    upstream_counts: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.UpstreamCount]
+    def __init__(self, hello: _Optional[_Union[_ingest_pb2.Hello, _Mapping]] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[_snapshot_pb2.Hook, _Mapping]]] = ..., emitter: _Optional[_Union[_snapshot_pb2.Emitter, _Mapping]] = ..., drops: _Optional[_Iterable[_Union[_ingest_pb2.Drop, _Mapping]]] = ..., guard_errors: _Optional[_Iterable[_Union[_ingest_pb2.GuardError, _Mapping]]] = ..., clock_offset_nano: _Optional[int] = ..., stored_entries: _Optional[int] = ..., lost_entries: _Optional[int] = ..., unaccounted_entries: _Optional[int] = ..., upstream_counts: _Optional[_Iterable[_Union[_snapshot_pb2.UpstreamCount, _Mapping]]] = ...) -> None: ...
 
 class ListPeersRequest(_message.Message):
     __slots__ = ("selector", "state")

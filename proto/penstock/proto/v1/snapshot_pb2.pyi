@@ -18,7 +18,7 @@ BLOCK_HOLDER_LOAD: BlockHolder
 BLOCK_HOLDER_PINNED: BlockHolder
 
 class Snapshot(_message.Message):
-    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held")
+    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class Snapshot(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     EPLB_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_COUNTS_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     in_flight: _containers.RepeatedCompositeFieldContainer[InFlight]
     deferred: _containers.RepeatedCompositeFieldContainer[Deferred]
@@ -43,7 +44,22 @@ class Snapshot(_message.Message):
     paused: bool
     eplb: EplbFacts
     held: _containers.RepeatedCompositeFieldContainer[HeldBlocks]
-    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ...) -> None: ...
+    upstream_counts: _containers.RepeatedCompositeFieldContainer[UpstreamCount]
+    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ..., upstream_counts: _Optional[_Iterable[_Union[UpstreamCount, _Mapping]]] = ...) -> None: ...
+
+class UpstreamCount(_message.Message):
+    __slots__ = ("name", "upstream", "seen", "connector", "rank")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    upstream: int
+    seen: int
+    connector: str
+    rank: int
+    def __init__(self, name: _Optional[str] = ..., upstream: _Optional[int] = ..., seen: _Optional[int] = ..., connector: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class InFlight(_message.Message):
     __slots__ = ("channel", "connector", "peer", "count", "oldest_start_time_unix_nano", "component", "rank")

@@ -123,6 +123,18 @@ def test_a_worker_that_was_slow():
     assert loads[0].span_id != loads[1].span_id
 
 
+def test_a_failure_that_a_slow_worker_reports():
+    """All that a worker says of a failed load comes after the grace period: the ids are the backend's."""
+    log = Log()
+    story = failed_story()
+    log.tell(each for each in story if each[0] is not DECODE_WORKER)
+    log.now += GRACE
+    log.tell(each for each in story if each[0] is DECODE_WORKER)
+    sent = exported(log)
+    assert texts(shown(log, DECODE)) == texts(sent)
+    assert len(ids_of(sent, semconv.KV_LOAD)) == 1
+
+
 @pytest.mark.parametrize("story", [prefill_story, decode_story, failed_story])
 def test_a_request_within_its_grace(story):
     """Within the grace period agentctl shows the spans that the backend gets after it."""

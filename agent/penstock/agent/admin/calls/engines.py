@@ -202,6 +202,7 @@ def _source(live: LiveSource) -> admin.Source:
         stored_entries=messages.clamp_unsigned(live.account.stored) if live.account is not None else 0,
         lost_entries=messages.clamp_unsigned(live.account.lost) if live.account is not None else 0,
         unaccounted_entries=messages.clamp_signed(live.unaccounted),
+        upstream_counts=snapshot.upstream_counts if snapshot is not None else (),
     )
     message.drops.extend(_drops(live.drops.items()))
     message.guard_errors.extend(

@@ -140,25 +140,25 @@ def test_waiting_for_its_handshake(
     """A load cancelled before its read never reads, although its handshake succeeds; the peer releases its blocks."""
     prefill, _ = pair
     decode = make_engine("kv_consumer")
-    prefill.lease("prefill-of-r1")
+    prefill.lease("prefill-of-waits")
     decode.cache[1:4] = 7.0
     with decode.handshakes_held():
-        decode.read("r1", prefill)
-        results, invalid, _ = decode.cancel("r1")
-        assert results.failed_recving == {"r1"}
+        decode.read("waits", prefill)
+        results, invalid, _ = decode.cancel("waits")
+        assert results.failed_recving == {"waits"}
         assert invalid == {1, 2, 3}
-        assert not decode.cancel("r1")[0].finished_recving
+        assert not decode.cancel("waits")[0].finished_recving
     decode.step_until(lambda _: prefill.id in decode.worker._remote_agents, "the handshake")
     prefill.step_until(
-        lambda answer: decode.step() and "prefill-of-r1" in answer[0].finished_sending, "the peer lets go"
+        lambda answer: decode.step() and "prefill-of-waits" in answer[0].finished_sending, "the peer lets go"
     )
     assert bool((decode.cache[1:4] == 7.0).all())
     assert not recorder.transfers
     assert not decode.began
-    (failure,) = recorder.take("transfer_failure", "r1")
+    (failure,) = recorder.take("transfer_failure", "waits")
     assert (failure.mode, failure.attempt, failure.blocks) == (c.FAILURE_MODE_COLLATERAL, 1, 3)
     assert [(told.mode, told.culprit) for told in decode.reported] == [(c.FAILURE_MODE_COLLATERAL, None)]
-    assert not recorder.take("transfer_failure", "prefill-of-r1")
+    assert not recorder.take("transfer_failure", "prefill-of-waits")
 
 
 def test_waiting_for_a_handshake_that_fails(

@@ -27,6 +27,7 @@ def test_loads_that_cannot_be_read_cost_no_peers() -> None:
     handshake = SimpleNamespace(peer=peer, queued_ns=time.time_ns(), clock_offset_ns=None)
     observer: Any = SimpleNamespace(
         transfers=SimpleNamespace(in_flight=list),
+        counts=SimpleNamespace(totals=()),
         handshakes=SimpleNamespace(recent=lambda _: [handshake]),
         quarantine=None,
     )

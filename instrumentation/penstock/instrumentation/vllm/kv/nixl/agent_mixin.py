@@ -11,6 +11,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl.fault_injection import RehearsedFaultError
+from penstock.instrumentation.vllm.kv.nixl.notifications import WatchedMessages
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
@@ -24,7 +25,7 @@ class NixlAgentMixin:
     """Over the NIXL agent: observes every handle from preparation to release."""
 
     _penstock: NixlObserver | None = None
-    _penstock_on_notifications: Any = None
+    _penstock_on_notification: Any = None
 
     def make_prepped_xfer(self, *args: Any, **kwargs: Any) -> Any:
         """Prepare a transfer; a drill may fail it or drop its notification."""
@@ -134,10 +135,14 @@ class NixlAgentMixin:
             raise
 
     def get_new_notifs(self, *args: Any, **kwargs: Any) -> Any:
-        """Inspect the notifications before vLLM does."""
+        """Return the notifications so that each is inspected just before vLLM handles it."""
         upstream: Any = super()
         notifications = upstream.get_new_notifs(*args, **kwargs)
-        if notifications and self._penstock_on_notifications is not None and runtime.active:
+        observe = self._penstock_on_notification
+        watched = notifications
+        if notifications and observe is not None and runtime.active:
             with _GUARD:
-                self._penstock_on_notifications(notifications)
-        return notifications
+                watched = {
+                    agent: WatchedMessages(messages, observe) for agent, messages in notifications.items()
+                }
+        return watched

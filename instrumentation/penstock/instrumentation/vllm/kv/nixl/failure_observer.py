@@ -24,6 +24,7 @@ from penstock.instrumentation.vllm.kv.nixl.transfer_table import (
     TransferTable,
     bytes_of_blocks,
 )
+from penstock.instrumentation.vllm.kv.nixl.upstream_counts import UpstreamCounts
 from penstock.instrumentation.vllm.messages import LoadFailure
 from penstock.instrumentation.vllm.naming import Peer, peers
 
@@ -69,6 +70,7 @@ class NixlFailureObserver:
         context: what vLLM is doing on the calling thread.
         faults: fault drills.
         cancellations: loads that the scheduler has cancelled.
+        counts: vLLM's own counters of what is emitted here.
 
     """
 
@@ -83,6 +85,7 @@ class NixlFailureObserver:
         self.transfers = TransferTable()
         self.faults = FaultInjection()
         self.cancellations = Cancellations(push=self.push)
+        self.counts = UpstreamCounts(runtime.interruptions if runtime.active else None)
         self._worker = weakref.ref(worker)
         self._emitted: dict[str, dict[str, object]] = {}
         self._started_ns: dict[str, int] = {}

@@ -44,6 +44,7 @@ class NixlHook:
             Requirement(worker, "_nixl_handshake", ("host", "port", "remote_tp_size", "expected_engine_id")),
             Requirement(worker, "_reap_expired_send_leases", ("done_sending",)),
             Requirement(worker, "get_transfer_results"),
+            Requirement(worker, "get_kv_connector_stats"),
             Requirement(worker, "start_load_kv", ("metadata",)),
             Requirement(worker, "_get_new_notifs"),
             Requirement(agent, "make_prepped_xfer", ("notif_msg",)),
@@ -88,6 +89,6 @@ class NixlWorkers:
         worker._penstock = observer
         worker.nixl_wrapper._penstock = observer
         if not observer.push:
-            worker.nixl_wrapper._penstock_on_notifications = worker._penstock_report_late_reads
+            worker.nixl_wrapper._penstock_on_notification = worker._penstock_report_late_read
         runtime.snapshots.add(observer.name, NixlSnapshot(observer, worker).fill)
         return observer

@@ -10,6 +10,7 @@ from penstock.instrumentation.core import LogLimit, guard
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import WaitKind
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.cancellation import CancelResult
 from penstock.instrumentation.vllm.kv.nixl.failure_observer import PENDING, NixlFailureObserver, make_room
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer
@@ -135,6 +136,7 @@ class NixlObserver(NixlFailureObserver):
         fields = handshake.fields(run, failure, self.connector)
         self.emit("handshake", fields, "", rehearsal=handshake.rehearsal)
         if failure is not None:
+            self.counts.saw(upstream_counts.HANDSHAKES)
             if not handshake.waiters_total:
                 self.on_failure(failure, "", context={"remote_engine_id": handshake.peer.engine_id})
         elif run is not None:
@@ -185,10 +187,12 @@ class NixlObserver(NixlFailureObserver):
         )
         for request_id in request_ids:
             self._expired.append(request_id)
+            self.counts.saw(upstream_counts.EXPIRED)
             self.on_failure(failure, request_id, direction=c.DIRECTION_SEND)
 
     def on_late_read(self, request_id: str) -> None:
         """Emit a read of released blocks: the reader may have got another request's KV."""
+        self.counts.saw(upstream_counts.LATE)
         text = "the blocks were read after their release; the reader's output may be wrong"
         failure = failure_modes.Failure(
             c.FAILURE_MODE_LATE_READ, c.ERROR_TYPE_EVICTED, "read_after_expiry", "", text
@@ -197,6 +201,7 @@ class NixlObserver(NixlFailureObserver):
 
     def on_late_write(self, request_id: str) -> None:
         """Emit a write to blocks that no request waits for: they may belong to another request by now."""
+        self.counts.saw(upstream_counts.LATE)
         text = "the peer has written to released blocks, which may belong to another request"
         failure = failure_modes.Failure(
             c.FAILURE_MODE_LATE_READ, c.ERROR_TYPE_CORRUPT, "write_after_expiry", "", text

@@ -7,6 +7,7 @@ from typing import Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.handshake_mixin import NixlHandshakeMixin
 from penstock.instrumentation.vllm.naming import failure_modes
 
@@ -39,6 +40,7 @@ class NixlPushMixin(NixlHandshakeMixin):
         worker: Any = self
         engine_id = registration["remote_engine_id"]
         if not worker._remote_agents.get(engine_id):
+            observer.counts.saw(upstream_counts.NOTIFICATIONS)
             failure = failure_modes.Failure(
                 c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_REMOTE_RESET, "push_reg_no_agents", "", _NO_AGENTS
             )

@@ -1,4 +1,4 @@
-"""A NIXL worker's contribution to the snapshot: transfers in flight, blocks of loads, the status of each peer."""
+"""A NIXL worker's contribution to the snapshot: transfers in flight, blocks of loads, peers, vLLM's own counters."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ class NixlSnapshot:
                 oldest_start_time_unix_nano=oldest,
                 component=c.COMPONENT_WORKER,
                 rank=observer.rank,
+            )
+        for name, upstream, seen in observer.counts.totals:
+            snapshot.upstream_counts.add(
+                name=name, upstream=upstream, seen=seen, connector=observer.connector, rank=observer.rank
             )
         worker = self._worker()
         if worker is not None:

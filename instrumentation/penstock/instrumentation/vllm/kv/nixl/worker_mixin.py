@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.cancellation import is_cancelled
+from penstock.instrumentation.vllm.kv.nixl.notifications import WatchedQueue
 from penstock.instrumentation.vllm.kv.nixl.push_mixin import NixlPushMixin
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import NO_PLAN, PlannedTransfer, bytes_of_blocks
 from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _GUARD = guard("nixl")
@@ -108,6 +108,7 @@ class NixlWorkerMixin(NixlPushMixin):
         observer = self._penstock
         if expired and observer is not None and runtime.active:
             with _GUARD:
+                observer.counts.saw(upstream_counts.EXPIRED)
                 request_id, reading = observer.context.reading
                 failure = failure_modes.Failure(
                     c.FAILURE_MODE_EXPIRED, c.ERROR_TYPE_EVICTED, "turn2_read_expired", "", _TURN2_EXPIRED
@@ -133,6 +134,8 @@ class NixlWorkerMixin(NixlPushMixin):
         if observer is None or req_id is None or not runtime.active:
             return
         with _GUARD:
+            if failure_type in upstream_counts.LOGGED:
+                observer.counts.saw(upstream_counts.LOGGED[failure_type])
             meta = meta if meta is not None else self._penstock_meta(req_id)
             if is_cancelled(meta) or observer.cancellations.pop_withheld(req_id):
                 return  # emitted when it was cancelled
@@ -183,25 +186,33 @@ class NixlWorkerMixin(NixlPushMixin):
                 observer.on_finished(results.finished_recving | results.finished_sending)
         return results
 
+    def get_kv_connector_stats(self) -> Any:
+        """Note what vLLM has counted, as it hands that over at the end of a step."""
+        upstream: Any = super()
+        stats = upstream.get_kv_connector_stats()
+        observer = self._penstock
+        if observer is not None:
+            with _GUARD:
+                observer.counts.take(
+                    getattr(stats, "data", None) or {},
+                    getattr(getattr(self, "xfer_stats", None), "data", None) or {},
+                    runtime.interruptions if runtime.active else None,
+                    settled=not self._penstock_state("_handshake_futures"),
+                )
+        return stats
+
     def _get_new_notifs(self) -> Any:
-        """Inspect what a push worker's writer has forwarded, before vLLM does."""
+        """Inspect what a push worker's writer has forwarded, each message just before vLLM handles it."""
         upstream: Any = super()
         observer = self._penstock
-        if observer is not None and observer.push and runtime.active:
-            with _GUARD:
-                self._penstock_report_late_writes(observer, list(self._penstock_forwarded_messages()))
-        return upstream._get_new_notifs()
-
-    def _penstock_forwarded_messages(self) -> Iterable[bytes]:
         forwarded = getattr(self, "_pending_completion_notifs", None)
-        if forwarded is None or forwarded.empty():
-            return ()
-        with forwarded.mutex:
-            return tuple(forwarded.queue)
-
-    def _penstock_report_late_writes(self, observer: NixlObserver, messages: Iterable[bytes]) -> None:
-        for request_id in self._penstock_unknown_requests(messages, "_recving_metadata"):
-            observer.on_late_write(request_id)
+        if observer is None or not observer.push or not runtime.active or forwarded is None:
+            return upstream._get_new_notifs()
+        self._pending_completion_notifs: Any = WatchedQueue(forwarded, self._penstock_report_late_write)
+        try:
+            return upstream._get_new_notifs()
+        finally:
+            self._pending_completion_notifs = forwarded
 
     def shutdown(self) -> None:
         """Stop contributing to the snapshot."""
@@ -219,20 +230,24 @@ class NixlWorkerMixin(NixlPushMixin):
         """Return vLLM's ReqMeta of a request that is being received."""
         return (getattr(self, "_recving_metadata", None) or {}).get(request_id)
 
-    def _penstock_report_late_reads(self, notifications: dict[str, list[bytes]]) -> None:
-        """Report reads of released blocks: vLLM knows neither a lease nor a batch of their request."""
+    def _penstock_report_late_read(self, message: bytes) -> None:
+        """Report a read of released blocks: vLLM knows neither a lease nor a batch of its request."""
         observer = self._penstock
-        if observer is not None:
-            messages = (message for messages in notifications.values() for message in messages)
-            for request_id in self._penstock_unknown_requests(messages):
-                observer.on_late_read(request_id)
+        request_id = self._penstock_unknown_request(message)
+        if observer is not None and request_id:
+            observer.on_late_read(request_id)
 
-    def _penstock_unknown_requests(self, messages: Iterable[bytes], *tables: str) -> Iterable[str]:
-        """Yield the requests that notifications name but vLLM does not know."""
-        known = [self._penstock_state(name) for name in ("_reqs_to_send", "_reqs_to_process", *tables)]
-        for message in messages:
-            if message.startswith(b"HB:"):
-                continue
-            request_id = message.decode(errors="replace").rpartition(":")[0]
-            if request_id and not any(request_id in table for table in known):
-                yield request_id
+    def _penstock_report_late_write(self, message: bytes) -> None:
+        """Report a write to released blocks: vLLM knows neither their load nor, as its sender, their request."""
+        observer = self._penstock
+        request_id = self._penstock_unknown_request(message, "_recving_metadata")
+        if observer is not None and request_id:
+            observer.on_late_write(request_id)
+
+    def _penstock_unknown_request(self, message: bytes, *tables: str) -> str:
+        """Return the request that a notification names if vLLM does not know it; else empty."""
+        if message.startswith(b"HB:"):
+            return ""
+        request_id = message.decode(errors="replace").rpartition(":")[0]
+        known = ("_reqs_to_send", "_reqs_to_process", *tables)
+        return "" if any(request_id in self._penstock_state(name) for name in known) else request_id

@@ -1,0 +1,135 @@
+"""``make check-versions``: which versions it takes, and the table that it writes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def _load() -> Any:
+    spec = importlib.util.spec_from_file_location("check_versions", ROOT / "scripts" / "check_versions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+script: Any = _load()
+
+LISTED = """\
+vllm (0.33.0)
+Available versions: 0.33.0, 0.32.1, 0.32.0, 0.30.0.post2, 0.30.0, 0.29.0, 0.8.5.post1
+  INSTALLED: 0.32.0
+"""
+
+
+def survey(version: str, **hooks: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return what the check prints for a version: by hook a verdict and a reason for each of its classes."""
+    return {
+        "versions": {"vLLM": version},
+        "hooks": [
+            {"hook": hook, "verdict": verdict, "reason": reason}
+            for hook, rows in hooks.items()
+            for verdict, reason in rows
+        ],
+    }
+
+
+FITS = ("fits", "")
+OLD = survey(
+    "0.31.0",
+    scheduler=[("left out", "Scheduler.f is missing"), ("left out", "AsyncScheduler.f is missing")],
+    nixl=[FITS, ("left out", "Push.g has no parameter stream (it has self, (a, b))")],
+    mooncake=[("not used", "this vLLM has no such connector")],
+)
+NEW = survey(
+    "0.32.0+cpu", scheduler=[FITS, FITS, ("not used", "no such class")], nixl=[FITS, FITS], mooncake=[FITS]
+)
+DOCUMENT = f"""\
+Before.
+
+{script.BEGIN}
+
+| hook | what is missing without it | 0.31 |
+|---|---|---|
+| `scheduler` | policies, waits | no |
+| `nixl` | transfers; see `a` | yes |
+| `mooncake` | why | yes |
+| `gone` | a hook of former times | yes |
+
+{script.END}
+
+After.
+"""
+WRITTEN = f"""\
+Before.
+
+{script.BEGIN}
+
+| hook | what is missing without it | 0.31 | 0.32 |
+|---|---|---|---|
+| `scheduler` | policies, waits | no | yes |
+| `nixl` | transfers; see `a` | partly | yes |
+| `mooncake` | why | not used | yes |
+
+Releases compared: 0.31.0, 0.32.0+cpu.
+
+- 0.31 leaves out `nixl` (Push.g has no parameter stream), `scheduler` (Scheduler.f is missing).
+- 0.30.0 could not be compared: no.
+
+{script.END}
+
+After.
+"""
+
+
+def test_the_newest_release_of_each_minor_version() -> None:
+    """From 0.30 on, the oldest first; what is installed is none."""
+    assert script.newest_of_each_minor(LISTED) == ["0.30.0.post2", "0.32.1", "0.33.0"]
+    assert script.newest_of_each_minor("ERROR: no such package") == []
+
+
+def test_the_table() -> None:
+    """What a hook is for stays as it is written; everything else is what was found, and a second run changes nothing."""
+    written = script.rewritten(DOCUMENT, [OLD, NEW], ["0.30.0 could not be compared: no."])
+    assert written == WRITTEN
+    assert script.rewritten(written, [OLD, NEW], ["0.30.0 could not be compared: no."]) == WRITTEN
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ("| hook |", "the document lacks"),
+        (DOCUMENT.replace("| `nixl` ", "| `mixl` "), "add a row for nixl to the table"),
+    ],
+)
+def test_what_has_to_be_written_by_hand(document: str, sentence: str) -> None:
+    """The marks, and the row of a new hook."""
+    with pytest.raises(script.CheckError, match=sentence):
+        script.rewritten(document, [NEW], [])
+
+
+def test_the_document_has_the_marks() -> None:
+    """The table of docs/compatibility.md is one that the command can write."""
+    document = (ROOT / "docs" / "compatibility.md").read_text()
+    hooks = {
+        cells[0].strip("`"): [FITS]
+        for cells in script._rows(document.partition(script.BEGIN)[2].partition(script.END)[0])
+    }
+    assert "scheduler" in hooks
+    assert "| 9.9 |" in script.rewritten(document, [survey("9.9.0", **hooks)], [])
+
+
+def test_a_check_that_gives_no_answer(tmp_path: Path) -> None:
+    """The last line of what it says is the reason."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho first >&2\necho 'no vLLM here' >&2\nexit 2\n")
+    python.chmod(0o755)
+    with pytest.raises(script.CheckError, match="the check fails: no vLLM here"):
+        script.survey_of(python)
