@@ -170,8 +170,9 @@ def test_a_rehearsed_transfer_cuts_off_and_a_probe_lets_in(ec: ZmqBench) -> None
         lambda: _is_loaded(ec) and (e.QUARANTINE_STATE_CLOSED, "probe_ok") in _changes(ec)[before:],
         "No probe lets the encoder in",
     )
-    marked = [event.rehearsal for event in ec.events("quarantine_changed")][before:]
-    assert all(marked)
+    changes = ec.events("quarantine_changed")[before:]
+    # An operator's order of the test before may end meanwhile.
+    assert all(event.rehearsal for event in changes if event.quarantine_changed.reason != "operator")
 
 
 @pytest.mark.parametrize("mode", ["probe", "transfer", "load"])

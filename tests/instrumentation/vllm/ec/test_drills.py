@@ -118,3 +118,18 @@ def test_drills_of_kv_are_no_concern(make_ec_scheduler: MakeScheduler, recorder:
     del recorder
     make_ec_scheduler()
     assert not runtime.policy.unfit_drill(Drill("d1", c.CHANNEL_KV, TRANSFER, 1.0, 1, "10.0.0.1:1"))
+
+
+def test_a_step_without_tokens_loses_no_drill(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """VLLM's V1 model runner hands it to no worker's connector, so the step behind it has the drills as well, and no further one."""
+    del recorder
+    scheduler = make_ec_scheduler(connector="ToySources")
+    rehearse(LOAD)
+    waiting = image("first", "a")
+    scheduler.add_request(waiting)
+    idle = scheduler.schedule()
+    scheduler.add_request(image("second", first=77))
+    busy, later = scheduler.schedule(), scheduler.schedule()
+    assert (idle.total_num_scheduled_tokens, busy.total_num_scheduled_tokens > 0) == (0, True)
+    carried = [hasattr(each.ec_connector_metadata, "penstock_drills") for each in (idle, busy, later)]
+    assert carried == [True, True, False]

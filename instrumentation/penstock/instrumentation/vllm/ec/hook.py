@@ -83,7 +83,7 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
         control = self._penstock_ec
         if control is not None:
             with _GUARD:
-                control.attach(metadata)
+                control.attach(metadata, tokens=scheduler_output.total_num_scheduled_tokens)
         return metadata
 
     def take_unavailable_requests(self) -> set[str]:

@@ -178,12 +178,15 @@ class EcLoadController:
                 request.request_id,
             )
 
-    def attach(self, metadata: Any) -> None:
-        """Put on the step's *metadata* what the workers load, whether to guard it, and the drills in force."""
+    def attach(self, metadata: Any, *, tokens: int) -> None:
+        """Put on the step's *metadata* what the workers load, whether to guard it, and the drills in force.
+
+        *tokens*: of the step. vLLM's V1 model runner hands the metadata of one without tokens to no worker's connector.
+        """
         items, encodes = self._steps.collect()
         self._drills.end_step()
         if runtime.active:
-            self._orders.attach(metadata)
+            self._orders.attach(metadata, unseen=not tokens)
         elif not self._native:
             return
         if not self._connector.is_consumer:
