@@ -128,7 +128,7 @@ def test_a_push_that_does_not_come(
 def test_a_deadline_holds(
     kind: str, on_timeout: str, make_pair: MakePair, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A push counts as not started until it has come; what comes after the deadline harms nobody."""
+    """A push counts as not started until it has come; what comes after the deadline harms no request."""
     clock = ManualClock()
     monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic_ns=clock))
     runtime.policy.swap(policy(deferral=Deferral(max_start_wait=5.0, on_timeout=Action(on_timeout))), 1.0)

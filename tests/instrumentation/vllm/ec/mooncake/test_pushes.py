@@ -143,7 +143,7 @@ def test_a_pool_that_is_full(make_pair: MakePair, recorder: Recorder) -> None:
 
 
 def test_a_client_that_leaves(make_pair: MakePair, recorder: Recorder) -> None:
-    """A push that comes for nobody is a transfer all the same, without a request; the wait ends."""
+    """A push that no request awaits any more is a transfer all the same, without a request; the wait ends."""
     from tests.support.ec.fake_ec import LEFT
 
     pair = make_pair()

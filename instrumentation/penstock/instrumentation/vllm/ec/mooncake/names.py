@@ -1,4 +1,4 @@
-"""What Penstock adds to the messages of ``ECMooncakeConnector``; whoever does not know it ignores it.
+"""What Penstock adds to the messages of ``ECMooncakeConnector``: keys that vLLM itself does not read.
 
 A producer names itself in its reservations (``penstock_peer``). The consumer's worker passes that and the reservation's time on with
 the event that the item has come (``penstock_peer``, ``penstock_began``). The consumer's scheduler says with each step for which requests

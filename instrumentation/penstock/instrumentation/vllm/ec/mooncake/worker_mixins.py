@@ -74,7 +74,7 @@ class MooncakeEcWorkerMixin:
         with _GUARD:
             if hit:
                 self._failed_loads.update(hit)
-                # Else the pool would keep them: it is told what vLLM's cache drops, not what never was in it.
+                # Else the pool would keep them: it hears of what leaves vLLM's cache, not of what never was in it.
                 self._reservations.retire_stale(encoder_cache, list(hit))
             receiver.after_load(metadata, self._failed_loads - known, hit)
 
