@@ -159,7 +159,7 @@ class EcPeerSource(Protocol):
     def candidates(self, request: Any, feature: Any) -> tuple[str, ...]:
         """Return the addresses that would be asked for the item of *feature*, the one that the request names first.
 
-        Empty if none would be: the item is there or on its way, or is not to be loaded.
+        Empty if none would be: the item is there or on its way, or is not to be loaded. A peer that has not answered yet may stay one.
         """
 
     def keep_to(self, request: Any, feature: Any, peers: tuple[str, ...]) -> None:
