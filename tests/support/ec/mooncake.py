@@ -138,11 +138,17 @@ def transfer_of(request_id: str, item: str) -> str:
 
 
 class MooncakeEngine(ToyEcEngine):
-    """A real scheduler with the real connector, whose worker-side connector loads tensors; the tokens are right only if they are."""
+    """A real scheduler with the real connector, whose worker-side connector loads tensors; the tokens are right only if they are.
+
+    Attributes:
+        loads: whether its worker makes loads.
+
+    """
 
     def __init__(self, scheduler: Any, worker: Any, *, ahead: bool) -> None:
         super().__init__(scheduler, ahead=ahead)
         self.worker = worker
+        self.loads = True
         self.tensors: dict[str, torch.Tensor] = {}
 
     def step_until(self, condition: Callable[[], object], what: str) -> None:
@@ -175,6 +181,8 @@ class MooncakeEngine(ToyEcEngine):
         return output
 
     def _load_items(self, metadata: Any) -> Any:
+        if not self.loads:
+            return None
         worker = self.worker
         worker.bind_connector_metadata(metadata)
         worker.start_load_caches(self.tensors)

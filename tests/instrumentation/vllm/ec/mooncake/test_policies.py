@@ -250,13 +250,11 @@ def test_a_pause_keeps_what_was_decided(make_pair: MakePair, recorder: Recorder)
 
 
 @KINDS
-def test_a_load_that_no_worker_makes(
-    kind: str, make_pair: MakePair, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_that_no_worker_makes(kind: str, make_pair: MakePair, recorder: Recorder) -> None:
     """As the V1 model runner in a step without tokens (docs/upstream.md): mode timeout, and the peer that had pushed."""
     act("recompute")
     pair = make_pair(kind, push_wait_timeout_s=0.2)
-    monkeypatch.setattr(pair.engine, "_load_items", lambda _: None)
+    pair.engine.loads = False
     first = expects(image("first", "a"))
     pair.engine.scheduler.add_request(first)
     pair.push("first", "a")
