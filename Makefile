@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -21,6 +21,9 @@ setup-compat: setup ## Build .venv-compat: the Python code of vLLM 0.33 (VLLM=x.
 
 setup-connectors: setup ## Mooncake and LMCache, for the tests of vLLM's connectors to them; beside .venv, not in it.
 	@PENSTOCK_VENV=$(VENV) scripts/setup-connectors.sh
+
+setup-gpu: ## Build .venv-gpu: vLLM for CUDA, NIXL, Penstock; PYTHON=… names one that has them.
+	@scripts/setup-gpu.sh
 
 demo: setup ## Agent and two real vLLM servers; failures, and a policy changed live. KEEP=1 leaves it up.
 	@$(PYTHON_IN_VENV) -m demo $(if $(filter 1,$(KEEP)),--keep)
@@ -58,11 +61,14 @@ check-versions: setup ## The hook check on each minor vLLM from 0.30 on; writes 
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
 	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py tests/e2e/test_ec_mooncake.py tests/instrumentation/vllm/ec/mooncake/test_over_tcp.py $(ARGS)
 
+test-gpu: ## The checks on an NVIDIA GPU, and docs/gpu.md from their results; a sentence where there is none.
+	@scripts/test-gpu.sh $(ARGS)
+
 properties: setup ## What `make test` tries on the same examples each time (Hypothesis), on fresh ones, and more of them.
 	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh $(ARGS)
 
 chaos: setup ## The fault suite at full length, 500 damaged states, and 200 random kills under traffic (KILLS=n, SEED=n repeats a run).
-	@FAULTS=long $(PYTEST) tests/faults tests/agent/traces/test_numbers.py $(ARGS)
+	@FAULTS=long $(PYTEST) -o timeout=0 tests/faults tests/agent/traces/test_numbers.py $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.faults.damage --cases 500 $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_IN_VENV) -m tests.faults.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
@@ -107,4 +113,4 @@ prometheus:
 	@scripts/need-prometheus.sh
 
 clean: ## Remove environments and caches.
-	rm -rf .venv .venv-compat .venv-versions .venv-proto .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-compat .venv-versions .venv-gpu .venv-proto .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

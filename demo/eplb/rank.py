@@ -24,7 +24,7 @@ from vllm.distributed.eplb.eplb_state import EplbState
 from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
 from vllm.plugins import load_general_plugins
 
-from demo.eplb import cpu_device
+from demo.eplb import cpu_device, shared_gpu
 from demo.eplb.weight_maps import expert_values
 
 WIDTHS = (48, 24)
@@ -34,7 +34,9 @@ WIDTHS = (48, 24)
 class Experts:
     """A mixture of experts as vLLM's balancer sees it (``MixtureOfExperts``), without layers that compute."""
 
-    def __init__(self, layers: int, logical: int, redundant: int, ranks: int, rank: int) -> None:
+    def __init__(
+        self, layers: int, logical: int, redundant: int, ranks: int, rank: int, device: torch.device
+    ) -> None:
         self.num_moe_layers = layers
         self.num_logical_experts = self.num_routed_experts = logical
         self.num_redundant_experts = redundant
@@ -45,7 +47,9 @@ class Experts:
         held = [(rank * rows + row) % logical for row in range(rows)]
         self.expert_weights = [
             [
-                torch.from_numpy(np.stack([expert_values(layer, expert, width) for expert in held]))
+                torch.from_numpy(np.stack([expert_values(layer, expert, width) for expert in held])).to(
+                    device
+                )
                 for width in WIDTHS
             ]
             for layer in range(layers)
@@ -63,6 +67,7 @@ def _parse() -> argparse.Namespace:
         "--port", type=int, required=True, help="of the group's store, on the loopback interface"
     )
     parser.add_argument("--out", type=Path, required=True, help="directory for what the rows hold")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: all ranks on one GPU")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--redundant", type=int, default=4)
@@ -94,17 +99,24 @@ def _state(options: argparse.Namespace, experts: Experts) -> Any:
     balancing.communicator = "torch_gloo"
     with set_current_vllm_config(config):
         init_distributed_environment(
-            options.ranks, options.rank, f"tcp://127.0.0.1:{options.port}", options.rank, "gloo"
+            options.ranks,
+            options.rank,
+            f"tcp://127.0.0.1:{options.port}",
+            options.rank if options.device == "cpu" else 0,
+            "gloo",
         )
         initialize_model_parallel(options.ranks, backend="gloo")
-    state = EplbState(parallel, torch.device("cpu"))
+    state = EplbState(parallel, torch.device(options.device))
     model = SimpleNamespace(model="demo-experts", compute_hash=lambda: "demo-experts")
     state.add_model(experts, model, "demo-experts")
     return state
 
 
-def _start_receiving(state: Any) -> None:
-    """Start vLLM's receiving thread with a CPU stream instead of a device."""
+def _start_receiving(state: Any, device: str) -> None:
+    """Start vLLM's receiving thread, on a CPU with a stream instead of a device."""
+    if device != "cpu":
+        state.start_async_loop()
+        return
 
     def receive() -> None:
         async_worker.transfer_run_periodically(state=state, stream=cpu_device.stream())
@@ -126,26 +138,27 @@ def _be_late(communicator: Any, seconds: float) -> None:
 def _write(path: Path, state: Any, experts: Experts) -> None:
     (model,) = state.model_states.values()
     arrays = {
-        f"layer{layer}_weight{index}": weight.numpy()
+        f"layer{layer}_weight{index}": weight.cpu().numpy()
         for layer, weights in enumerate(experts.expert_weights)
         for index, weight in enumerate(weights)
     }
     temporary = path.with_suffix(".tmp.npz")
-    np.savez(temporary, experts=model.physical_to_logical_map.numpy(), **arrays)
+    np.savez(temporary, experts=model.physical_to_logical_map.cpu().numpy(), **arrays)
     temporary.rename(path)
 
 
 def main() -> None:
     """Run the steps."""
     options = _parse()
-    cpu_device.install()
+    (cpu_device if options.device == "cpu" else shared_gpu).install()
     load_general_plugins()
-    experts = Experts(options.layers, options.experts, options.redundant, options.ranks, options.rank)
+    device = torch.device(options.device)
+    experts = Experts(options.layers, options.experts, options.redundant, options.ranks, options.rank, device)
     state = _state(options, experts)
     (model,) = state.model_states.values()
     _write(options.out / f"before{options.rank}.npz", state, experts)
     if options.asynchronous:
-        _start_receiving(state)
+        _start_receiving(state, options.device)
     if options.profile:
         state.step(is_profile=True)
     if options.stall:

@@ -145,4 +145,4 @@ def test_an_unknown_area_is_named():
         check=False,
     )
     assert done.returncode == 2
-    assert "no such area: engine; there are emit, agent, scrape, policy" in done.stderr
+    assert "no such area: engine; there are emit, deferral, agent, scrape, policy" in done.stderr

@@ -54,6 +54,7 @@ def test_ids_are_unique_and_panels_do_not_overlap(dashboard: dict[str, Any]) -> 
         "penstock_transfer_failures_total",
         "penstock_load_outcomes_total",
         "penstock_recomputed_tokens_total",
+        "penstock_recomputed_items_total",
         "penstock_deferrals_total",
         "penstock_deferred_requests",
         "penstock_handshake_duration_seconds_bucket",
@@ -70,6 +71,9 @@ def test_ids_are_unique_and_panels_do_not_overlap(dashboard: dict[str, Any]) -> 
         "penstock_engine_paused",
         "penstock_eplb_rebalances_total",
         "penstock_eplb_pause_seconds_sum",
+        "penstock_eplb_rebalance_duration_seconds_sum",
+        "penstock_eplb_balancedness_ratio_sum",
+        "penstock_eplb_experts_total",
     ],
 )
 def test_what_must_be_seen(dashboard: dict[str, Any], metric: str) -> None:
@@ -129,6 +133,7 @@ def test_a_rehearsal_is_never_taken_for_a_failure(dashboard: dict[str, Any]) -> 
         "penstock_transfer_failures_total",
         "penstock_load_outcomes_total",
         "penstock_recomputed_tokens_total",
+        "penstock_recomputed_items_total",
     )
     kinds = [
         "true" if 'rehearsal="true"' in target["expr"] else "false"

@@ -60,8 +60,14 @@ def test_a_transfer_from_a_stopped_peer_is_given_up(
 ) -> None:
     """A deadline that is set while the request waits ends it; its blocks stay for as long as the peer may write to them."""
     request, other = kv.prefilled(6, server=met), kv.prefilled(6)
+    before = kv.value("penstock_held_blocks", holder="pinned")
     with stopped(met):
         answer = _hangs(kv, background, request)
+        until(
+            lambda: kv.value("penstock_held_blocks", holder="load", peer=request.peer) > 0,
+            "No blocks are held by the load",
+        )
+        loading = kv.value("penstock_held_blocks", holder="load", peer=request.peer)
         # Nothing of this held when the request was parked.
         kv.enforce(
             kvLoadFailure={"action": "recompute"},
@@ -70,6 +76,10 @@ def test_a_transfer_from_a_stopped_peer_is_given_up(
         failed = answer.result()
         pinned = kv.event("blocks_pinned", request.name).blocks_pinned
         kv.wait_value(pinned.blocks, "penstock_held_blocks", holder="pinned", peer=request.peer)
+        # The scheduler and the worker report one row: the same holder, peer and blocks.
+        kv.wait_value(0, "penstock_held_blocks", holder="load", peer=request.peer)
+        assert loading == pinned.blocks
+        assert kv.value("penstock_held_blocks", holder="pinned") == before + pinned.blocks
         # Others are served meanwhile, and their blocks are others.
         assert kv.decode(other).completion == other.text
 
@@ -90,7 +100,8 @@ def test_a_transfer_from_a_stopped_peer_is_given_up(
     assert pinned.blocks == failure.blocks
     kv.event("blocks_pinned", request.name, released=True)
     kv.wait_value(0, "penstock_transfers_in_flight", peer=request.peer)
-    kv.wait_value(0, "penstock_held_blocks", holder="pinned", peer=request.peer)
+    for holder in ("load", "pinned", "aborted"):
+        kv.wait_value(0, "penstock_held_blocks", holder=holder, peer=request.peer)
     again = kv.prefilled(prompt=request.prompt)
     assert kv.decode(again).completion == request.text
 

@@ -98,6 +98,7 @@ LOG = [
                     mode=common.FAILURE_MODE_HANDSHAKE,
                     peer={"address": PEER},
                     tokens_recomputed=412,
+                    items_recomputed=2,
                 ),
                 event("policy_applied", accepted=True, cause="push"),
                 event(

@@ -19,12 +19,13 @@ _FORCED = "tests.support.engine.forced_server"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How vLLM is set up. Production's defaults are the two forced ones."""
+    """How vLLM is set up, and how its prefill server is, where that differs. Production's defaults are the two forced ones."""
 
     name: str
     module: str = "demo.common.vllm_server"
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    prefill: Variant | None = None
 
 
 _FAULTS = {"PENSTOCK_ALLOW_FAULTS": "1"}
@@ -35,6 +36,10 @@ ASYNC_FORK_TP2 = Variant(
     args=("--tensor-parallel-size", "2"),
     env={**_FAULTS, "FORCED_VARIANT": "async_fork"},
 )
+TP2_TO_TP1 = Variant(
+    "tp2-to-tp1", "tests.support.engine.faulty_nixl_server", env=_FAULTS, prefill=ASYNC_FORK_TP2
+)
+TP1_TO_TP2 = replace(ASYNC_FORK_TP2, name="tp1-to-tp2", prefill=CPU_DEFAULTS)
 UNI = Variant("uni", _FORCED, env={"FORCED_VARIANT": "uni"})
 
 
@@ -83,21 +88,10 @@ def running_pair(
 
     """
     model = tiny_model(ROOT / ".cache" / "models")
-    common = {**variant.env, "PENSTOCK_ENDPOINT": endpoint, **(env or {})}
-    prefill = ServerSpec(
-        "prefill",
-        "kv_producer",
-        module=variant.module,
-        args=variant.args,
-        env=penstock_env(common, "prefill"),
-    )
-    decode = replace(
-        prefill,
-        name="decode",
-        kv_role="kv_consumer",
-        kv_load_failure_policy=policy,
-        env=penstock_env(common, "decode"),
-    )
+    common = {"PENSTOCK_ENDPOINT": endpoint, **(env or {})}
+    prefill = _spec("prefill", "kv_producer", variant.prefill or variant, common)
+    decode = _spec("decode", "kv_consumer", variant, common)
+    decode = replace(decode, kv_load_failure_policy=policy)
     servers: list[Server] = []
     try:
         servers.extend(Server(spec, model=model, logs=logs) for spec in (prefill, decode))
@@ -107,6 +101,11 @@ def running_pair(
     finally:
         for server in servers:
             server.stop()
+
+
+def _spec(name: str, kv_role: str, variant: Variant, common: Mapping[str, str]) -> ServerSpec:
+    env = penstock_env({**variant.env, **common}, name)
+    return ServerSpec(name, kv_role, module=variant.module, args=variant.args, env=env)
 
 
 def penstock_env(common: Mapping[str, str], role: str) -> dict[str, str]:

@@ -90,11 +90,11 @@ def vllm_config(directory: Path, **transfer: Any) -> VllmConfig:
     return config
 
 
-def kv_cache_config(*, hybrid: bool = False) -> KVCacheConfig:
+def kv_cache_config(*, hybrid: bool = False, heads: int = 2) -> KVCacheConfig:
     """Return the KV cache of one layer, or of a full and a sliding attention layer, which are two groups."""
     shape: dict[str, Any] = {
         "block_size": BLOCK,
-        "num_kv_heads": 2,
+        "num_kv_heads": heads,
         "head_size": 32,
         "dtype": torch.float32,
     }

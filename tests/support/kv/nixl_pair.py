@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from vllm.config import set_current_vllm_config
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_scheduler
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_scheduler, base_worker
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
         HeartbeatInfo,
         NixlConnectorMetadata,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 DEADLINE = 60.0
+HEADS = 2
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, directory: Path, transports: str = "tcp,self,sm") -> None:
@@ -103,28 +104,47 @@ def config(directory: Path, role: str, connector: str = "NixlConnector") -> Any:
 
 
 class Engine:
-    """One engine's worker-side connector with a small KV cache, and the side channel that it is reached by."""
+    """One rank's worker-side connector with a small KV cache, and the side channel that its engine is reached by."""
 
     def __init__(
-        self, directory: Path, role: str, monkeypatch: pytest.MonkeyPatch, connector: str = "NixlConnector"
+        self,
+        directory: Path,
+        role: str,
+        monkeypatch: pytest.MonkeyPatch,
+        connector: str = "NixlConnector",
+        *,
+        size: int = 1,
+        beside: Sequence[Engine] = (),
     ) -> None:
-        self.port = free_port()
+        """Build the rank behind those *beside*, of *size* tensor-parallel ones; the last lets the first answer handshakes."""
+        self.size = size
+        self.port: int = beside[0].port if beside else free_port()
         self._answers: list[Any] = []
         monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(self.port))
+        monkeypatch.setattr(base_worker, "get_tensor_model_parallel_rank", lambda: len(beside))
+        monkeypatch.setattr(base_worker, "get_tensor_model_parallel_world_size", lambda: size)
         self.config = config(directory, role, connector)
-        caches = schedulers.kv_cache_config()
+        self.config.parallel_config.tensor_parallel_size = size
+        self.config.parallel_config.rank = len(beside)
+        if beside:
+            self.config.kv_transfer_config.engine_id = beside[0].id
+        caches = schedulers.kv_cache_config(heads=HEADS // size)
         with set_current_vllm_config(self.config):
             self.connector: Any = KVConnectorFactory.create_connector(
                 self.config, KVConnectorRole.WORKER, caches
             )
-            self.cache = torch.rand(BLOCKS, 2, BLOCK, 64)
+            self.cache = torch.rand(BLOCKS, HEADS // size, BLOCK, 64)
             self.connector.register_kv_caches({"layer": self.cache})
             self._listener: Any = KVConnectorFactory.create_connector(
                 self.config, KVConnectorRole.SCHEDULER, caches
             )
         self.observer = SchedulerObserver(connector)
         self._listener._penstock = SimpleNamespace(observer=self.observer)
-        self._listener.set_xfer_handshake_metadata_pp_aware({(0, 0): self.connector.get_handshake_metadata()})
+        ranks = [*beside, self]
+        if len(ranks) == size:
+            ranks[0]._listener.set_xfer_handshake_metadata_pp_aware(
+                {(0, rank): each.connector.get_handshake_metadata() for rank, each in enumerate(ranks)}
+            )
 
     @property
     def worker(self) -> Any:
@@ -171,7 +191,7 @@ class Engine:
                 "remote_request_id": f"prefill-of-{request_id}",
                 "remote_host": HOST,
                 "remote_port": port or peer.port,
-                "tp_size": 1,
+                "tp_size": getattr(peer, "size", 1),
             },
             awaiting_kvs=bool(local),
         )
@@ -190,7 +210,7 @@ class Engine:
                 "remote_request_id": f"prefill-of-{request_id}",
                 "remote_host": HOST,
                 "remote_port": peer.port,
-                "tp_size": 1,
+                "tp_size": peer.size,
             },
             awaiting_kvs=True,
         )
@@ -200,12 +220,12 @@ class Engine:
                 "decode_engine_id": self.id,
                 "decode_host": HOST,
                 "decode_port": self.port,
-                "decode_tp_size": 1,
+                "decode_tp_size": self.size,
                 "local_block_ids": [[1, 2, 3]],
                 "remote_engine_id": peer.id,
                 "remote_host": HOST,
                 "remote_port": peer.port,
-                "remote_tp_size": 1,
+                "remote_tp_size": peer.size,
             }
         }
         self.step(metadata)
@@ -298,6 +318,11 @@ class Engine:
         """The loads whose blocks were reported to stay since the last read or lease."""
         return [told for _, _, report in self._answers if report is not None for told in report.pinned]
 
+    @property
+    def stuck(self) -> list[str]:
+        """The loads whose blocks were reported to be pinned since the last read or lease, whoever gave them up."""
+        return [told for _, _, report in self._answers if report is not None for told in report.stuck]
+
     def received(self, request_id: str) -> Any:
         """Step until a request is received or has failed; returns that step's answer."""
         return self.step_until(
@@ -338,10 +363,12 @@ def instrumented_engines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> It
     hook.install()
     built: list[Engine] = []
 
-    def make(role: str = "kv_consumer", model: str = "model", connector: str = "NixlConnector") -> Engine:
+    def make(
+        role: str = "kv_consumer", model: str = "model", connector: str = "NixlConnector", **ranks: Any
+    ) -> Engine:
         own = directory / model
         own.mkdir(exist_ok=True)
-        built.append(Engine(own, role, monkeypatch, connector))
+        built.append(Engine(own, role, monkeypatch, connector, **ranks))
         return built[-1]
 
     try:

@@ -286,3 +286,8 @@ class DecisionLog:
             self._decisions.popitem(last=False)
             self.forgotten += 1
         return LoggedDecision(decision, first=True)
+
+    def revise(self, request_id: str, attempt: int, decision: Decision) -> LoggedDecision:
+        """Let *decision* hold instead of one whose outcome is not reported yet."""
+        self._decisions.pop((request_id, attempt), None)
+        return self.get_or_decide(request_id, attempt, lambda: decision)

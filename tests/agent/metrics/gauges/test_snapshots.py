@@ -80,9 +80,17 @@ def test_leases_are_the_highest_of_the_ranks() -> None:
 
 
 def test_held_blocks() -> None:
-    """By holder and peer, the highest of the ranks; the oldest their minimum; leases are a holder, too."""
+    """By holder and peer, the highest of the processes; the oldest their minimum; leases are a holder, too."""
     shown = gauges(
-        live(CORE, Snapshot(engine={"num_gpu_blocks": 500}, leases={"blocks": 40, "oldest_start_time_unix_nano": TIME})),
+        live(CORE, Snapshot(
+            engine={"num_gpu_blocks": 500},
+            leases={"blocks": 40, "oldest_start_time_unix_nano": TIME},
+            held=[
+                {"holder": 2, "peer": {"address": PEER}, "blocks": 19, "oldest_start_time_unix_nano": TIME},
+                {"holder": 3, "peer": {"address": PEER}, "blocks": 5, "oldest_start_time_unix_nano": TIME},
+                {"holder": 4, "blocks": 6, "oldest_start_time_unix_nano": TIME},
+            ],
+        )),
         *(
             live(worker, Snapshot(held=[
                 {"holder": 2, "peer": {"address": PEER}, "blocks": 20 + rank, "oldest_start_time_unix_nano": TIME - rank * SECOND},
@@ -94,10 +102,14 @@ def test_held_blocks() -> None:
     assert shown["penstock_held_blocks"] == {
         ("pinned", PEER): 21,
         ("load", PEER): 7,
+        ("aborted", PEER): 5,
+        ("save", "unknown"): 6,
         ("lease", "unknown"): 40,
     }
     assert shown["penstock_oldest_held_blocks_start_timestamp_seconds"] == {
         ("pinned", PEER): SECONDS - 1,
+        ("aborted", PEER): SECONDS,
+        ("save", "unknown"): SECONDS,
         ("lease", "unknown"): SECONDS,
     }
     assert shown["penstock_kv_cache_blocks"] == {(): 500}

@@ -73,6 +73,18 @@ CASES = {
             (c.RECOMPUTED_TOKENS, ("kv", "handshake", PEER, "false"), 412),
         ],
     ),
+    "recomputed encoder outputs": (
+        outcome(channel=common.CHANNEL_EC, outcome=common.OUTCOME_RECOMPUTED, items_recomputed=3),
+        [
+            (c.LOAD_OUTCOMES, ("ec", "recomputed", "policy", "handshake", PEER, "false"), 1),
+            (c.RECOMPUTED_TOKENS, ("ec", "handshake", PEER, "false"), 412),
+            (c.RECOMPUTED_ITEMS, ("ec", "handshake", PEER, "false"), 3),
+        ],
+    ),
+    "failed outcomes recompute no items": (
+        outcome(channel=common.CHANNEL_EC, outcome=common.OUTCOME_FAILED, items_recomputed=3),
+        [(c.LOAD_OUTCOMES, ("ec", "failed", "policy", "handshake", PEER, "false"), 1)],
+    ),
     "failed outcomes recompute nothing": (
         outcome(outcome=common.OUTCOME_FAILED),
         [(c.LOAD_OUTCOMES, ("kv", "failed", "policy", "handshake", PEER, "false"), 1)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.instrumentation.resilience.decisions import Outcome
 from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
-from penstock.instrumentation.vllm.requests import outcomes
+from penstock.instrumentation.vllm.requests.affected import Affected
 from penstock.instrumentation.vllm.requests.record import RequestRecord
 
 from tests.support.engine.recorder import policy
@@ -14,6 +14,6 @@ def test_a_request_that_cannot_be_rewound_fails() -> None:
     """A request that waits with blocks of its own fails, whatever the policy says, and the reason says why."""
     decider = KvFailureDecider(own=Outcome.FAILED)
     decider.on_policy_change(policy("recompute"))
-    settled = decider.decide(RequestRecord("r"), outcomes.Affected("r", 0, 1, held=True))
+    settled = decider.decide(RequestRecord("r"), Affected("r", 0, 1, held=True))
     assert settled.decision.outcome is Outcome.FAILED
     assert "cannot be rewound" in settled.decision.reason

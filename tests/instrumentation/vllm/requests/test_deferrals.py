@@ -56,6 +56,26 @@ def test_a_poll_names_the_peer_that_the_first_did_not_know() -> None:
     assert deferrals.gauges() == [(reason, encoder, 1, 1)]
 
 
+def test_polls() -> None:
+    """Asked again, a wait is a poll unless the peer is news; a request waits for what is open only."""
+    deferrals = Deferrals()
+    encoder = Peer("encoder:1")
+    reason, other = c.DEFERRAL_REASON_ENCODER_CACHE, c.DEFERRAL_REASON_GRAMMAR
+    assert not deferrals.is_poll("a", reason, None)
+    assert not deferrals.waits_for("a", [reason, other])
+    deferrals.begin(OpenDeferral("a", reason, 1))
+    assert deferrals.is_poll("a", reason, None)
+    assert not deferrals.is_poll("a", reason, encoder)
+    assert not deferrals.is_poll("a", other, None)
+    deferrals.begin(OpenDeferral("a", reason, 2, encoder))
+    assert deferrals.is_poll("a", reason, encoder)
+    assert deferrals.waits_for("a", [other, reason])
+    assert not deferrals.waits_for("a", [other])
+    deferrals.end("a", reason)
+    assert not deferrals.is_poll("a", reason, None)
+    assert not deferrals.waits_for("a", [other, reason])
+
+
 def test_gauges_by_peer() -> None:
     """Waits for different peers are counted apart."""
     deferrals = Deferrals()

@@ -9,6 +9,7 @@ from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
 from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.instrumentation.vllm.requests import outcomes
+from penstock.instrumentation.vllm.requests.affected import Affected
 from penstock.instrumentation.vllm.requests.record import RequestRecord
 
 FAILURE = LoadFailure("r", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER, Peer("p:1", "e"), 1)
@@ -17,7 +18,7 @@ FAILURE = LoadFailure("r", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER, Peer("p:1",
 def test_outcome_of_each_attempt() -> None:
     """An outcome names the attempt, the first failure of it and the peer; the next attempt starts without them."""
     record = RequestRecord("r", peer=Peer("p:1"))
-    decider, affected = KvFailureDecider(own=Outcome.FAILED), outcomes.Affected("r", 16, 32)
+    decider, affected = KvFailureDecider(own=Outcome.FAILED), Affected("r", 16, 32)
     record.begin_load(32)
     first = decider.decide(record, affected)
     fields = outcomes.outcome_fields(
@@ -51,21 +52,21 @@ def test_outcome_of_each_attempt() -> None:
 @pytest.mark.parametrize(
     ("affected", "failure", "expected"),
     [
-        (outcomes.Affected("r", 0, 1), FAILURE, (FAILURE.mode, FAILURE.error_type)),
-        (outcomes.Affected("r", 0, 1), None, (c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)),
+        (Affected("r", 0, 1), FAILURE, (FAILURE.mode, FAILURE.error_type)),
+        (Affected("r", 0, 1), None, (c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)),
         (
-            outcomes.Affected("r", 0, 1, trigger=Trigger.DEADLINE),
+            Affected("r", 0, 1, trigger=Trigger.DEADLINE),
             None,
             (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT),
         ),
         (
-            outcomes.Affected("r", 0, 1, collateral=True),
+            Affected("r", 0, 1, collateral=True),
             FAILURE,
             (c.FAILURE_MODE_COLLATERAL, c.ERROR_TYPE_OTHER),
         ),
     ],
 )
-def test_cause(affected: outcomes.Affected, failure: LoadFailure | None, expected: tuple[int, int]) -> None:
+def test_cause(affected: Affected, failure: LoadFailure | None, expected: tuple[int, int]) -> None:
     """What the workers said comes first, except for a request whose own load did not fail."""
     record = RequestRecord("r", failure=failure)
     cause = outcomes.cause_of(record, affected)

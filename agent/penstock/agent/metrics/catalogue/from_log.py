@@ -106,6 +106,15 @@ RECOMPUTED_TOKENS: Final = Metric(
     free=PEER,
     exemplars=True,
 )
+RECOMPUTED_ITEMS: Final = Metric(
+    "penstock_recomputed_items_total",
+    MetricKind.COUNTER,
+    "Encoder outputs computed again because their load failed (outcome recomputed), one per request that needs them; rehearsal is "
+    "true if a drill caused it.",
+    ("channel", "mode", "peer", "rehearsal"),
+    free=PEER,
+    exemplars=True,
+)
 
 # --- deferrals --------------------------------------------------------------------------------------
 

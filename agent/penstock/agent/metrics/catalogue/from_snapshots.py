@@ -47,8 +47,9 @@ SEND_LEASE_BLOCKS: Final = Metric(
 HELD_BLOCKS: Final = Metric(
     "penstock_held_blocks",
     MetricKind.GAUGE,
-    "KV blocks of requests that do not run: of a load under way (load), of a load that was given up and to whose blocks the "
-    "peer may still write (pinned), or leased to a reader (lease, peer unknown); the highest of the ranks.",
+    "KV blocks that no request computes with: of a load under way (load), of a load that was given up and to whose blocks the "
+    "peer may still write (pinned), of a load whose request has ended before it (aborted), leased to a reader (lease, peer "
+    "unknown), or of a save behind a request that has ended (save, peer unknown); the highest of the ranks.",
     ("holder", "peer"),
     free=PEER,
 )

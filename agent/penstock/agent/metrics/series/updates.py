@@ -5,7 +5,7 @@
 | `TransferSamples` | `transfers_total`; with result ok also `transfer_duration_seconds`, `transfer_size_bytes` |
 | `ProbeSamples` | `cache_probes_total` |
 | `TransferFailure` | `transfer_failures_total`; with mode late_read also `late_reads_total` |
-| `LoadOutcome` | `load_outcomes_total`; with outcome recomputed also `recomputed_tokens_total` |
+| `LoadOutcome` | `load_outcomes_total`; with outcome recomputed also `recomputed_tokens_total`, `recomputed_items_total` |
 | `DeferralEnd`, the first of each deferral (see :mod:`ended`) | `deferrals_total`, `request_deferred_time_seconds` |
 | `Handshake` | `handshake_duration_seconds`, `handshake_queue_seconds` |
 | `TransferDelayed` | `collateral_delay_seconds` |
@@ -128,9 +128,10 @@ def _load_outcome(event: events.Event, body: events.LoadOutcome) -> Iterator[Upd
     outcome, decided_by = label(common.Outcome, body.outcome), label(common.DecidedBy, body.decided_by)
     yield Update(c.LOAD_OUTCOMES, (channel, outcome, decided_by, mode, peer, boolean(event.rehearsal)), 1)
     if body.outcome == common.OUTCOME_RECOMPUTED:
-        yield Update(
-            c.RECOMPUTED_TOKENS, (channel, mode, peer, boolean(event.rehearsal)), body.tokens_recomputed
-        )
+        lost = (channel, mode, peer, boolean(event.rehearsal))
+        yield Update(c.RECOMPUTED_TOKENS, lost, body.tokens_recomputed)
+        if body.items_recomputed:
+            yield Update(c.RECOMPUTED_ITEMS, lost, body.items_recomputed)
 
 
 def _deferral_end(event: events.Event, body: events.DeferralEnd) -> Iterable[Update]:

@@ -35,10 +35,14 @@ class EcDeadlines:
         """Apply the limits of the policy that came into force."""
         self._limits = DeadlineLimits.from_policy(policy.deferral)
 
-    def on_waiting(self, request: Any, computed: int) -> None:
-        """Record that a request waits, or still does."""
+    def on_waiting(self, request: Any, computed: int) -> bool:
+        """Record that a request waits; return False if that is known (a poll, of which every step has one)."""
+        known = self._waiting.get(request.request_id)
+        if known is not None and known.computed == computed:
+            return False
         self._waiting[request.request_id] = EcWait(request, computed)
         self._deadlines.begin(request.request_id, time.monotonic_ns())
+        return True
 
     def on_began(self, request_id: str) -> None:
         """Record that a transfer has begun that a request waits for; the first of several starts the clock."""

@@ -154,11 +154,13 @@ class EcLoadController:
         request_id = request.request_id
         if request_id in self.failing:
             return False
+        # Most often nothing is bad, and this is a poll: every step asks about every request that waits.
         if self._bad:
             self._pending.recall(request, computed)
-        if self._bad and self._media.fails(request, computed):
-            return False
-        if ready or (self._bad and self._pending.only_what_is_given_up(request, computed)):
+            if self._media.fails(request, computed):
+                return False
+            ready = ready or self._pending.only_what_is_given_up(request, computed)
+        if ready:
             self._waits.end(request_id)
             return True
         if runtime.active:

@@ -59,7 +59,9 @@ class EcWaits:
 
     def on_waiting(self, request: Any, computed: int) -> None:
         """Report that a request waits, or still does, and when a transfer for it has begun."""
-        self._deadlines.on_waiting(request, computed)
+        new = self._deadlines.on_waiting(request, computed)
+        if self._loader is None and not new:
+            return
         self._observer.on_deferred(request, _REASON, self._pending.awaited_peer(request, computed))
         transfer = self._pending.transfer(request, computed)
         if transfer is not None:

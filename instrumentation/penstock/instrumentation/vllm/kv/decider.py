@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.resilience import (
@@ -63,6 +64,11 @@ class KvFailureDecider:
         )
         record.decided = record.present_attempt
         return settled
+
+    def give_up(self, record: RequestRecord, decision: Decision) -> LoggedDecision:
+        """Fail a load that was to be recomputed, because a deadline came before its last transfer had ended."""
+        failed = replace(rewind.fail_instead(decision, PINNED), decided_by=DecidedBy.DEADLINE)
+        return self._log.revise(record.request_id, record.present_attempt, failed)
 
     def _decide(self, affected: Affected) -> Decision:
         decision = decide_kv(

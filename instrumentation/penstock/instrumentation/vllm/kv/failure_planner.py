@@ -80,6 +80,7 @@ class KvFailurePlanner:
         invalid: AbstractSet[int],
         pinned: AbstractSet[str] = frozenset(),
         freed: Iterable[FreedBlocks] = (),
+        ended: AbstractSet[str] = frozenset(),
     ) -> RecoveryPlan | None:
         """Decide about every affected request, and rewind those that run.
 
@@ -89,6 +90,7 @@ class KvFailurePlanner:
             pinned: requests whose load is given up while a transfer may still write to their blocks. They can only fail: vLLM
                 keeps the blocks of one that has finished until its load has ended, and gives no other blocks to one that has not.
             freed: blocks that requests have lost since the step of these loads was scheduled.
+            ended: requests whose load has ended on every rank in this step, however it did.
 
         Returns:
             What is left to do, or None where vLLM's own configuration decides about all of it.
@@ -101,7 +103,7 @@ class KvFailurePlanner:
         cases = [
             (each, case)
             for each in live
-            if (case := self._affected(each, taint, freed_requests, failed, pinned))
+            if (case := self._affected(each, taint, freed_requests, failed, pinned, ended))
         ]
         # Those that vLLM itself would find first; the others are collateral, only where a policy rewinds.
         known = taint.direct | failed | pinned
@@ -142,11 +144,13 @@ class KvFailurePlanner:
         freed_requests: AbstractSet[str],
         failed: AbstractSet[str],
         pinned: AbstractSet[str],
+        ended: AbstractSet[str],
     ) -> Affected | None:
         request_id, status = request.request_id, request.status.name
         start = taint.starts.get(request_id)
-        stuck = status == _WAITING_FOR_KV and request_id in pinned
-        reload = status == _WAITING_FOR_KV and (request_id in failed or stuck)
+        waiting = status == _WAITING_FOR_KV
+        stuck = waiting and request_id in pinned
+        reload = waiting and (request_id in failed or stuck)
         # Preempted meanwhile: all that is left to take back is the output of the tainted step, which vLLM would deliver.
         stale = (
             start is None
@@ -167,10 +171,15 @@ class KvFailurePlanner:
             exported=(status == _RUNNING or stale) and self._exports,
             held=status not in {_RUNNING, _WAITING_FOR_KV} and not stale,
             pinned=stuck and request_id not in failed,
+            loading=waiting and not reload and not self._has_ended(request_id, ended),
             without_media=self._media.missing_beyond(request, kept),
             collateral=not reload and (not loads or request_id not in taint.direct),
             trigger=Trigger.DEADLINE if self._timed_out(request_id) else Trigger.FAILURE,
         )
+
+    def _has_ended(self, request_id: str, ended: AbstractSet[str]) -> bool:
+        """Return whether every rank has ended a load, in this step or before."""
+        return request_id in ended or request_id in self._scheduler.finished_recving_kv_req_ids
 
     def _rewind(
         self,

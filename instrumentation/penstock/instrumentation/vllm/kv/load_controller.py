@@ -6,21 +6,22 @@ configuration holds.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Action, DecidedBy, Decision, Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base import KvTransfers
+from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.deadlines import KvDeadlines
 from penstock.instrumentation.vllm.kv.decider import WITHOUT_MEDIA, KvFailureDecider
 from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner
 from penstock.instrumentation.vllm.kv.request_peers import RequestPeers
 from penstock.instrumentation.vllm.kv.unconfirmed_steps import UnconfirmedSteps
-from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, with_children
+from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
-from penstock.instrumentation.vllm.requests import Affected, Cause, outcomes
+from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Orders, Policy
     from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
+    from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
 
@@ -116,7 +118,7 @@ class KvLoadController:
         if self._peers.admit(record).remote:
             return LoadAdmission.AS_ASKED
         params["do_remote_prefill"] = False
-        record.begin_load(external_tokens)
+        self._begin_load(record, external_tokens)
         affected = Affected(request.request_id, local_tokens, external_tokens, trigger=Trigger.QUARANTINE)
         decision = self._decide(record, affected, self._peers.cause(record.peer.address))
         return LoadAdmission.LOCAL if decision.outcome is Outcome.RECOMPUTED else LoadAdmission.FAIL
@@ -133,7 +135,7 @@ class KvLoadController:
         record = self._observer.record_of(request)
         record.stays_local = False
         if external_tokens:
-            record.begin_load(external_tokens)
+            self._begin_load(record, external_tokens)
             self._peers.on_load_begun(record)
             self._transfers.on_load_started(request.request_id, record.local_tokens, external_tokens)
             self.unconfirmed.on_allocated(request.request_id)
@@ -146,6 +148,11 @@ class KvLoadController:
         self._orders.attach(metadata)
 
     # The scheduler
+
+    def origin(self, request: Any) -> Peer:
+        """Return the other end of the load that a request has just begun: a place of this machine, or its peer."""
+        place = KvStepLoads.place_in(self._scheduler.connector, request.request_id)
+        return peer_at(place, self._observer.record_of(request).peer)
 
     def on_waiting(self, request_id: str) -> None:
         """Start the deadline of a request that waits for its load."""
@@ -179,7 +186,7 @@ class KvLoadController:
             return False
         if request.request_id not in self.failing:
             # A new attempt: the load was decided about before, and the input could have been encoded then.
-            record.begin_load(0)
+            self._begin_load(record, 0)
             record.decided = record.present_attempt
             affected = Affected(request.request_id, request.num_computed_tokens, 0)
             field = "kvLoadFailure.action"
@@ -220,7 +227,10 @@ class KvLoadController:
         for request_id in output.finished_recving or ():
             self._transfers.on_load_finished(request_id)
             record = self._observer.record(request_id)
-            if record is not None and record.failure is None and request_id not in output.failed_recving:
+            if record is None:
+                continue
+            self._report_decided(record)
+            if record.failure is None and request_id not in output.failed_recving:
                 self._peers.on_load_ended(record)
 
     def plan(self, output: Any) -> RecoveryPlan | None:
@@ -228,7 +238,11 @@ class KvLoadController:
         if not output.failed_recving and not output.invalid_block_ids and not self._pinned:
             return None
         plan = self._planner.plan(
-            output.failed_recving, output.invalid_block_ids, self._pinned, self.unconfirmed.freed
+            output.failed_recving,
+            output.invalid_block_ids,
+            self._pinned,
+            self.unconfirmed.freed,
+            output.finished_recving or frozenset(),
         )
         if plan is not None:
             for request_id in plan.failed:
@@ -246,13 +260,18 @@ class KvLoadController:
         self._transfers.on_load_finished(request.request_id)
         if record is not None:
             self._peers.on_finished(record)
+            if request.num_output_tokens:
+                # It was recomputed: the load ended while Penstock was paused.
+                self._report_decided(record)
+            elif record.unreported is not None:
+                record.decided, record.unreported = record.present_attempt - 1, None
 
     # Decisions
 
     def _settle(self, request: Any, affected: Affected) -> Decision:
         record = self._observer.record_of(request)
         if affected.collateral and not record.collateral:
-            record.begin_load(0, collateral=True)
+            self._begin_load(record, 0, collateral=True)
         record.timed_out = record.timed_out or affected.trigger is Trigger.DEADLINE
         decision = self._decide(record, affected, outcomes.cause_of(record, affected))
         # A connector that is asked again would load what has just failed; once, the request computes it here.
@@ -261,10 +280,16 @@ class KvLoadController:
         return decision
 
     def _decide(self, record: RequestRecord, affected: Affected, cause: Cause) -> Decision:
-        settled = self._decider.decide(record, affected)
+        settled, known = self._decider.decide(record, affected), record.unreported
+        if affected.pinned and known is not None:
+            settled, cause = self._decider.give_up(record, known.decision), known.cause
+            affected = replace(known.affected, pinned=True, loading=False, trigger=affected.trigger)
         decision = settled.decision
         if settled.first:
-            self._observer.on_load_decided(record, affected, decision, cause, self._decider.policy.hash)
+            record.unreported = UnreportedOutcome(affected, decision, cause, self._decider.policy.hash)
+            # A load that other ranks go on with cannot be recomputed before they end, which a deadline may forestall.
+            if not affected.loading or decision.outcome is not Outcome.RECOMPUTED:
+                self._report_decided(record)
         if decision.outcome is Outcome.FAILED and decision.decided_by is not DecidedBy.VLLM:
             failure = record.failure
             caused_by = failure.culprit.peer if failure is not None and failure.culprit is not None else None
@@ -274,3 +299,16 @@ class KvLoadController:
             if affected.trigger is Trigger.QUARANTINE:
                 self.failing.fail(record.request_id)
         return decision
+
+    def _begin_load(self, record: RequestRecord, external_tokens: int, *, collateral: bool = False) -> None:
+        """Begin the next attempt; the present one's outcome may be unreported, if its load ended during a pause."""
+        self._report_decided(record)
+        record.begin_load(external_tokens, collateral=collateral)
+
+    def _report_decided(self, record: RequestRecord) -> None:
+        """Emit the outcome that was decided and not reported yet, if there is one."""
+        known, record.unreported = record.unreported, None
+        if known is not None:
+            self._observer.on_load_decided(
+                record, known.affected, known.decision, known.cause, known.policy_hash
+            )

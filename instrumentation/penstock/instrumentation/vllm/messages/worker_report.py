@@ -52,6 +52,7 @@ class WorkerReport(RankReport[LoadFailure]):
         expired: prefill side: requests whose lease ran out before all readers had read.
         pinned: loads that were ordered to be given up and have a transfer in flight: their blocks may be written to until
             vLLM reports them as received, whatever becomes of the request.
+        stuck: loads whose blocks were reported as pinned, whoever gave them up: only the gauges look at it.
         moves: loads and saves that have ended, of a connector that does not report them itself.
         broken: blocks that such a connector did not load.
         reasons: why loads of such a connector have failed, where it says so; no later than the failures themselves.
@@ -61,6 +62,7 @@ class WorkerReport(RankReport[LoadFailure]):
     began: tuple[tuple[str, int], ...] = ()
     expired: tuple[str, ...] = ()
     pinned: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
     moves: tuple[FinishedTransfer, ...] = ()
     broken: tuple[BrokenBlocks, ...] = ()
     reasons: tuple[LoadReason, ...] = ()

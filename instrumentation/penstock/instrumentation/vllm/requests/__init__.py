@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from penstock.instrumentation.vllm.requests import outcomes
+from penstock.instrumentation.vllm.requests.affected import Affected, Cause, UnreportedOutcome
 from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
-from penstock.instrumentation.vllm.requests.outcomes import MODE_WORDS, Affected, Cause
+from penstock.instrumentation.vllm.requests.outcomes import MODE_WORDS
 from penstock.instrumentation.vllm.requests.record import RequestRecord
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "Cause",
     "RequestRecord",
     "SchedulerObserver",
+    "UnreportedOutcome",
     "outcomes",
 ]

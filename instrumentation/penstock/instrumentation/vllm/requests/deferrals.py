@@ -12,6 +12,8 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import DeadlineLimits, exceeded_deadline
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.instrumentation.resilience import Policy
     from penstock.instrumentation.vllm.naming import Peer
 
@@ -87,6 +89,19 @@ class Deferrals:
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests
+
+    def waits_for(self, request_id: str, reasons: Iterable[int]) -> bool:
+        """Return whether a request waits for any of *reasons*."""
+        if request_id in self._requests:
+            for reason in reasons:
+                if (request_id, reason) in self._open:
+                    return True
+        return False
+
+    def is_poll(self, request_id: str, reason: int, peer: Peer | None) -> bool:
+        """Return whether that request already waits for that reason, and *peer* says nothing new about it."""
+        found = self._open.get((request_id, reason))
+        return found is not None and (peer is None or found.peer is not None)
 
     def begin(self, deferral: OpenDeferral) -> bool:
         """Open a deferral; False if that request already waits for that reason (a poll).

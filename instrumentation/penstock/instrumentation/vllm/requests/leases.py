@@ -10,11 +10,15 @@ from penstock.instrumentation.core import constants as c
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Blocks that a finished request keeps until they are read or its lease runs out; times are wall clock."""
+    """Blocks that a finished request keeps; times are wall clock.
+
+    *to_reader*: until another engine has read them or the lease runs out; otherwise until the connector has saved them.
+    """
 
     request_id: str
     blocks: int
     start_ns: int
+    to_reader: bool = True
 
     def closed_fields(self, ending: int, connector: str) -> dict[str, Any]:
         """Return the fields of ``LeaseClosed``; *ending* is a ``LEASE_ENDING_*``."""
@@ -57,8 +61,8 @@ class Leases:
         return lease, c.LEASE_ENDING_READ
 
     def totals(self) -> tuple[int, int, int]:
-        """Return how many, their blocks, and the oldest start (0 if there is none), from any thread."""
-        leases = list(self._open.copy().values())
+        """Return how many wait for a reader, their blocks, and the oldest start (0 if there is none), from any thread."""
+        leases = [lease for lease in self._open.copy().values() if lease.to_reader]
         return (
             len(leases),
             sum(lease.blocks for lease in leases),

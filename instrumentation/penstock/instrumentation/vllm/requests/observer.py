@@ -7,7 +7,7 @@ the scheduler's own requests: each one's end removes all that is known about it.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
@@ -15,6 +15,7 @@ from penstock.instrumentation.vllm.messages import find_reports
 from penstock.instrumentation.vllm.requests import outcomes
 from penstock.instrumentation.vllm.requests import record as requests
 from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
+from penstock.instrumentation.vllm.requests.held_blocks import HeldBlocks, Holding
 from penstock.instrumentation.vllm.requests.leases import Lease, Leases
 
 if TYPE_CHECKING:
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.naming import Peer
-    from penstock.instrumentation.vllm.requests.outcomes import Affected, Cause
+    from penstock.instrumentation.vllm.requests.affected import Affected, Cause
     from penstock.instrumentation.vllm.requests.record import RequestRecord
-    from penstock.proto.v1.snapshot_pb2 import Snapshot
+    from penstock.proto.v1.snapshot_pb2 import BlockHolder, Snapshot
 
 
 class SchedulerObserver:
-    """The requests, deferrals and leases of one scheduler.
+    """The requests, deferrals, leases and held blocks of one scheduler.
 
     Attributes:
         connector: name of its KV connector, empty for none.
@@ -47,6 +48,7 @@ class SchedulerObserver:
         self._records: dict[str, RequestRecord] = {}
         self._deferrals = Deferrals()
         self._leases = Leases()
+        self._held = HeldBlocks()
         self.awaiting_token: dict[str, Any] = {}
 
     # Life of a request
@@ -91,6 +93,7 @@ class SchedulerObserver:
         """End a finished request's record and emit what its span needs."""
         request_id = request.request_id
         self.awaiting_token.pop(request_id, None)
+        self._held.on_finished(request_id, time.time_ns())
         record = self._records.pop(request_id, None)
         timed_out = record is not None and record.timed_out
         ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_ABORTED
@@ -113,6 +116,8 @@ class SchedulerObserver:
         *peer*: the peer that it waits for, where the request itself does not name it; a later call may be the first to know it.
         """
         request_id = request.request_id
+        if self._deferrals.is_poll(request_id, reason, peer):
+            return
         record = self._records.get(request_id)
         remote = reason in {c.DEFERRAL_REASON_REMOTE_KV, c.DEFERRAL_REASON_KV_LOOKUP}
         deferral = OpenDeferral(
@@ -150,6 +155,10 @@ class SchedulerObserver:
         """Return whether a request waits for anything."""
         return request_id in self._deferrals
 
+    def waits_for(self, request_id: str, reasons: Iterable[int]) -> bool:
+        """Return whether a request waits for any of *reasons*."""
+        return self._deferrals.waits_for(request_id, reasons)
+
     # Loads
 
     def on_worker_report(self, metadata: Any) -> None:
@@ -159,6 +168,8 @@ class SchedulerObserver:
                 self._deferrals.on_transfer_began(request_id, began_ns)
             for request_id in report.expired:
                 self._leases.on_expired(request_id)
+            for request_id in report.stuck:
+                self._held.on_pinned(request_id, time.time_ns())
 
     def on_load_decided(
         self, record: RequestRecord, affected: Affected, decision: Decision, cause: Cause, policy_hash: str
@@ -180,14 +191,29 @@ class SchedulerObserver:
         """Emit a ``LoadOutcome`` of *fields*."""
         self._emit("load_outcome", fields, request_id, rehearsal=rehearsal)
 
-    # Leases
+    # Held blocks
 
-    def on_leased(self, request_id: str, blocks: int) -> None:
-        """Record that a finished request keeps its blocks for a reader."""
-        self._leases.begin(Lease(request_id, blocks, time.time_ns()))
+    def on_load_waiting(self, request_id: str, blocks: int, peer: Peer | None) -> None:
+        """Record that a load holds *blocks* of a request that waits for it; *peer* is its other end."""
+        self._held.begin(request_id, Holding(c.BLOCK_HOLDER_LOAD, blocks, time.time_ns(), peer))
+
+    def on_load_ended(self, request_id: str) -> None:
+        """Record that the load of a request has ended, and the request may go on."""
+        self._held.end(request_id)
+
+    def on_kept(self, request: Any, blocks: int) -> None:
+        """Record that a request keeps its blocks as it finishes: for a reader where one is announced, else for a save."""
+        request_id, now = request.request_id, time.time_ns()
+        record = self._records.get(request_id)
+        role = record.kv_role if record is not None else requests.capture(request).kv_role
+        lease = Lease(request_id, blocks, now, to_reader=role == c.ROLE_PREFILL)
+        self._leases.begin(lease)
+        if not lease.to_reader:
+            self._held.begin(request_id, Holding(c.BLOCK_HOLDER_SAVE, blocks, now))
 
     def on_blocks_freed(self, request_id: str) -> None:
         """Emit the end of a request's lease, if it had one: its blocks are free."""
+        self._held.end(request_id)
         ended = self._leases.end(request_id)
         if ended is not None:
             lease, ending = ended
@@ -208,6 +234,14 @@ class SchedulerObserver:
         snapshot.leases.count = count
         snapshot.leases.blocks = blocks
         snapshot.leases.oldest_start_time_unix_nano = oldest
+        for held in self._held.gauges():
+            snapshot.held.add(
+                holder=cast("BlockHolder", held.holder),
+                peer=held.peer.fields() if held.peer is not None else None,
+                requests=held.requests,
+                blocks=held.blocks,
+                oldest_start_time_unix_nano=held.oldest_start_ns,
+            )
 
     @staticmethod
     def _emit(kind: str, fields: dict[str, Any], request_id: str, *, rehearsal: bool = False) -> None:

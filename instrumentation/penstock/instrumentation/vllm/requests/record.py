@@ -17,6 +17,7 @@ from penstock.proto.names import NANOS
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.messages import LoadFailure
     from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.requests.affected import UnreportedOutcome
 
 # The front end appends eight hexadecimal digits to the id that it makes from X-Request-Id.
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
@@ -35,6 +36,7 @@ class RequestRecord:
         connector: the connector that moved something for it last; empty where that is not known.
         failure: the first failure that a worker reported of the present attempt.
         decided: the attempt whose outcome is decided, 0 for none.
+        unreported: what was decided about the present attempt while some ranks still load.
         collateral: the present attempt is no load of its own: it shares blocks with one that failed.
         timed_out: its load was ended by a deadline.
         stays_local: it was rewound, so the next answer to "what is there to load?" is nothing, until it is scheduled.
@@ -62,6 +64,7 @@ class RequestRecord:
     connector: str = ""
     failure: LoadFailure | None = None
     decided: int = 0
+    unreported: UnreportedOutcome | None = None
     collateral: bool = False
     timed_out: bool = False
     stays_local: bool = False

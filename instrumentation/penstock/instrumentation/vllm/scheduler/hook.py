@@ -45,6 +45,7 @@ _METHODS = (
 # What the recovery of failed loads acts upon (kv/failure_planner.py, recovery/rewind.py).
 _STATE = (
     "encoder_cache_mismatch_reqs",
+    "finished_recving_kv_req_ids",
     "kv_cache_manager",
     "prev_step_scheduled_req_ids",
     "recompute_kv_load_failures",

@@ -23,6 +23,7 @@ _REASONS = {
     "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": c.DEFERRAL_REASON_GRAMMAR,
     "WAITING_FOR_STREAMING_REQ": c.DEFERRAL_REASON_STREAMING_INPUT,
 }
+_INPUTS = tuple(_REASONS.values())
 
 
 class SchedulerMixin:
@@ -141,8 +142,8 @@ class SchedulerMixin:
         if not ready:
             if reason is not None and runtime.active:
                 session.on_deferred(request, reason)
-        elif session.observer.is_deferred(request.request_id):
-            session.on_ready(request, _REASONS.values())
+        elif session.observer.waits_for(request.request_id, _INPUTS):
+            session.on_ready(request, _INPUTS)
         return ready
 
     def _connector_finished(self, request: Any) -> Any:

@@ -22,7 +22,7 @@ from penstock.instrumentation.vllm.scheduler.engine_facts import engine_facts
 from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import ParamSpec
 
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
@@ -40,7 +40,7 @@ class SchedulerSession:
     """One scheduler and what is true of it while it runs.
 
     Attributes:
-        observer: its requests, deferrals and leases.
+        observer: its requests, deferrals, leases and held blocks.
         gate: the peers that it may load from.
         loads: its remote KV loads.
         ec: its encoder outputs; None without an EC connector that has Penstock's mixin.
@@ -118,9 +118,13 @@ class SchedulerSession:
         if stage == "completed_waiting":
             self.loads.on_ready(request.request_id)
             self.observer.on_ready(request.request_id, c.DEFERRAL_REASON_REMOTE_KV)
+            self.observer.on_load_ended(request.request_id)
         elif stage == "in_progress" and runtime.active:
             self.loads.on_waiting(request.request_id)
             self.observer.on_deferred(request, c.DEFERRAL_REASON_REMOTE_KV)
+            # Blocks of the local prefix are hashed; what is loaded is not, until it has come.
+            blocks = sum(each.block_hash is None for each in self._blocks_of(request))
+            self.observer.on_load_waiting(request.request_id, blocks, self.loads.origin(request))
 
     @guarded(_HOOK, default=None)
     def on_deferred(self, request: Any, reason: int) -> None:
@@ -135,10 +139,14 @@ class SchedulerSession:
 
     @guarded(_HOOK, default=None)
     def on_connector_finished(self, request: Any, result: Any) -> None:
-        """Record the lease of a finished request whose blocks the connector keeps, by its *result*."""
+        """Record that the connector keeps the blocks of a finished request, by its *result*."""
         if result[0]:
-            groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            self.observer.on_leased(request.request_id, sum(len(group) for group in groups))
+            self.observer.on_kept(request, sum(1 for _ in self._blocks_of(request)))
+
+    def _blocks_of(self, request: Any) -> Iterator[Any]:
+        """Return the blocks that a request has; those that a sliding window has left behind are vLLM's null block, and not held."""
+        groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+        return (each for group in groups for each in group if not each.is_null)
 
     @guarded(_HOOK, default=None)
     def before_free(self, request: Any) -> None:
@@ -162,7 +170,7 @@ class SchedulerSession:
 
     @guarded(_HOOK, default=None)
     def on_blocks_freed(self, request: Any) -> None:
-        """Emit the end of a request's lease, if it had one."""
+        """Record that a request's blocks are free, and emit the end of its lease if it had one."""
         self.observer.on_blocks_freed(request.request_id)
 
     # Steps

@@ -154,7 +154,7 @@ def test_a_load_that_fails_as_a_whole(make_scheduler: MakeScheduler, recorder: R
 def test_blocks_that_fail_before_their_load_has_ended(
     make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """The failure is emitted and decided at once; the transfer is a failed one when it ends."""
+    """The failure is emitted at once; when the load ends its transfer is a failed one, and the recompute is reported."""
     scheduler = make_scheduler(own="recompute", **mover())
     connector = worker(scheduler.vllm_config)
     scheduler.add_request(request("r", params=WAITS))
@@ -163,9 +163,10 @@ def test_blocks_that_fail_before_their_load_has_ended(
     run_step(scheduler, [connector])
     assert recorder.transfers == []
     assert [failure.blocks for failure in recorder.take("transfer_failure", "r")] == [1]
-    assert [outcome.mode for outcome in recorder.take("load_outcome", "r")] == [c.FAILURE_MODE_LOAD]
+    assert not recorder.take("load_outcome", "r")
     connector.script.received = {"r"}
     run_step(scheduler, [connector])
+    assert [outcome.mode for outcome in recorder.take("load_outcome", "r")] == [c.FAILURE_MODE_LOAD]
     assert told(recorder) == [("r", "ToyMover", 0, RECEIVE, ERROR, "unknown")]
     assert len(recorder.take("transfer_failure")) == 1
 

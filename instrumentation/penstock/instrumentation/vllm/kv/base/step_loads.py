@@ -43,6 +43,16 @@ class KvStepLoads:
         if load is not None:
             self._loads[request_id] = load._replace(place=place_of(sources))
 
+    @staticmethod
+    def place_in(connector: Any, request_id: str) -> str:
+        """Return the place that a load of the step being scheduled comes from, by *connector* or a child of it; empty if unknown."""
+        step = getattr(connector, "_penstock_step", None)
+        load = step._loads.get(request_id) if step is not None else None
+        if load is not None:
+            return str(load.place)
+        children = getattr(connector, "sub_connectors", None) or ()
+        return next(filter(None, (KvStepLoads.place_in(child, request_id) for child in children)), "")
+
     def on_finished(self, request_id: str) -> None:
         """Forget a finished request; its allocated loads still go to the workers."""
         self._waits.pop(request_id, None)

@@ -4,10 +4,11 @@ vLLM may reuse blocks once it reports a request as received or failed. The resul
 
 - Pull, handshake pending: its ``ReqMeta`` is replaced by one without blocks, then the request is failed. When the handshake
   ends, vLLM reads nothing and only notifies the peer, which releases its blocks.
-- Push, handshake pending: its registration is withheld, so the peer never learns the blocks.
+- Push, handshake pending: its registration is withheld, so the peer never learns the blocks. A peer with fewer ranks than this
+  engine writes to several ranks when the first of them has registered; then the load cannot be cancelled.
 - Transfers posted, or the registration sent: the load cannot be cancelled, and its blocks stay pinned until NIXL reports the
-  end of the transfer. Releasing the handle does not help: NIXL releases the handle of a read in progress at once, and the
-  peer's late data is still written to the blocks (docs/upstream.md).
+  end of every transfer, although one of them may have failed before. Releasing the handle does not help: NIXL releases the
+  handle of a read in progress at once, and the peer's late data is still written to the blocks (docs/upstream.md).
 """
 
 from __future__ import annotations
@@ -25,12 +26,21 @@ class CancelResult(Enum):
 
     FAILED = "cancelled: no transfer has started or can start"
     PINNED = "a transfer may still write to its blocks"
-    SETTLED = "already finished, failed or unknown"
+    SETTLED = "unknown, or it has ended and vLLM reports it in this step"
 
 
 def is_cancelled(meta: Any) -> bool:
     """Return whether a ``ReqMeta`` belongs to a load that was cancelled while its handshake was pending."""
     return getattr(meta, _CANCELLED, False)
+
+
+def _is_written_with_others(worker: Any, meta: Any) -> bool:
+    """Return whether a pushing peer may write to this rank when another has registered: with fewer ranks, or an unknown number.
+
+    The number comes with the request; a client may send anything.
+    """
+    ranks = meta.tp_size
+    return not isinstance(ranks, int) or ranks < worker.world_size
 
 
 class Cancellations:
@@ -46,14 +56,17 @@ class Cancellations:
     def cancel(self, worker: Any, request_id: str) -> CancelResult:
         """Cancel the load of a request; one that is :attr:`CancelResult.FAILED` goes to vLLM's queue of failed requests."""
         meta = worker._recving_metadata.get(request_id)
-        if meta is None or not meta.awaiting_kvs or request_id in worker._recv_failures:
+        if meta is None or not meta.awaiting_kvs:
             return CancelResult.SETTLED
-        if request_id in worker._recving_transfers:
+        if worker._recving_transfers.get(request_id):
+            # Also of a load that has failed: a read from another rank of the peer goes on, or a release is refused.
+            return CancelResult.PINNED
+        if request_id in worker._recving_transfers or request_id in worker._recv_failures:
             # In push mode an entry means that the peer has written all blocks.
-            return CancelResult.SETTLED if self._push else CancelResult.PINNED
+            return CancelResult.SETTLED
         if self._push:
             with self._lock:
-                if request_id in self._registered:
+                if request_id in self._registered or _is_written_with_others(worker, meta):
                     return CancelResult.PINNED
                 self._withheld.add(request_id)
         else:

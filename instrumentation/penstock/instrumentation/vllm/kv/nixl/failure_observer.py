@@ -92,6 +92,7 @@ class NixlFailureObserver:
         self._pinned: dict[str, dict[str, Any]] = {}
         self._rehearsed: dict[str, None] = {}
         self._failures: deque[LoadFailure] = deque(maxlen=PENDING)
+        self._stuck: deque[str] = deque(maxlen=PENDING)
 
     def on_failure(
         self,
@@ -196,8 +197,7 @@ class NixlFailureObserver:
 
     def set_current(self, handle: Any) -> None:
         """Make the transfer of *handle* the current one of this thread: vLLM reports its failure next."""
-        posted = self.transfers.get(handle)
-        self.context.transfer = posted.plan if posted is not None else NO_PLAN
+        self.context.transfer = self.transfers.plan_of(handle)
 
     def _current_plan(self, request_id: str) -> PlannedTransfer:
         """Return the current transfer of this thread, if it is the request's."""
@@ -239,8 +239,13 @@ class NixlFailureObserver:
             "since_time_unix_nano": time.time_ns(),
         }
         self._pinned[request_id] = fields
+        self._stuck.append(request_id)
         self.emit("blocks_pinned", dict(fields), request_id)
         return True
+
+    def pinned_blocks(self) -> list[dict[str, Any]]:
+        """Return the fields of ``BlocksPinned`` of each load whose blocks are pinned now, from any thread."""
+        return list(self._pinned.copy().values())
 
     # Rehearsals
 

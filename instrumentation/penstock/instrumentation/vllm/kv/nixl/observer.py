@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, HandshakeRun
 
 _GUARD = guard("nixl")
+_OVERDUE: Final = "overdue"
 _CANCELLED: Final = "the load exceeded the deadline of the policy's deferral and was cancelled"
 _PINNED: Final = (
     "the load exceeded the deadline of the policy's deferral; its blocks stay pinned until the transfer ends"
@@ -62,19 +63,9 @@ class NixlObserver(NixlFailureObserver):
         if self.faults.armed and self.faults.on_posted(handle, plan.peer.address) is not None:
             self.mark_rehearsal(plan.request_id)
 
-    def held_since(self, request_id: str) -> tuple[int, int]:
-        """Return what holds the blocks of a waiting load (``BLOCK_HOLDER_*``) and since when; from any thread.
-
-        The time is wall clock in nanoseconds, and 0 before the first transfer.
-        """
-        pinned = self._pinned.get(request_id)
-        if pinned is not None:
-            return c.BLOCK_HOLDER_PINNED, pinned["since_time_unix_nano"]
-        return c.BLOCK_HOLDER_LOAD, self._started_ns.get(request_id, 0)
-
     def on_completed(self, handle: Any, telemetry: Any) -> None:
         """Emit a completed transfer; *telemetry* is NIXL's, in microseconds, or None if NIXL keeps none."""
-        posted = self.transfers.pop(handle)
+        posted = self.transfers.complete(handle)
         if posted is None:
             return
         if telemetry is None:
@@ -245,8 +236,11 @@ class NixlObserver(NixlFailureObserver):
                 c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", failure_modes.cut(text)
             )
             self.on_failure(failure, request_id, meta=meta, waited=waited)
-            if pinned and self.on_blocks_pinned(request_id, meta):
-                self._pinned_ids.append(request_id)
+            if pinned:
+                # A refused release may have pinned them before, of which the scheduler does not know.
+                self.on_blocks_pinned(request_id, meta)
+                if self._is_first(request_id, _OVERDUE):
+                    self._pinned_ids.append(request_id)
 
     def _end_wait(self, request_id: str, meta: Any) -> HandshakeWait | None:
         """Return the wait of a cancelled load for its start; emit the delay if other peers caused it."""
@@ -270,13 +264,15 @@ class NixlObserver(NixlFailureObserver):
 
         *inner* is always wrapped: vLLM aggregates the metadata of all ranks, which must have one type.
         """
-        if inner is None and not (self._failures or self._started or self._expired or self._pinned_ids):
+        pending = (self._failures, self._started, self._expired, self._pinned_ids, self._stuck)
+        if inner is None and not any(pending):
             return None
         return WorkerReport(
             failures=_drain(self._failures),
             began=_drain(self._started),
             expired=_drain(self._expired),
             pinned=_drain(self._pinned_ids),
+            stuck=_drain(self._stuck),
             inner=inner,
         )
 

@@ -1,18 +1,17 @@
-"""A NIXL worker's contribution to the snapshot: transfers in flight, blocks of loads, peers, vLLM's own counters."""
+"""A NIXL worker's contribution to the snapshot: transfers in flight, pinned blocks, peers, vLLM's own counters."""
 
 from __future__ import annotations
 
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
-    from penstock.instrumentation.vllm.naming import Peer
-    from penstock.proto.v1.snapshot_pb2 import BlockHolder, HeldBlocks, Snapshot
+    from penstock.proto.v1.snapshot_pb2 import HeldBlocks, Snapshot
 
 
 PEERS_MAX = 512
@@ -43,30 +42,28 @@ class NixlSnapshot:
                 component=c.COMPONENT_WORKER,
                 rank=observer.rank,
             )
+        self._fill_held(snapshot)
         for name, upstream, seen in observer.counts.totals:
             snapshot.upstream_counts.add(
                 name=name, upstream=upstream, seen=seen, connector=observer.connector, rank=observer.rank
             )
         worker = self._worker()
         if worker is not None:
+            # Last, as it reads vLLM's tables: what it cannot read costs the snapshot nothing else.
             self._fill_peers(snapshot, worker)
-            # Last, as it reads the most of vLLM: what it cannot read costs the snapshot nothing else.
-            self._fill_held(snapshot, worker)
 
-    def _fill_held(self, snapshot: Snapshot, worker: Any) -> None:
-        """Add the blocks of loads whose requests wait for them; vLLM's table has one entry for each waiting load."""
-        groups: dict[tuple[int, Peer], HeldBlocks] = {}
-        for request_id, meta in worker._recving_metadata.copy().items():
-            peer = self._observer.peer_of(meta, {})
-            holder, since = self._observer.held_since(request_id)
-            row = groups.get((holder, peer))
+    def _fill_held(self, snapshot: Snapshot) -> None:
+        """Add the blocks that are pinned on this rank; what else holds blocks, the scheduler knows."""
+        rows: dict[str, HeldBlocks] = {}
+        for fields in self._observer.pinned_blocks():
+            peer, since = fields["peer"], fields["since_time_unix_nano"]
+            row = rows.get(peer["address"])
             if row is None:
-                row = snapshot.held.add(holder=cast("BlockHolder", holder), peer=peer.fields())
-                groups[holder, peer] = row
-            row.requests += 1
-            row.blocks += sum(len(group) for group in meta.local_block_ids)
-            if since and (not row.oldest_start_time_unix_nano or since < row.oldest_start_time_unix_nano):
+                row = rows[peer["address"]] = snapshot.held.add(holder=c.BLOCK_HOLDER_PINNED, peer=peer)
                 row.oldest_start_time_unix_nano = since
+            row.requests += 1
+            row.blocks += fields["blocks"]
+            row.oldest_start_time_unix_nano = min(row.oldest_start_time_unix_nano, since)
 
     def _fill_peers(self, snapshot: Snapshot, worker: Any) -> None:
         connected = worker._remote_agents.copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.instrumentation.vllm.naming import Peer
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
+
+_T = TypeVar("_T")
 
 HANDLES_MAX: Final = 65_536
 """Handles kept; more than an engine has in flight, so that only leaked handles are forgotten."""
@@ -21,7 +23,8 @@ HANDLES_MAX: Final = 65_536
 class PlannedTransfer:
     """A transfer that vLLM is about to prepare and post.
 
-    *rank* is the peer's; *blocks* are logical blocks of this rank, *size* their bytes (None if unknown).
+    *rank* is the peer's; *blocks* are logical blocks of this rank, *size* the bytes of them that this transfer moves (None if
+    unknown): with several ranks at the peer each has a transfer of its own, of a part of every block.
     """
 
     request_id: str = ""
@@ -44,27 +47,43 @@ class PostedTransfer:
 
 
 class TransferTable:
-    """The handles in flight, by address. Thread-safe.
+    """The handles in flight, and those that have completed but are not released, by address. Thread-safe.
 
     The table holds no reference: the last reference to a handle releases it, and its address may be reused at once.
     """
 
     def __init__(self) -> None:
         self._open: dict[int, PostedTransfer] = {}
+        self._completed: dict[int, PlannedTransfer] = {}
 
     def add(self, handle: Any, posted: PostedTransfer) -> None:
         """Add a posted transfer."""
-        if len(self._open) >= HANDLES_MAX:
-            self._open.pop(next(iter(self._open)), None)
-        self._open[handle_key(handle)] = posted
+        key = handle_key(handle)
+        self._completed.pop(key, None)
+        _insert(self._open, key, posted)
 
-    def get(self, handle: Any) -> PostedTransfer | None:
-        """Return the transfer of a handle in flight; None for others."""
-        return self._open.get(handle_key(handle))
+    def plan_of(self, handle: Any) -> PlannedTransfer:
+        """Return the transfer of a handle that is not released; :data:`NO_PLAN` for others."""
+        key = handle_key(handle)
+        posted = self._open.get(key)
+        return posted.plan if posted is not None else self._completed.get(key, NO_PLAN)
+
+    def complete(self, handle: Any) -> PostedTransfer | None:
+        """Return the transfer of a handle in flight, which has completed; None for others.
+
+        It is in flight no more, but stays known until :meth:`pop`: its release may be refused.
+        """
+        key = handle_key(handle)
+        posted = self._open.pop(key, None)
+        if posted is not None:
+            _insert(self._completed, key, posted.plan)
+        return posted
 
     def pop(self, handle: Any) -> PostedTransfer | None:
-        """Remove and return the transfer of a handle in flight; None for others."""
-        return self._open.pop(handle_key(handle), None)
+        """Forget a handle; return its transfer if that is in flight, else None."""
+        key = handle_key(handle)
+        self._completed.pop(key, None)
+        return self._open.pop(key, None)
 
     def in_flight(self) -> list[tuple[Peer, int, int]]:
         """Return (peer, number of transfers, oldest start) for each peer with transfers in flight."""
@@ -73,6 +92,12 @@ class TransferTable:
             count, oldest = groups.get(posted.plan.peer, (0, posted.start_ns))
             groups[posted.plan.peer] = (count + 1, min(oldest, posted.start_ns))
         return [(peer, count, oldest) for peer, (count, oldest) in groups.items()]
+
+
+def _insert(table: dict[int, _T], key: int, value: _T) -> None:
+    if len(table) >= HANDLES_MAX:
+        table.pop(next(iter(table)), None)
+    table[key] = value
 
 
 def handle_key(handle: Any) -> int:
@@ -120,3 +145,15 @@ def bytes_of_blocks(worker: Any, groups: Sequence[Sequence[int]]) -> int | None:
         length * (counts[group] if group >= 0 else sum(counts))
         for group, length in zip(group_of, lengths, strict=True)
     )
+
+
+def pieces_of_block(worker: Any, engine_id: str) -> int | None:
+    """Return in how many transfers a block of this rank moves from or to a peer, one for each of several ranks there.
+
+    Each transfer has the heads of its rank, an equal part of the block. None if that holds for some layers only.
+    """
+    mapping = (getattr(worker, "tp_mappings", None) or {}).get(engine_id)
+    if mapping is None or getattr(worker, "use_mla", False):
+        return 1
+    pieces = len(mapping.all_source_ranks)
+    return None if pieces > 1 and any(getattr(worker, "_region_is_mla", ())) else max(pieces, 1)

@@ -11,7 +11,12 @@ from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.cancellation import is_cancelled
 from penstock.instrumentation.vllm.kv.nixl.notifications import WatchedQueue
 from penstock.instrumentation.vllm.kv.nixl.push_mixin import NixlPushMixin
-from penstock.instrumentation.vllm.kv.nixl.transfer_table import NO_PLAN, PlannedTransfer, bytes_of_blocks
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import (
+    NO_PLAN,
+    PlannedTransfer,
+    bytes_of_blocks,
+    pieces_of_block,
+)
 from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
@@ -70,12 +75,13 @@ class NixlWorkerMixin(NixlPushMixin):
         spec = described.get("read_spec")
         groups = getattr(spec, "local_block_ids", ())
         per_block = getattr(self, "_physical_blocks_per_logical_kv_block", 1)
+        size, pieces = bytes_of_blocks(self, groups), pieces_of_block(self, context["dst_engine_id"] or "")
         return PlannedTransfer(
             request_id,
             observer.peer_of(self._penstock_meta(request_id), context),
             getattr(spec, "remote_rank", None),
             sum(len(group) for group in groups) // per_block,
-            bytes_of_blocks(self, groups),
+            size // pieces if size is not None and pieces is not None else None,
         )
 
     def _read_blocks_for_req(self, req_id: str, meta: Any, *args: Any, **kwargs: Any) -> Any:

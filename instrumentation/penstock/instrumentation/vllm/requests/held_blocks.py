@@ -1,0 +1,86 @@
+"""KV blocks that a scheduler keeps while no request computes with them, by what keeps them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.instrumentation.core import constants as c
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.naming import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The blocks of one request.
+
+    Attributes:
+        holder: ``BLOCK_HOLDER_*``.
+        blocks: how many.
+        start_ns: since when this holder has them, wall clock.
+        peer: the other end of the load, where there is one.
+
+    """
+
+    holder: int
+    blocks: int
+    start_ns: int
+    peer: Peer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGauge:
+    """What one holder keeps because of one peer."""
+
+    holder: int
+    peer: Peer | None
+    requests: int
+    blocks: int
+    oldest_start_ns: int
+
+
+class HeldBlocks:
+    """The held blocks of one scheduler; its thread changes them, any thread may read the gauges.
+
+    Bounded by the scheduler's own requests: vLLM forgets a request when its blocks are free, and so does this.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, Holding] = {}
+
+    def begin(self, request_id: str, holding: Holding) -> None:
+        """Record that a request's blocks are held; a load of it that is still under way stays the holder."""
+        if holding.holder == c.BLOCK_HOLDER_LOAD or request_id not in self._held:
+            self._held[request_id] = holding
+
+    def on_pinned(self, request_id: str, now_ns: int) -> None:
+        """Record that the load of a request was given up while the peer may still write to its blocks."""
+        self._change(request_id, {c.BLOCK_HOLDER_LOAD, c.BLOCK_HOLDER_ABORTED}, c.BLOCK_HOLDER_PINNED, now_ns)
+
+    def on_finished(self, request_id: str, now_ns: int) -> None:
+        """Record that a request has ended; one that still has a load under way does not get rid of its blocks."""
+        self._change(request_id, {c.BLOCK_HOLDER_LOAD}, c.BLOCK_HOLDER_ABORTED, now_ns)
+
+    def _change(self, request_id: str, before: set[int], holder: int, now_ns: int) -> None:
+        found = self._held.get(request_id)
+        if found is not None and found.holder in before:
+            self._held[request_id] = replace(found, holder=holder, start_ns=now_ns)
+
+    def end(self, request_id: str) -> None:
+        """Record that the blocks of a request are free, or that it may compute with them."""
+        self._held.pop(request_id, None)
+
+    def gauges(self) -> list[HeldGauge]:
+        """Return what is held now, by holder and peer, from any thread."""
+        groups: dict[tuple[int, Peer | None], HeldGauge] = {}
+        for each in self._held.copy().values():
+            key = (each.holder, each.peer)
+            group = groups.get(key) or HeldGauge(*key, 0, 0, each.start_ns)
+            groups[key] = HeldGauge(
+                *key,
+                group.requests + 1,
+                group.blocks + each.blocks,
+                min(group.oldest_start_ns, each.start_ns),
+            )
+        return list(groups.values())
