@@ -214,7 +214,7 @@ def test_a_lease_that_runs_out(
 ) -> None:
     """A consumer that does not say that it has read costs the producer a lease: mode expired."""
     monkeypatch.setattr(cpu_session, "PRODUCER_PIN_LEASE_S", 0.0)
-    engine = make_cpu()
+    engine = make_cpu(consumer_ack_timeout_s=60)  # else the lease, too
     (producer,) = engine.producers
     producer.save("a")
     engine.scheduler.add_request(producer.announced(image("first", "a")))
