@@ -11,7 +11,7 @@ from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.resilience.circuit_breaker import BreakerState
 from penstock.instrumentation.resilience.fault_drills import SLOW, Drill
 from penstock.instrumentation.resilience.orders import Orders
-from penstock.instrumentation.resilience.policy import Action, Deferral, EcLoadFailure, PeerQuarantine
+from penstock.instrumentation.resilience.policy import Action, EcLoadFailure, PeerQuarantine
 from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.cpu.rehearsal import Rehearsal
@@ -44,9 +44,8 @@ def allowed(recorder: Recorder) -> None:
 
 def act(*, quarantine: PeerQuarantine | None = None, action: str = "recompute", **orders: Any) -> None:
     """Put a policy, and orders, in force."""
-    more = {"deferral": Deferral(max_start_wait=5.0)} if orders.get("drills") else {}
     runtime.policy.swap(
-        policy(ec=EcLoadFailure(Action(action)), quarantine=quarantine, **more), 1.0, Orders(**orders)
+        policy(ec=EcLoadFailure(Action(action)), quarantine=quarantine), 1.0, Orders(**orders)
     )
 
 
