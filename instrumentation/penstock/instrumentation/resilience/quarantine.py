@@ -216,9 +216,9 @@ class Quarantine:
 
     def _touch(self, peer: str, engine_id: str, now: int, channel: int, *, asked: bool) -> CircuitBreaker:
         circuit = self._peers.get(peer)
-        is_new = circuit is None
+        is_new, is_full = circuit is None, len(self._peers) >= self._max_peers
         if circuit is None:
-            if len(self._peers) >= self._max_peers:
+            if is_full:
                 self._forget_oldest()
             circuit = self._peers[peer] = (
                 self._dormant.pop(peer) if peer in self._dormant else CircuitBreaker()
@@ -228,7 +228,8 @@ class Quarantine:
         circuit.channel = circuit.channel or channel
         circuit.learn_engine_id(engine_id, asked=asked)
         self._publish(peer)
-        if is_new and peer in self._listed:  # incompatible, or cut off by an order that came first
+        # One is forgotten, maybe of another channel; or it is incompatible, or cut off by an order that came first.
+        if is_new and (is_full or peer in self._listed):
             self._release_beyond_cap()
         return circuit
 

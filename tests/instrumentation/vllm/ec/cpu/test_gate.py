@@ -14,7 +14,7 @@ from penstock.instrumentation.resilience.orders import Orders
 from penstock.instrumentation.resilience.policy import Action, EcLoadFailure, PeerQuarantine
 from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec.cpu.rehearsal import Rehearsal
+from penstock.instrumentation.vllm.ec.cpu.rehearsal import ReadRehearsal
 
 from demo.servers import LOOPBACK
 from tests.support.ec.decisions import OUTPUTS, image, outcome_of
@@ -181,7 +181,7 @@ def test_without_other_engines_nothing_can_be_rehearsed_but_loads(
 def test_an_attempt_is_drawn_once() -> None:
     """However often vLLM asks; the next attempt is drawn anew, and no more than the capacity is remembered."""
     clock, drawn = ManualClock(), []
-    rehearsal = Rehearsal(clock)
+    rehearsal = ReadRehearsal(clock)
 
     def hit(mode: int, address: str) -> Drill | None:
         drawn.append((mode, address))

@@ -15,7 +15,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.ec import EcFailure, EcTransfer, Loss, RequestLoads
 from penstock.instrumentation.vllm.ec.cpu.announcements import announced_peer, withdraw
 from penstock.instrumentation.vllm.ec.cpu.reads import MISSES, REFUSALS, Read
-from penstock.instrumentation.vllm.ec.cpu.rehearsal import Rehearsal, RehearsedError
+from penstock.instrumentation.vllm.ec.cpu.rehearsal import ReadRehearsal, RehearsedError
 from penstock.instrumentation.vllm.naming import Peer, address, cut, error_type_of
 from penstock.instrumentation.vllm.requests import Cause
 
@@ -54,7 +54,7 @@ class CpuLoads(RequestLoads):
         self._causes: OrderedDict[str, Cause] = OrderedDict()
         # By request, bounded by the scheduler's own: what the connector has given up without a fall-back.
         self._lost: dict[str, dict[str, Cause]] = {}
-        self._rehearsal = Rehearsal()
+        self._rehearsal = ReadRehearsal()
         # The item whose read a drill has just made fail; vLLM says next that it could not be started.
         self._rehearsed = ""
 

@@ -22,7 +22,7 @@ class RehearsedError(Exception):
     """A fault drill makes a read fail."""
 
 
-class Rehearsal:
+class ReadRehearsal:
     """The drills of one consumer, on its scheduler's thread. vLLM may ask for the same attempt many times; it is drawn once.
 
     Attributes:
