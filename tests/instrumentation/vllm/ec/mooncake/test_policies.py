@@ -249,11 +249,10 @@ def test_a_pause_keeps_what_was_decided(make_pair: MakePair, recorder: Recorder)
     assert engine.errors == {"later": None}
 
 
-@KINDS
-def test_a_load_that_no_worker_makes(kind: str, make_pair: MakePair, recorder: Recorder) -> None:
+def test_a_load_that_no_worker_makes(make_pair: MakePair, recorder: Recorder) -> None:
     """As the V1 model runner in a step without tokens (docs/upstream.md): mode timeout, and the peer that had pushed."""
     act("recompute")
-    pair = make_pair(kind, push_wait_timeout_s=0.2)
+    pair = make_pair(push_wait_timeout_s=0.2)
     pair.engine.loads = False
     first = expects(image("first", "a"))
     pair.engine.scheduler.add_request(first)
