@@ -83,12 +83,11 @@ def results(recorder: Recorder, request_id: str) -> list[int]:
 def test_two_reads_are_one_load(
     many: tuple[list[Engine], Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each prefill rank gives its heads in a transfer of its own and is notified; the load is held and begins once."""
+    """Each prefill rank gives its heads in a transfer of its own and is notified; the load begins once."""
     prefill, decode = many
     begin(many, "good", monkeypatch)
     snapshot = recorder.snapshot()
     assert [flow.count for flow in snapshot.in_flight] == [2]
-    assert [(held.requests, held.blocks) for held in snapshot.held] == [(1, 3)]
     assert [request_id for request_id, _ in decode.began] == ["good"]
     decode.received("good")
     for rank, engine in enumerate(prefill):
@@ -98,7 +97,6 @@ def test_two_reads_are_one_load(
     assert sum(each["bytes"] for each in recorder.transfers) == 3 * BLOCK_BYTES
     assert not recorder.take("transfer_failure")
     assert not recorder.snapshot().in_flight
-    assert not recorder.snapshot().held
 
 
 def test_one_read_fails(
@@ -113,7 +111,7 @@ def test_one_read_fails(
             assert not decode.step()[0].finished_recving
         snapshot = recorder.snapshot()
         assert [flow.count for flow in snapshot.in_flight] == [1]
-        assert [(held.holder, held.blocks) for held in snapshot.held] == [(c.BLOCK_HOLDER_LOAD, 3)]
+        assert not snapshot.held  # not pinned; that the load holds them, the scheduler reports
     (failure,) = recorder.take("transfer_failure", "r1")
     assert (failure.mode, failure.peer.rank) == (c.FAILURE_MODE_TRANSFER, 1)
     assert (failure.peer.address, failure.blocks) == (prefill[0].address, 3)

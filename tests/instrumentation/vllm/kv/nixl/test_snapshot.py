@@ -1,8 +1,7 @@
-"""What a NIXL worker tells in a snapshot, and what it tells if vLLM's table of loads is another."""
+"""A NIXL worker's snapshot where vLLM's tables of peers are others."""
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,26 +12,22 @@ from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 
 class _Worker:
-    """A worker without the table of loads."""
-
-    def __init__(self) -> None:
-        self._remote_agents: dict[str, dict[int, str]] = {"e": {}}
-        self._engine_last_active = {"e": time.perf_counter()}
-        self._invalid_remote_engines: set[str] = set()
+    """A worker without tables of peers."""
 
 
-def test_loads_that_cannot_be_read_cost_no_peers() -> None:
+def test_peers_that_cannot_be_read_cost_no_pinned_blocks() -> None:
     """The error is the guard's, after everything else is in the snapshot."""
-    peer = Peer(address="p:1", engine_id="e")
-    handshake = SimpleNamespace(peer=peer, queued_ns=time.time_ns(), clock_offset_ns=None)
+    pinned = {"peer": Peer(address="p:1", engine_id="e").fields(), "since_time_unix_nano": 1, "blocks": 3}
     observer: Any = SimpleNamespace(
         transfers=SimpleNamespace(in_flight=list),
-        counts=SimpleNamespace(totals=()),
-        handshakes=SimpleNamespace(recent=lambda _: [handshake]),
-        quarantine=None,
+        counts=SimpleNamespace(totals=[("num_failed_transfers", 2, 1)]),
+        pinned_blocks=lambda: [pinned],
+        connector="NixlConnector",
+        rank=0,
     )
     worker = _Worker()
     snapshot = Snapshot()
-    with pytest.raises(AttributeError, match="_recving_metadata"):
+    with pytest.raises(AttributeError, match="_remote_agents"):
         NixlSnapshot(observer, worker).fill(snapshot)
-    assert [row.peer.address for row in snapshot.peers] == ["p:1"]
+    assert [(row.peer.address, row.blocks) for row in snapshot.held] == [("p:1", 3)]
+    assert [(row.upstream, row.seen) for row in snapshot.upstream_counts] == [(2, 1)]
