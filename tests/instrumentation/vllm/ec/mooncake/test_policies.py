@@ -249,15 +249,21 @@ def test_a_pause_keeps_what_was_decided(make_pair: MakePair, recorder: Recorder)
     assert engine.errors == {"later": None}
 
 
-def test_a_load_that_no_worker_makes(make_pair: MakePair, recorder: Recorder) -> None:
+@KINDS
+def test_a_load_that_no_worker_makes(make_pair: MakePair, recorder: Recorder, kind: str) -> None:
     """As the V1 model runner in a step without tokens (docs/upstream.md): mode timeout, and the peer that had pushed."""
     act("recompute")
-    pair = make_pair(push_wait_timeout_s=0.2)
+    pair = make_pair(kind)
     pair.engine.loads = False
     first = expects(image("first", "a"))
-    pair.engine.scheduler.add_request(first)
+    scheduler = pair.engine.scheduler
+    scheduler.add_request(first)
     pair.push("first", "a")
-    pair.engine.run_off()
+    pair.engine.step()
+    load = scheduler.ec_connector._scheduler._transfers.get(transfer_of("first", "a"))
+    pair.engine.step_until(lambda: load.state.name == "LOADING", "the load is not with the workers")
+    load.deadline = 0.0  # in monotonic seconds: the wait is over
+    pair.engine.step_until(lambda: not scheduler.requests, "the request is still there")
     assert pair.engine.outputs["first"] == expected(first, OUTPUTS)
     found = outcome_of(recorder, first)
     assert (found.outcome, found.mode) == (RECOMPUTED, c.FAILURE_MODE_TIMEOUT)
