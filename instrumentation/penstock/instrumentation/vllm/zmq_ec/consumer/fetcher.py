@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from penstock.instrumentation.core import LogLimit
-from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
-from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ConnectionEnd
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import Probes
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producers
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
@@ -36,17 +34,6 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 _TICK: Final = 0.01
 _STOP_WAIT: Final = 5.0
 _LOG_INTERVAL: Final = 60.0
-
-_ERROR_TYPES: Final = {
-    ConnectionEnd.REFUSED: c.ERROR_TYPE_REFUSED,
-    ConnectionEnd.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
-    ConnectionEnd.CLOSED: c.ERROR_TYPE_REMOTE_RESET,
-    ConnectionEnd.RESET: c.ERROR_TYPE_REMOTE_RESET,
-    ConnectionEnd.DENIED: c.ERROR_TYPE_INCOMPATIBLE,
-    ConnectionEnd.NO_CURVE_HERE: c.ERROR_TYPE_INCOMPATIBLE,
-    ConnectionEnd.NO_CURVE_THERE: c.ERROR_TYPE_INCOMPATIBLE,
-    ConnectionEnd.CLOSED_IN_CURVE: c.ERROR_TYPE_REMOTE_RESET,
-}
 
 
 class Fetcher:
@@ -148,7 +135,7 @@ class Fetcher:
                 return
         end = connection.check_end()
         if end is not None:
-            self._on_connection_lost(producer, end.value, _ERROR_TYPES[end])
+            self._on_connection_lost(producer, end.value, end.error_type)
 
     def _on_answer(self, producer: Producer, answer: protocol.Answer, payload: Any) -> None:
         """Dispatch an answer to the attempt that expects it from *producer*; a late answer is dropped."""

@@ -89,6 +89,8 @@ class Transfers:
     def start(self, now: float) -> None:
         """Start transfers in the order of their hits; one that needs room is not overtaken."""
         for serial, attempt in list(self._waiting.items()):
+            if serial not in self._waiting:  # its producer has been lost since
+                continue
             source, content = attempt.source, attempt.content
             if source is None or content is None or not self._items.is_wanted(attempt.wanted):
                 self._stop_waiting(serial)
@@ -163,11 +165,16 @@ class Transfers:
             fetch = protocol.Fetch(
                 attempt.tag, self._model, transfer.content.crc, offset, length, attempt.wanted.item
             )
-            if source.connection is None or not source.connection.send(fetch):
-                self._on_failed(
-                    attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, "it cannot be asked for chunks", now
-                )
-                return
+            connection = source.connection
+            if connection is not None and connection.send(fetch):
+                continue
+            end = connection.check_end() if connection is not None else None
+            if end is not None:
+                self._lose(source, end.value, end.error_type)
+            else:
+                text = "it cannot be asked for chunks"
+                self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, text, now)
+            return
 
     def _on_chunk(self, attempt: Attempt, answer: protocol.Chunk, payload: Any, now: float) -> None:
         transfer, slot = attempt.transfer, attempt.slot
