@@ -137,8 +137,16 @@ def start_ec_stack(
     say: Callable[[str], None],
     *,
     encoder_extra: Mapping[str, Any] | None = None,
+    language_env: Mapping[str, str] | None = None,
 ) -> EcStack:
-    """Start all processes; *parts* stops them. *encoder_extra* is further configuration of the encoder's connector.
+    """Start all processes; *parts* stops them.
+
+    Args:
+        directory: of their files.
+        parts: receives what stops them.
+        say: is told what is being waited for.
+        encoder_extra: further configuration of the encoder's connector.
+        language_env: further environment of the language model.
 
     Raises:
         ChildError: a process did not start.
@@ -155,7 +163,7 @@ def start_ec_stack(
             "language",
             producers=[link.address],
             extra={"load_failure": "fail", **PATIENCE},
-            env=environment(agent.endpoint, "language", "both"),
+            env={**environment(agent.endpoint, "language", "both"), **(language_env or {})},
         ),
         model=model,
         logs=directory,

@@ -279,7 +279,7 @@ def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
             "mode late_read of channel kv cannot be injected; use one of handshake, setup,",
         ),
         ({"mode": FAILURE_MODE_LOAD}, "mode load of channel kv cannot be injected"),
-        ({"channel": CHANNEL_EC}, "mode handshake of channel ec cannot be injected; use one of load"),
+        ({"channel": CHANNEL_EC}, "mode handshake of channel ec cannot be injected; use one of probe"),
         ({"channel": CHANNEL_EPLB}, "channel eplb cannot be injected; use channel kv or ec"),
         ({"peer": "prefill 0"}, "peer 'prefill 0' is not valid"),
         ({"mode": 0}, "delay 0s is not valid for mode slow"),

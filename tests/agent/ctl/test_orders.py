@@ -144,7 +144,7 @@ def test_an_engine_that_refuses_the_push_is_shown(harness: AdminHarness, agentct
         (
             ["--all", "--channel", "ec"],
             2,
-            "mode handshake cannot be injected in channel ec; use one of load",
+            "mode handshake cannot be injected in channel ec; use one of probe, transfer, load, slow",
         ),
         (["--all", "--rate", "2"], 2, "rate 2 is not a share of attempts"),
         (["--all", "--ttl", "2h"], 2, "the ttl of a fault drill is 2h; give one from 1s to 1h"),
@@ -164,7 +164,10 @@ def test_the_channel_of_a_rehearsal_is_that_of_its_mode(harness: AdminHarness, a
     """The help lists the modes of each channel; each mode is accepted without ``--channel``."""
     harness.engine("0", **_ABLE)
     usage = " ".join(agentctl("inject-fault", "--help").stdout.split())
-    assert "kv: handshake, setup, transfer, exception, notification, slow; ec: load." in usage
+    assert (
+        "kv: handshake, setup, transfer, exception, notification, slow; ec: probe, transfer, load, slow."
+        in usage
+    )
     for modes in DRILL_MODES.values():
         for mode in modes:
             delay = ("--delay", "1s") if mode == SLOW else ()

@@ -155,3 +155,18 @@ def test_subscribers_receive_every_swap() -> None:
     active.unsubscribe(subscriber)
     assert active.swap(NO_POLICY, 1.0)
     assert received == [(NO_POLICY, NO_ORDERS), (NO_POLICY, ordered), (Policy(hash="h"), ordered)]
+
+
+def test_a_drill_that_the_engine_cannot_rehearse() -> None:
+    """It is refused with the engine's own reason, and the others hold."""
+    message = push(
+        drills=[DRILL, {**DRILL, "id": "e", "channel": "CHANNEL_EC", "mode": "FAILURE_MODE_PROBE"}]
+    )
+    orders, refused = decode_orders(
+        message,
+        faults_allowed=True,
+        now_ns=0,
+        unfit=lambda drill: "it has no transfer" if drill.channel == c.CHANNEL_EC else "",
+    )
+    assert [drill.id for drill in orders.drills] == ["d"]
+    assert refused == {"e": "it has no transfer"}

@@ -53,7 +53,14 @@ def test_refused_unless_allowed(clock):
     ("change", "text"),
     [
         ({"mode": constants.FAILURE_MODE_LATE_READ}, "mode 11 cannot be rehearsed; use handshake"),
-        ({"channel": EC}, "of the encoder cache only mode load can be rehearsed, not transfer"),
+        (
+            {"channel": EC, "mode": HANDSHAKE},
+            "mode handshake of the encoder cache cannot be rehearsed; use transfer, load, probe, slow",
+        ),
+        (
+            {"mode": constants.FAILURE_MODE_PROBE},
+            "mode probe of KV cannot be rehearsed; use handshake, setup",
+        ),
         ({"rate": 0.0}, r"rate 0.0 .* \(0, 1\]"),
         ({"rate": 1.1}, "rate 1.1"),
         ({"rate": float("nan")}, "rate nan"),

@@ -201,6 +201,16 @@ def test_peers_are_bounded():
     assert bench.cut_off() == {f"p{number}" for number in range(4, 10)}
 
 
+def test_a_share_holds_where_peers_of_another_channel_take_the_room():
+    """A peer that goes for one of another channel makes a smaller share of its own."""
+    bench = Bench(rules=replace(RULES, max_peers_percent=34), peers=("a", "b", "c"), max_peers=3)
+    bench.break_peer("c")
+    assert bench.cut_off() == {"c"}
+    bench.quarantine.admit("encoder", "", bench.now, channel=2)
+    assert bench.cut_off() == set()
+    assert bench.story()[-1] == ("c", BreakerState.OPEN, BreakerState.CLOSED, "max_peers_percent")
+
+
 def test_rehearsal_is_reported():
     """A quarantine that a drill caused says so until it is over."""
     bench = Bench()

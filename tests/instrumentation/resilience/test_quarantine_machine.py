@@ -15,6 +15,8 @@ MAX_PEERS = 5
 IDLE = 200
 peers = st.sampled_from(["a", "b", "c", "d", "e", "f", "g"])
 engine_ids = st.sampled_from(["", "e1", "e2"])
+CHANNELS = (constants.CHANNEL_KV, constants.CHANNEL_EC)
+channels = st.sampled_from(CHANNELS)
 modes = st.sampled_from(
     [constants.FAILURE_MODE_HANDSHAKE, constants.FAILURE_MODE_TRANSFER, constants.FAILURE_MODE_TIMEOUT]
 )
@@ -57,11 +59,11 @@ class QuarantineMachine(RuleBasedStateMachine):
         self.now += seconds
         self.quarantine.advance(self.now)
 
-    @rule(peer=peers, engine_id=engine_ids)
-    def ask(self, peer, engine_id):
+    @rule(peer=peers, engine_id=engine_ids, channel=channels)
+    def ask(self, peer, engine_id, channel):
         """Ask about a request; a probe is let through only when a circuit's time is over."""
         before = {status.peer: status for status in self.quarantine.listing()}.get(peer)
-        answer = self.quarantine.admit(peer, engine_id, self.now)
+        answer = self.quarantine.admit(peer, engine_id, self.now, channel=channel)
         if answer.probe:
             assert answer.remote
             assert before is not None
@@ -75,18 +77,18 @@ class QuarantineMachine(RuleBasedStateMachine):
             assert answer.reason
             assert self.reported[peer] is not BreakerState.CLOSED
 
-    @rule(peer=peers, engine_id=engine_ids, failure=failures)
-    def fail(self, peer, engine_id, failure):
+    @rule(peer=peers, engine_id=engine_ids, failure=failures, channel=channels)
+    def fail(self, peer, engine_id, failure, channel):
         """Report a failed load that was no probe."""
         self.sick.add(peer)
-        self.quarantine.report(peer, engine_id, failure, self.now)
+        self.quarantine.report(peer, engine_id, failure, self.now, channel=channel)
 
-    @rule(peer=peers, engine_id=engine_ids)
-    def succeed(self, peer, engine_id):
+    @rule(peer=peers, engine_id=engine_ids, channel=channels)
+    def succeed(self, peer, engine_id, channel):
         """Report a good load that was no probe; it opens no circuit and moves none by itself."""
         self.quarantine.advance(self.now)
         before = {status.peer: status.state for status in self.quarantine.listing()}
-        self.quarantine.report(peer, engine_id, None, self.now)
+        self.quarantine.report(peer, engine_id, None, self.now, channel=channel)
         after = {status.peer: status.state for status in self.quarantine.listing()}
         assert after.items() <= before.items()  # fewer where a peer that came back moved the share
 
@@ -97,7 +99,7 @@ class QuarantineMachine(RuleBasedStateMachine):
         peer, number = data.draw(st.sampled_from(self.probes))
         if failure is not None:
             self.sick.add(peer)
-        self.quarantine.report(peer, "", failure, self.now, probe=number)
+        self.quarantine.report(peer, "", failure, self.now, probe=number, channel=CHANNELS[0])
 
     @rule(wanted=rules)
     def policy(self, wanted):
@@ -128,12 +130,14 @@ class QuarantineMachine(RuleBasedStateMachine):
 
     @invariant()
     def share_is_never_exceeded(self):
-        """Hold that all that is cut off is within the share, where anything automatic is."""
-        cut_off = self.quarantine._cut_off()
-        automatic = [status for status in self.quarantine.listing() if status.reason != "operator"]
-        if any(status.peer in cut_off for status in automatic):
-            assert self.in_force is not None
-            assert 100 * len(cut_off) <= self.in_force.max_peers_percent * self.quarantine.known_peers
+        """Hold that all that is cut off of a channel is within the share, where anything automatic is."""
+        automatic = {status.peer for status in self.quarantine.listing() if status.reason != "operator"}
+        for channel in CHANNELS:
+            cut_off = self.quarantine._cut_off(channel)
+            if automatic.intersection(cut_off):
+                assert self.in_force is not None
+                known = self.quarantine._known(channel)
+                assert 100 * len(cut_off) <= self.in_force.max_peers_percent * known
 
     @invariant()
     def only_the_sick_are_touched(self):

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 ALL = {
     "client_error": COMPONENT_FRONTEND,
     "ec_connector": COMPONENT_WORKER,
+    "ec_cpu_scheduler": COMPONENT_SCHEDULER,
+    "ec_cpu_worker": COMPONENT_WORKER,
+    "ec_mooncake_scheduler": COMPONENT_SCHEDULER,
+    "ec_mooncake_worker": COMPONENT_WORKER,
     "eplb": COMPONENT_WORKER,
     "kv_connector": COMPONENT_WORKER,
     "kv_worker": COMPONENT_WORKER,
@@ -132,8 +136,16 @@ async def test_the_report_of_an_engine(tmp_path: Path, monkeypatch: pytest.Monke
     snapshot = Snapshot()
     registry.fill(snapshot)
     engine.close()
-    # Its only KV connector is NIXL's.
-    wanted = [each for each in expected() if each[0] not in {"kv_worker", "mooncake"}]
+    # Its only connector is NIXL's.
+    others = {
+        "kv_worker",
+        "mooncake",
+        "ec_mooncake_scheduler",
+        "ec_mooncake_worker",
+        "ec_cpu_scheduler",
+        "ec_cpu_worker",
+    }
+    wanted = [each for each in expected() if each[0] not in others]
     assert [(each.name, each.component, each.installed, each.reason) for each in snapshot.hooks] == wanted
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
 from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure
 from penstock.instrumentation.vllm.naming.peers import Peer
 
@@ -26,11 +27,12 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcListener
+    from penstock.instrumentation.vllm.ec.protocol import EcListener
 
     from tests.support.kv.fake_connector import Load
 
 TOY_PEER = Peer(PEER)
+PRODUCERS = ("10.0.0.1:7000", "10.0.0.2:7000")
 LEFT = RequestStatus.FINISHED_ABORTED
 ERROR = RequestStatus.FINISHED_ERROR
 RUNNING = RequestStatus.RUNNING
@@ -136,6 +138,70 @@ class ToyLoader(ToyEcConnector):
     def in_flight(self) -> list[tuple[Peer, int, int]]:
         """Return the transfers that have begun."""
         return [(TOY_PEER, len(self.began), min(self.began.values()))] if self.began else []
+
+
+class ToySources(ToyLoader):
+    """Asks its producers for what it does not know; the test answers for them."""
+
+    def __init__(self, vllm_config: Any, role: Any) -> None:
+        super().__init__(vllm_config, role)
+        self.producers = PRODUCERS
+        self.orders: list[tuple[str, tuple[str, ...]]] = []
+        self.absent: set[str] = set()
+        self._kept: dict[str, tuple[str, ...]] = {}
+
+    def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
+        """Ask for what is needed beyond the computed tokens."""
+        for feature in request.mm_features:
+            item = feature.identifier
+            needed = feature.mm_position.offset + feature.mm_position.length > num_computed_tokens
+            asked = self._kept.pop(item, self.producers)
+            if asked and needed and self._is_unknown(item):
+                self.orders.append((item, asked))
+                self.coming.add(item)
+        return super().ensure_cache_available(request, num_computed_tokens)
+
+    def candidates(self, request: Any, feature: Any) -> tuple[str, ...]:
+        """Return the producers, for what is unknown."""
+        del request
+        return self.producers if self._is_unknown(feature.identifier) else ()
+
+    def keep_to(self, request: Any, feature: Any, peers: tuple[str, ...]) -> None:
+        """Ask only those."""
+        del request
+        self._kept[feature.identifier] = peers
+
+    def connected(self) -> frozenset[str]:
+        """Return none."""
+        return frozenset()
+
+    def give_up(self, item: str) -> None:
+        """Do without it from now on."""
+        super().give_up(item)
+        self.absent.add(item)
+
+    def deliver(self, item: str, peer: str) -> None:
+        """Let an item come from a producer."""
+        self.observers[0].received(EcTransfer(item, Peer(peer), 1, 2, 3, ok=True))
+        self._end(item, self.store)
+
+    def miss(self, item: str, peer: str) -> None:
+        """Let a producer answer that it does not have the item."""
+        self.observers[0].probed(item, Peer(peer), c.PROBE_RESULT_MISS, 1, 2, "")
+        self._end(item, self.absent)
+
+    def fail(self, item: str, peer: str, mode: int = c.FAILURE_MODE_PROBE, **fields: Any) -> None:
+        """Let an attempt fail; the item is then encoded here."""
+        given = {"error_type": c.ERROR_TYPE_REFUSED, "text": "it was refused", **fields}
+        self.observers[0].failed(EcFailure(item=item, mode=mode, peer=Peer(peer), **given))
+        self._end(item, self.absent)
+
+    def _is_unknown(self, item: str) -> bool:
+        return item not in self.coming | self.store | self.absent
+
+    def _end(self, item: str, known: set[str]) -> None:
+        known.add(item)
+        self.coming.discard(item)
 
 
 def image_request(

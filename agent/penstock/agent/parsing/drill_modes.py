@@ -12,5 +12,5 @@ SLOW: Final = "slow"
 
 DRILL_MODES: Final[Mapping[str, tuple[str, ...]]] = {
     "kv": ("handshake", "setup", "transfer", "exception", "notification", SLOW),
-    "ec": ("load",),
+    "ec": ("probe", "transfer", "load", SLOW),
 }

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from penstock.instrumentation.resilience import Orders, Policy
+    from penstock.instrumentation.resilience import Drill, Orders, Policy
 
     Subscriber = Callable[[Policy, Orders], None]
+
+
+def fits_always(_drill: Drill) -> str:
+    """Refuse no drill."""
+    return ""
 
 
 class ActivePolicy:
@@ -31,16 +36,18 @@ class ActivePolicy:
     Attributes:
         current: the policy in force; ``NO_POLICY`` for vLLM's own configuration.
         orders: the operators' orders in force.
+        unfit_drill: returns why this engine cannot rehearse a drill, empty if it can; from any thread.
 
     """
 
-    __slots__ = ("_lock", "_subscribers", "current", "orders")
+    __slots__ = ("_lock", "_subscribers", "current", "orders", "unfit_drill")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._subscribers: list[Subscriber] = []
         self.current: Policy = NO_POLICY
         self.orders: Orders = NO_ORDERS
+        self.unfit_drill: Callable[[Drill], str] = fits_always
 
     def step(self) -> AbstractContextManager[bool]:
         """Return the lock to hold during a step; the thread that holds it may enter it again."""
@@ -80,6 +87,7 @@ class ActivePolicy:
         self._subscribers = []
         self.current = NO_POLICY
         self.orders = NO_ORDERS
+        self.unfit_drill = fits_always
 
     def _notify(self, subscriber: Subscriber) -> None:
         with guard("policy.follower"):

@@ -181,7 +181,12 @@ class PolicyApplier:
         from penstock.instrumentation.policy.decode_orders import decode_orders  # noqa: PLC0415  (protobuf)
 
         try:
-            return decode_orders(push, faults_allowed=self._faults_allowed, now_ns=time.monotonic_ns())
+            return decode_orders(
+                push,
+                faults_allowed=self._faults_allowed,
+                now_ns=time.monotonic_ns(),
+                unfit=self._active.unfit_drill,
+            )
         except Exception as bug:  # noqa: BLE001  (as above)
             guard.record(_NAME, bug)
             error = f"this engine failed to read the orders: {bug!r:.200}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from penstock.instrumentation.policy.active_policy import fits_always
 from penstock.instrumentation.policy.field_paths import unknown_fields
 from penstock.instrumentation.resilience import (
     MAX_ACTIVE,
@@ -30,13 +31,16 @@ M = TypeVar("M", "policy_pb2.QuarantineOrder", "policy_pb2.FaultDrill")
 T = TypeVar("T")
 
 
-def decode_orders(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple[Orders, dict[str, str]]:
+def decode_orders(
+    push: Push, *, faults_allowed: bool, now_ns: int, unfit: Callable[[Drill], str] = fits_always
+) -> tuple[Orders, dict[str, str]]:
     """Return the accepted orders of *push*, and by id why the others are refused.
 
     Args:
         push: as it was received.
         faults_allowed: whether the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
         now_ns: monotonic nanoseconds of its receipt.
+        unfit: returns why this engine cannot rehearse a drill; empty if it can.
 
     """
     refused: dict[str, str] = {}
@@ -48,6 +52,8 @@ def decode_orders(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple[Ord
     def drill_of(message: policy_pb2.FaultDrill) -> Drill:
         drill = _drill(message)
         allowed.replace([drill])
+        if error := unfit(drill):
+            raise ValueError(error)
         return drill
 
     drills = _each(push.drills, drill_of, MAX_ACTIVE, "fault drills", refused)

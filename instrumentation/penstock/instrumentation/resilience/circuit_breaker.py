@@ -144,6 +144,7 @@ class CircuitBreaker:
         "_counted",
         "_incompatible_id",
         "began",
+        "channel",
         "engine_id",
         "probe",
         "reason",
@@ -157,6 +158,7 @@ class CircuitBreaker:
         self.reason = ""
         self.rehearsal = False
         self.engine_id = ""
+        self.channel = 0
         self.began = 0
         self.seen = 0
         self.probe = 0

@@ -27,9 +27,20 @@ MODES: Final = {
     constants.FAILURE_MODE_EXCEPTION: "exception",
     constants.FAILURE_MODE_NOTIFICATION: "notification",
     constants.FAILURE_MODE_LOAD: "load",
+    constants.FAILURE_MODE_PROBE: "probe",
     SLOW: "slow",
 }
 """The modes that a drill may have, and their names."""
+
+_OF_EC: Final = frozenset(
+    {
+        constants.FAILURE_MODE_PROBE,
+        constants.FAILURE_MODE_TRANSFER,
+        constants.FAILURE_MODE_LOAD,
+        SLOW,
+    }
+)
+_NOT_OF_KV: Final = frozenset({constants.FAILURE_MODE_PROBE})
 
 MAX_ACTIVE: Final = 16
 MAX_VALID_NS: Final = 4 * 3600 * NANOS
@@ -83,10 +94,12 @@ def check_bounds(drill: Drill) -> None:
         raise DrillRefusedError(
             f"drill {drill.id}: mode {drill.mode} cannot be rehearsed; use {', '.join(MODES.values())}"
         )
-    if drill.channel == constants.CHANNEL_EC and drill.mode != constants.FAILURE_MODE_LOAD:
+    of_channel = _OF_EC if drill.channel == constants.CHANNEL_EC else MODES.keys() - _NOT_OF_KV
+    if drill.mode not in of_channel:
+        kind = "the encoder cache" if drill.channel == constants.CHANNEL_EC else "KV"
+        words = ", ".join(word for mode, word in MODES.items() if mode in of_channel)
         raise DrillRefusedError(
-            f"drill {drill.id}: of the encoder cache only mode {MODES[constants.FAILURE_MODE_LOAD]} can be rehearsed, "
-            f"not {MODES[drill.mode]}"
+            f"drill {drill.id}: mode {MODES[drill.mode]} of {kind} cannot be rehearsed; use {words}"
         )
     if not 0 < drill.rate <= 1:
         raise DrillRefusedError(

@@ -73,10 +73,10 @@ class Quarantine:
     """The peers from which loads are admitted.
 
     Without rules only orders hold. A peer is known from its first request or report until it has had
-    none for 15 minutes (for ``duration``, if that is longer). Of the known peers at most ``maxPeersPercent``
-    are cut off automatically, in whole peers: with 50 % one of two, and never an engine's only one; what orders
-    cut off counts, but orders are always obeyed. An incompatible peer that falls idle is no longer counted but
-    remembered.
+    none for 15 minutes (for ``duration``, if that is longer). Of the known peers of a channel at most
+    ``maxPeersPercent`` are cut off automatically, in whole peers: with 50 % one of two, and never the only one; what
+    orders cut off counts, but orders are always obeyed. An incompatible peer that falls idle is no longer counted but
+    remembered. A peer belongs to the channel that has asked for it first.
     """
 
     def __init__(
@@ -105,18 +105,20 @@ class Quarantine:
 
     @property
     def known_peers(self) -> int:
-        """The number of peers of which ``maxPeersPercent`` is a share."""
+        """The number of peers, of all channels."""
         return len(self._peers)
 
-    def admit(self, peer: str, engine_id: str, now: int) -> Admit:
+    def admit(self, peer: str, engine_id: str, now: int, *, channel: int = 0) -> Admit:
         """Decide whether a request may load from *peer* (``host:port``), an engine known as *engine_id* or empty.
+
+        *channel* (``CHANNEL_*``) is what it would load; ``maxPeersPercent`` is a share of the peers of one channel.
 
         Call it once per load; a load that is admitted as a probe must report its result with its number.
         """
         self.advance(now)
         if peer in _NOT_PEERS:
             return Admit(remote=True)
-        circuit = self._touch(peer, engine_id, now, asked=True)
+        circuit = self._touch(peer, engine_id, now, channel, asked=True)
         if peer in self._orders:
             return Admit(remote=not self._orders[peer][0].quarantined, reason="operator")
         if self._rules is None:
@@ -126,7 +128,14 @@ class Quarantine:
         return answer
 
     def report(
-        self, peer: str, engine_id: str, failure: PeerFailure | None, now: int, *, probe: int = 0
+        self,
+        peer: str,
+        engine_id: str,
+        failure: PeerFailure | None,
+        now: int,
+        *,
+        probe: int = 0,
+        channel: int = 0,
     ) -> None:
         """Apply the end of one load from *peer*: success (None) or *failure*.
 
@@ -136,7 +145,7 @@ class Quarantine:
         self.advance(now)
         if peer in _NOT_PEERS:
             return
-        circuit = self._touch(peer, engine_id, now, asked=False)
+        circuit = self._touch(peer, engine_id, now, channel, asked=False)
         exempt = peer in self._orders and not self._orders[peer][0].quarantined
         if self._rules is not None and not exempt:
             if failure is None:
@@ -205,20 +214,22 @@ class Quarantine:
         self._due = min(dues)
         self._release_beyond_cap()
 
-    def _touch(self, peer: str, engine_id: str, now: int, *, asked: bool) -> CircuitBreaker:
+    def _touch(self, peer: str, engine_id: str, now: int, channel: int, *, asked: bool) -> CircuitBreaker:
         circuit = self._peers.get(peer)
-        is_new = circuit is None
+        is_new, is_full = circuit is None, len(self._peers) >= self._max_peers
         if circuit is None:
-            if len(self._peers) >= self._max_peers:
+            if is_full:
                 self._forget_oldest()
             circuit = self._peers[peer] = (
                 self._dormant.pop(peer) if peer in self._dormant else CircuitBreaker()
             )
         self._peers.move_to_end(peer)
         circuit.seen = max(circuit.seen, now)
+        circuit.channel = circuit.channel or channel
         circuit.learn_engine_id(engine_id, asked=asked)
         self._publish(peer)
-        if is_new and peer in self._listed:  # incompatible, or cut off by an order that came first
+        # One is forgotten, maybe of another channel; or it is incompatible, or cut off by an order that came first.
+        if is_new and (is_full or peer in self._listed):
             self._release_beyond_cap()
         return circuit
 
@@ -234,26 +245,34 @@ class Quarantine:
         if peer in self._peers:
             self._peers[peer].close("operator")
 
-    def _cut_off(self) -> list[str]:
-        return [peer for peer in self._listed if peer in self._peers]
+    def _known(self, channel: int) -> int:
+        return sum(circuit.channel == channel for circuit in self._peers.values())
+
+    def _cut_off(self, channel: int) -> list[str]:
+        return [peer for peer in self._listed if peer in self._peers and self._peers[peer].channel == channel]
 
     def _may_cut_off(self, peer: str, rules: Rules) -> bool:
         """Return whether *peer* may be, or already is, cut off: the share is never exceeded."""
-        share = 100 * len({peer, *self._cut_off()})
-        return peer in self._listed or share <= rules.max_peers_percent * len(self._peers)
+        channel = self._peers[peer].channel
+        share = 100 * len({peer, *self._cut_off(channel)})
+        return peer in self._listed or share <= rules.max_peers_percent * self._known(channel)
 
     def _release_beyond_cap(self) -> None:
-        """Close automatic circuits, the one that has been open longest first, until the share holds again."""
+        """Close automatic circuits, the one that has been open longest first, until the share of each channel holds again."""
         if self._rules is None or not self._listed:
             return
-        cut_off = self._cut_off()
+        for channel in {self._peers[peer].channel for peer in self._listed if peer in self._peers}:
+            self._release_of(channel, self._rules)
+
+    def _release_of(self, channel: int, rules: Rules) -> None:
+        cut_off = self._cut_off(channel)
         automatic = [
             peer
             for peer in cut_off
             if self._peers[peer].state is not BreakerState.CLOSED and peer not in self._orders
         ]
         automatic.sort(key=lambda peer: (self._peers[peer].permanent, self._peers[peer].began))
-        excess = len(cut_off) - self._rules.max_peers_percent * len(self._peers) // 100
+        excess = len(cut_off) - rules.max_peers_percent * self._known(channel) // 100
         for peer in automatic[: max(excess, 0)]:
             self._peers[peer].close("max_peers_percent")
             self._publish(peer)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.hooks import HookReport, HookStatus, unmet_requirements
-from penstock.instrumentation.vllm.install import hooks
+from penstock.instrumentation.vllm.install import ec_adapters, hooks
 from penstock.instrumentation.vllm.kv.base import KvWorkerHook, MooncakeHook
 from penstock.instrumentation.vllm.kv.nixl import NixlHook
 from penstock.instrumentation.vllm.recovery import ClientErrorHook
@@ -21,6 +21,8 @@ from penstock.instrumentation.vllm.scheduler import SchedulerHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+    from penstock.instrumentation.vllm.ec import PartHook
 
 _SCHED: Final = "vllm.v1.core.sched"
 _NIXL: Final = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
@@ -59,6 +61,11 @@ def survey(disabled: Collection[str] = ()) -> list[HookReport]:
             "kv_worker", c.COMPONENT_WORKER, functools.partial(unmet_requirements, KvWorkerHook()), disabled
         ),
         _report("mooncake", c.COMPONENT_WORKER, _mooncake, disabled),
+        *(
+            _report(each.name, each.component, functools.partial(_of_connector, each), disabled)
+            for adapter in ec_adapters()
+            for each in adapter.hooks()
+        ),
         _report(
             "client_error",
             c.COMPONENT_FRONTEND,
@@ -100,6 +107,14 @@ def _mooncake() -> str:
     except (ImportError, AttributeError) as error:
         raise _NotUsedError("this vLLM has no such connector") from error
     return unmet_requirements(MooncakeHook(worker))
+
+
+def _of_connector(hook: PartHook) -> str:
+    try:
+        list(hook.requires())
+    except ImportError as error:
+        raise _NotUsedError("this vLLM has no such connector") from error
+    return unmet_requirements(hook)
 
 
 def _report(

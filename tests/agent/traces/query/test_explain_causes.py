@@ -98,6 +98,15 @@ QUARANTINED = outcome(
     decided_by=common_pb2.DECIDED_BY_QUARANTINE,
     reason="",
 )
+WITHOUT_ENCODER = outcome(
+    DECODE,
+    channel=common_pb2.CHANNEL_EC,
+    mode=common_pb2.FAILURE_MODE_PROBE,
+    decided_by=common_pb2.DECIDED_BY_QUARANTINE,
+    items_recomputed=2,
+    tokens_recomputed=0,
+    reason="",
+)
 REHEARSED_OUTCOME = outcome(DECODE)
 REHEARSED_OUTCOME.rehearsal = True
 
@@ -136,6 +145,13 @@ def pinned(*, released=False, **fields):
         (
             [outcome(DECODE, decided_by=common_pb2.DECIDED_BY_QUARANTINE)],
             f"its KV load from {PEER} (the peer is in quarantine since handshake, refused): 400 tokens were",
+        ),
+        (
+            [WITHOUT_ENCODER],
+            (
+                f"its EC load from {PEER} (the peer is in quarantine since probe, refused): 2 items were encoded here,"
+                " decided by the peer's quarantine under policy 0123456789ab"
+            ),
         ),
         ([REHEARSED_OUTCOME], f"load from {PEER} in a drill (handshake, refused): 400 tokens were"),
         (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def test_drills_travel_to_the_workers(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """The step after a change carries the drills in force; what is to be loaded, and whether it is guarded, every step that loads."""
+    """The first step with tokens after a change carries the drills in force; what is to be loaded, and how, each step that loads."""
     scheduler = make_ec_scheduler()
     drill = Drill("d", c.CHANNEL_EC, c.FAILURE_MODE_LOAD, 1.0, 60_000_000_000)
     runtime.policy.swap(NO_POLICY, 1.0, Orders(drills=(drill,), received_ns=time.monotonic_ns()))
@@ -35,7 +35,7 @@ def test_drills_travel_to_the_workers(make_ec_scheduler: MakeScheduler, recorder
     scheduler.add_request(image_request("r", {10: ("a", 40)}, tokens=80))
     metadata = scheduler.schedule().ec_connector_metadata
     assert [each.id for each in metadata.penstock_drills] == ["d"]
-    assert metadata.penstock_items == (("a", 40, "image", "r"),)
+    assert metadata.penstock_items == (("a", 40, "image", "r", ""),)
     assert not hasattr(metadata, "penstock_guarded")
     runtime.policy.swap(policy(ec=EcLoadFailure(Action.FAIL)), 1.0)
     assert scheduler.schedule().ec_connector_metadata.penstock_drills
@@ -44,7 +44,8 @@ def test_drills_travel_to_the_workers(make_ec_scheduler: MakeScheduler, recorder
     metadata = scheduler.schedule().ec_connector_metadata
     assert metadata.penstock_guarded is True
     assert metadata.penstock_encodes == {"c": "image"}
-    assert not hasattr(metadata, "penstock_drills")
+    assert metadata.penstock_drills  # the step before had no tokens
+    assert not hasattr(scheduler.schedule().ec_connector_metadata, "penstock_drills")
 
 
 def test_what_a_connector_tries_again_is_no_longer_bad(

@@ -306,6 +306,21 @@ def test_a_drill(
     assert told == ([True] if hit else [])
 
 
+@pytest.mark.parametrize(("peer", "hit"), [("10.0.0.1:7000", True), ("10.0.0.2:7000", False), ("", False)])
+def test_a_drill_with_one_peer(
+    peer: str, hit: bool, make_worker: MakeWorker, recorder: Recorder, tmp_path: Path
+) -> None:
+    """It breaks the items that came from that peer; their failures name it."""
+    runtime.configure(Settings(endpoint="unix:///nowhere/ingest.sock", allow_faults=True))
+    worker = make_worker()
+    put(tmp_path, "a")
+    drill = Drill("d", c.CHANNEL_EC, c.FAILURE_MODE_LOAD, 1.0, 60_000_000_000, "10.0.0.1:7000")
+    items = (("a", ROWS, "image", "r", peer),)
+    report = step(worker, {}, "a", penstock_drills=(drill,), penstock_items=items)
+    assert bool(report) is hit
+    assert [each.peer.address for each in recorder.take("transfer_failure")] == [peer] * hit
+
+
 class _Own:
     """A connector's own worker metadata, which knows nothing of ours."""
 

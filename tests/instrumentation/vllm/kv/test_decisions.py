@@ -154,6 +154,6 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler, recorder: Recorder) -> N
         assert outcome_of(recorder, parked).attempt == 1
     loads = scheduler._penstock.loads
     assert not loads.failing
-    assert not loads._gate._loading
+    assert not loads._peers._loading
     assert not len(loads.deadlines._deadlines)
     assert not scheduler._penstock.observer._records

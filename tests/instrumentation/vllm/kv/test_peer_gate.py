@@ -11,7 +11,7 @@ from penstock.instrumentation.resilience.orders import Orders
 from penstock.instrumentation.resilience.policy import PeerQuarantine
 from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv import peer_gate
+from penstock.instrumentation.vllm.admission import peer_gate
 from penstock.instrumentation.vllm.messages.worker_report import Culprit
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN

@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
 from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
 from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import HostCache
 from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
@@ -113,6 +114,28 @@ BREAKS: dict[str, tuple[Callable[[int, protocol.Fetch, Reply], Reply], int, int]
         c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT,
     ),
 }  # fmt: skip
+
+
+def test_a_connection_that_ends_between_two_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure is that of the connection, also where a request cannot be sent before its end has been read."""
+    send, asked = ProducerConnection.send, set()
+
+    def late(self: ProducerConnection, message: protocol.Request) -> bool:
+        if isinstance(message, protocol.Fetch):
+            if self in asked:
+                self.monitor.poll(60_000)
+            asked.add(self)
+        return send(self, message)
+
+    monkeypatch.setattr(ProducerConnection, "send", late)
+    script, mode, error_type = BREAKS["oversize"]
+    with scripted(script) as (server, _), rig(server.address) as consumer:
+        observed(consumer)
+        asked_for = request("r", feature("a", ROWS))
+        consumer.settle(asked_for)
+        assert not consumer.consumer.ensure(asked_for, 0)
+        failures = consumer.consumer.drain_failures()
+    assert [(each.item, each.mode, each.error_type) for each in failures] == [("a", mode, error_type)]
 
 
 @pytest.mark.parametrize("kind", BREAKS)

@@ -15,7 +15,7 @@ from tests.support.ec.rig import PATIENT, Notes, feature, request, wait_for
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
-    from penstock.instrumentation.vllm.ec.protocol import EcLoader
+    from penstock.instrumentation.vllm.ec.protocol import EcLoader, EcPeerSource, EcRehearsal
     from penstock.instrumentation.vllm.zmq_ec.connector import ZmqECConnector
     from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
     from vllm.config import ECTransferConfig
@@ -238,6 +238,7 @@ def test_it_is_an_ec_loader(make: Callable[..., Any]) -> None:
     """As the instrumented scheduler expects one; both sides can be observed."""
     producer, scheduler = pair(make, load_failure="fail")
     connector: Any = scheduler
+    assert all(isinstance(connector, each) for each in (EcPeerSource, EcRehearsal))
     assert isinstance(scheduler, EcLoader)
     assert scheduler.load_failure_default == "fail"
     notes = Notes()

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support import messages
+from penstock.agent.admin.support.ec_shortfalls import ec_shortfalls
 from penstock.agent.errors import ManifestError
 from penstock.agent.parsing import select
 from penstock.agent.policy.manifest import merge_policies, policies_selecting
@@ -159,7 +160,10 @@ def _warnings(
         if target.key in facts:
             holding = given.get("kvLoadFailure.action")
             action = str(holding.value) if holding is not None else ""
-            for shortfall in connector_shortfalls(manifest.leaves.keys(), action, facts[target.key]):
+            for shortfall in (
+                *connector_shortfalls(manifest.leaves.keys(), action, facts[target.key]),
+                *ec_shortfalls(manifest.leaves.keys(), facts[target.key]),
+            ):
                 yield f"engine {target.key}: {shortfall}"
         for path in manifest.leaves:
             winner = given[path].policy if path in given else manifest.name

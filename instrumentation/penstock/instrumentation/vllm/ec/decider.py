@@ -32,6 +32,12 @@ class EcFailureDecider:
         self._own = own
         self.failing = FailingRequests(scheduler)
 
+    @property
+    def has_rule(self) -> bool:
+        """Whether the policy in force names an action for failed loads."""
+        rule = self.policy.ec_load_failure
+        return rule is not None and rule.action is not None
+
     def decide(self, request: Any, affected: Affected, cause: Cause) -> Decision:
         """Decide about a request and report the outcome; one that must fail does so in this step's update."""
         policy = self.policy if runtime.active else NO_POLICY
@@ -55,6 +61,12 @@ class EcFailureDecider:
         self._report(request, affected, decision, cause)
         if explain:
             self._explain(affected, decision, cause)
+
+    def recomputed_by_connector(self, request: Any, affected: Affected, cause: Cause) -> None:
+        """Report the outcome of a request that the connector itself has encode its items here."""
+        self._observer.record_of(request).ec_lost += len(affected.items)
+        why = "an item cannot be had; the connector falls back to the request's own media"
+        self._report(request, affected, Decision(Outcome.RECOMPUTED, DecidedBy.VLLM, why), cause)
 
     def _explain(self, affected: Affected, decision: Decision, cause: Cause) -> None:
         text = client_error.describe(cause, cause.peer, decision, "EC")

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import Extension, Requirement
+from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.connector_factory import ConnectorFactoryHook
 from penstock.instrumentation.vllm.ec.step_loads import ask_connector
 from penstock.instrumentation.vllm.ec.worker_mixin import EcWorkerSideMixin
 from penstock.instrumentation.vllm.messages import EcReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock.instrumentation.hooks import Need
     from penstock.instrumentation.vllm.ec.load_controller import EcLoadController
+    from penstock.instrumentation.vllm.ec.request_loads import EcAdapter, RequestLoads
 
 _GUARD = guard("ec_connector")
 
@@ -33,6 +35,8 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
     """Over a connector in the scheduler, whose session sets itself on it."""
 
     _penstock: EcSession | None = None
+    # Beside a connector of vLLM's that moves items ahead of scheduling.
+    _penstock_loads: RequestLoads | None = None
 
     @property
     def _penstock_ec(self) -> EcLoadController | None:
@@ -50,10 +54,14 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
         return answer.found
 
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
-        """Record the requests that wait; end the wait for items that are given up."""
+        """Keep requests from peers that are cut off; record those that wait; end the wait for items that are given up."""
         upstream: Any = super()
-        ready: bool = upstream.ensure_cache_available(request, num_computed_tokens)
         control = self._penstock_ec
+        if control is not None and runtime.active:
+            with _GUARD:
+                if not control.admits(request, num_computed_tokens):
+                    return False
+        ready: bool = upstream.ensure_cache_available(request, num_computed_tokens)
         if control is not None:
             with _GUARD:
                 return control.is_available(request, num_computed_tokens, ready)
@@ -75,17 +83,17 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
         control = self._penstock_ec
         if control is not None:
             with _GUARD:
-                control.attach(metadata)
+                control.attach(metadata, tokens=scheduler_output.total_num_scheduled_tokens)
         return metadata
 
     def take_unavailable_requests(self) -> set[str]:
-        """Record the requests that the connector fails."""
+        """Record the requests that the connector fails; keep those that a policy lets encode their items here."""
         upstream: Any = super()
         found: set[str] = upstream.take_unavailable_requests()
         control = self._penstock_ec
         if control is not None and found:
             with _GUARD:
-                control.on_unavailable(found)
+                return control.on_unavailable(found)
         return found
 
     def update_connector_output(self, connector_output: Any) -> Any:
@@ -101,6 +109,11 @@ class EcConnectorHook(ConnectorFactoryHook):
     """Wraps ``ECConnectorFactory.create_connector``."""
 
     name = "ec_connector"
+
+    def __init__(self, adapters: Sequence[EcAdapter] = ()) -> None:
+        """Know more of the connectors that *adapters* are for."""
+        super().__init__()
+        self._adapters = adapters
 
     def factory(self) -> Any:
         """Return ``ECConnectorFactory``."""
@@ -131,6 +144,9 @@ class EcConnectorHook(ConnectorFactoryHook):
     def on_scheduler_side(self, connector: Any) -> None:
         """Put the mixin over the connector; the scheduler's session sets itself on it later."""
         self.swaps.swap(connector, EcSchedulerSideMixin)
+        adapter = self._adapter_of(connector)
+        if adapter is not None:
+            connector._penstock_loads = adapter.on_scheduler_side(connector)
 
     def on_worker_side(self, config: Any, connector: Any) -> None:
         """Put the mixin and its state on the connector."""
@@ -140,3 +156,9 @@ class EcConnectorHook(ConnectorFactoryHook):
         worker = EcWorker(config, connector)
         self.swaps.swap(connector, EcWorkerSideMixin)
         connector._penstock_worker = worker
+        adapter = self._adapter_of(connector)
+        if adapter is not None:
+            adapter.on_worker_side(config, connector, worker)
+
+    def _adapter_of(self, connector: Any) -> EcAdapter | None:
+        return next((each for each in self._adapters if each.matches(connector)), None)

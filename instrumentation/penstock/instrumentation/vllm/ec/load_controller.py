@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.ec.admission import EcAdmission
 from penstock.instrumentation.vllm.ec.bad_items import BadItems
 from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
+from penstock.instrumentation.vllm.ec.drills import EcDrills
 from penstock.instrumentation.vllm.ec.failure_planner import EcFailurePlanner, supports
+from penstock.instrumentation.vllm.ec.item_peers import ItemPeers
+from penstock.instrumentation.vllm.ec.missing_media import MissingMedia
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.pending_items import PendingItems
 from penstock.instrumentation.vllm.ec.protocol import EcLoader
 from penstock.instrumentation.vllm.ec.step_loads import UnconfirmedEcLoads
+from penstock.instrumentation.vllm.ec.unavailable import UnavailableItems
 from penstock.instrumentation.vllm.ec.waits import EcWaits
 from penstock.instrumentation.vllm.messages import StepMetadata, failed_items
 from penstock.instrumentation.vllm.requests import Affected, Cause
@@ -28,13 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.resilience import Decision, Orders, Policy
+    from penstock.instrumentation.vllm.admission import PeerGate
+    from penstock.instrumentation.vllm.ec.protocol import ExternalItem
+    from penstock.instrumentation.vllm.ec.request_loads import RequestLoads
     from penstock.instrumentation.vllm.ec.step_loads import CacheAnswer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import SchedulerObserver
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _UNKNOWN: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
-_NOT_FOUND: Final = Cause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
 _OUTCOMES: Final = {"recompute": Outcome.RECOMPUTED, "fail": Outcome.FAILED}
 
 
@@ -43,18 +50,37 @@ class EcLoadController:
 
     Attributes:
         failing: requests that are about to fail, and their clients' sentences.
+        admits: keeps a request from peers that are cut off, see ``EcAdmission``.
+        unfit_drill: returns why a fault drill cannot be rehearsed here.
 
     """
 
-    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs) -> None:
-        """Control *scheduler*, which is built but has not run; *media*: what its workers know of inputs."""
+    def __init__(
+        self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs, gate: PeerGate
+    ) -> None:
+        """Control *scheduler*, which is built but has not run.
+
+        Args:
+            scheduler: vLLM's.
+            observer: its requests.
+            media: what its workers know of inputs.
+            gate: the peers that it may load from.
+
+        """
         self._scheduler = scheduler
         self._connector = scheduler.ec_connector
-        self._loader: EcLoader | None = None
+        self._loader: EcLoader | None
+        # Beside a connector that moves items ahead of scheduling and is no EcLoader itself.
+        self._loads: RequestLoads | None = getattr(self._connector, "_penstock_loads", None)
+        self._native = isinstance(self._connector, EcLoader)
+        self._loader = self._connector if self._native else self._loads
+        loads = self._loader or self._connector
+        self._peers = ItemPeers(gate, loads)
+        self._telemetry = EcObserver(
+            type(self._connector).__name__, c.COMPONENT_SCHEDULER, results=self._peers.results
+        )
         own = Outcome.RECOMPUTED
-        self._telemetry = EcObserver(type(self._connector).__name__, c.COMPONENT_SCHEDULER)
-        if isinstance(self._connector, EcLoader):
-            self._loader = self._connector
+        if self._loader is not None:
             own = _OUTCOMES.get(self._loader.load_failure_default, own)
             self._loader.observe(self._telemetry)
         self._decider = EcFailureDecider(scheduler, observer, connector=self._telemetry.connector, own=own)
@@ -62,11 +88,27 @@ class EcLoadController:
         self._rewinds = supports(scheduler)
         self._steps = UnconfirmedEcLoads(scheduler)
         self._bad = BadItems()
-        self._pending = PendingItems(scheduler, self._loader, self._bad, media)
+        self._pending = PendingItems(scheduler, self._loader, self._bad, media, self._loads)
+        self._media = MissingMedia(self._pending, self._bad, self._decider, self._loads)
         self._planner = EcFailurePlanner(scheduler, self._pending, settle=self._settle)
+        self.admits = EcAdmission(self._peers, self._pending, self._decider).admits
+        self._drills = EcDrills(loads, self._telemetry, self._bad)
+        self.unfit_drill = self._drills.unfit
         self._waits = EcWaits(
-            observer, self._decider, self._telemetry, self._pending, self._bad, self._loader
+            observer,
+            self._decider,
+            self._telemetry,
+            self._pending,
+            self._bad,
+            self._loader,
+            self._drills,
+            self._do_without,
         )
+        self._unavailable = UnavailableItems(
+            scheduler, self._decider, self._telemetry, self._pending, self._loads, self._media.cause_of
+        )
+        if self._loads is not None:
+            self._loads.decide_by(self._unavailable)
         self._orders = StepMetadata()
 
     def on_policy_change(self, policy: Policy, orders: Orders) -> None:
@@ -74,12 +116,15 @@ class EcLoadController:
         self._decider.policy = policy
         self._waits.on_policy_change(policy)
         self._orders.on_policy_change(policy, orders)
+        self._drills.on_policy_change(orders)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add what is in flight and what is done about a failed load; on the exporter's thread, reads only."""
         rule = self._decider.policy.ec_load_failure if runtime.active else None
         own = self._loader.load_failure_default if self._loader is not None else ""
         snapshot.policy.ec_action = rule.action.value if rule is not None and rule.action is not None else own
+        for address in self._peers.connected():
+            snapshot.peers.add(peer={"address": address}, connected=True)
         for peer, count, oldest_ns in self._loader.in_flight() if self._loader is not None else ():
             snapshot.in_flight.add(
                 channel=c.CHANNEL_EC,
@@ -94,7 +139,12 @@ class EcLoadController:
 
     def on_answer(self, item: str, answer: CacheAnswer) -> bool:
         """Return whether *item* may be loaded, by the connector's *answer*; note it for the allocation that follows."""
-        if answer.found and (item in self._bad or (self._guards and self._steps.encodes(item))):
+        if answer.found and (
+            item in self._bad
+            or (self._guards and (self._steps.encodes(item) or self._drills.fails_answer(item)))
+        ):
+            answer = replace(answer, found=False)
+        if answer.found and self._loads is not None and not self._loads.can_load(item):
             answer = replace(answer, found=False)
         self._steps.on_answer(item, answer)
         return answer.found
@@ -107,7 +157,7 @@ class EcLoadController:
         # Most often nothing is bad, and this is a poll: every step asks about every request that waits.
         if self._bad:
             self._pending.recall(request, computed)
-            if self._fails_without_media(request, computed):
+            if self._media.fails(request, computed):
                 return False
             ready = ready or self._pending.only_what_is_given_up(request, computed)
         if ready:
@@ -120,22 +170,26 @@ class EcLoadController:
     def on_allocated(self, request: Any, index: int) -> None:
         """Record that an input got its room in vLLM's encoder cache."""
         answer = self._steps.on_allocated(request, index)
-        if answer is not None and self._loader is None and self._connector.is_consumer:
+        if answer is not None and not self._native and self._connector.is_consumer:
             self._telemetry.probed(
                 request.mm_features[index].identifier,
-                None,
+                self._loads.place if self._loads is not None else None,
                 c.PROBE_RESULT_HIT if answer.found else c.PROBE_RESULT_MISS,
                 answer.start_ns,
                 answer.end_ns,
                 request.request_id,
             )
 
-    def attach(self, metadata: Any) -> None:
-        """Put on the step's *metadata* what the workers load, whether to guard it, and the drills in force."""
+    def attach(self, metadata: Any, *, tokens: int) -> None:
+        """Put on the step's *metadata* what the workers load, whether to guard it, and the drills in force.
+
+        *tokens*: of the step. vLLM's V1 model runner hands the metadata of one without tokens to no worker's connector.
+        """
         items, encodes = self._steps.collect()
+        self._drills.end_step()
         if runtime.active:
-            self._orders.attach(metadata)
-        elif self._loader is None:
+            self._orders.attach(metadata, unseen=not tokens)
+        elif not self._native:
             return
         if not self._connector.is_consumer:
             return
@@ -144,37 +198,25 @@ class EcLoadController:
         if not items:
             return
         # Plain tuples: a worker that has no Penstock can read them.
-        metadata.penstock_items = tuple(tuple(each) for each in items)
+        metadata.penstock_items = tuple(tuple(self._with_peer(each)) for each in items)
         if self._guards:
             metadata.penstock_guarded = True
             self._steps.on_planned(metadata, items)
 
-    def on_unavailable(self, request_ids: Iterable[str]) -> None:
-        """Record the requests that the connector itself fails, because an item of theirs cannot be had."""
-        for request_id in request_ids:
-            request = self._scheduler.requests.get(request_id)
-            if request is None or request.is_finished() or request_id in self.failing:
-                continue
-            computed = request.num_computed_tokens
-            items = tuple(self._pending.missing(request, computed))
-            affected = Affected(
-                request_id,
-                computed,
-                items=items,
-                local_media=self._pending.has_media(request, computed, items),
-            )
-            # Without a policy the answer of vLLM's own connectors stays as it is.
-            explain = self._loader is not None or self._guards
-            self._decider.failed_by_connector(request, affected, self._cause_of(items), explain=explain)
+    def on_unavailable(self, request_ids: Iterable[str]) -> set[str]:
+        """Report the requests that the connector itself gives up, because an item of theirs cannot be had; return those that fail."""
+        explain = self._native or (runtime.active and self._guards)
+        return self._unavailable.settle(request_ids, explain=explain)
 
     # The scheduler
 
     def before_schedule(self) -> None:
         """Decide about the loads that failed and the waits that are overdue since the last step."""
         self._bad.prune()
+        self._peers.before_step()
         if self._loader is not None:
             causes = {
-                failure.item: Cause(failure.mode, failure.error_type, peer=failure.peer)
+                failure.item: Cause(failure.mode, failure.error_type, failure.rehearsal, failure.peer)
                 for failure in self._loader.take_failed_loads()
             }
             if causes:
@@ -194,15 +236,7 @@ class EcLoadController:
 
     def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
         """Fail a request of which vLLM would encode these inputs, if one cannot be encoded here; tell whether it fails."""
-        if not self._guards:
-            return False
-        items = self._pending.lacking_media(request, indexes)
-        if items and request.request_id not in self.failing:
-            affected = Affected(
-                request.request_id, request.num_computed_tokens, items=items, local_media=False
-            )
-            self._decider.decide(request, affected, self._cause_of(items))
-        return bool(items)
+        return self._guards and self._media.refuses(request, indexes)
 
     def before_free(self, request: Any) -> None:
         """Record that a request is about to lose its blocks."""
@@ -212,11 +246,17 @@ class EcLoadController:
         """Take back what was computed from items that the workers could not load in the step with that *metadata*."""
         loads = self._steps.confirm(metadata)
         failed = failed_items(output)
+        if failed and self._loads is not None:
+            # Its loads come before the step that computes on them.
+            self._loads.on_worker_failures(each for each in failed.values() if each.item not in loads.users)
+            failed = {item: failure for item, failure in failed.items() if item in loads.users}
         if not failed:
             return
         for item, failure in failed.items():
             peer = self._loader.peer_of(item) if self._loader is not None else None
-            self._give_up(item, Cause(failure.mode, failure.error_type, failure.rehearsal, peer))
+            cause = Cause(failure.mode, failure.error_type, failure.rehearsal, peer)
+            self._peers.on_load_failed(item, cause)
+            self._give_up(item, cause)
         try:
             self._planner.plan(loads, failed.keys())
         except Exception:
@@ -226,30 +266,17 @@ class EcLoadController:
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""
         self._waits.forget(request.request_id)
+        self._peers.on_finished(request.request_id)
+        if self._loads is not None:
+            self._loads.on_finished(request.request_id)
 
-    # Inputs that cannot be had
+    def _with_peer(self, item: ExternalItem) -> ExternalItem:
+        peer = self._loader.peer_of(item.item) if self._loader is not None else None
+        return item if peer is None else item._replace(peer=peer.address)
 
     @property
     def _guards(self) -> bool:
-        rule = self._decider.policy.ec_load_failure
-        return self._rewinds and (self._loader is not None or (rule is not None and rule.action is not None))
-
-    def _fails_without_media(self, request: Any, computed: int) -> bool:
-        """Fail a request that needs a bad item and cannot encode it here: vLLM would end the engine in that step."""
-        items = [item for item in self._pending.missing(request, computed) if item in self._bad]
-        if not items or self._pending.has_media(request, computed, items):
-            return False
-        self._fail_without_media(request, computed)
-        return True
-
-    def _fail_without_media(self, request: Any, computed: int) -> None:
-        items = self._pending.without_media(request, computed)
-        affected = Affected(request.request_id, computed, items=tuple(items), local_media=False)
-        self._decider.decide(request, affected, self._cause_of(items))
-
-    def _cause_of(self, items: Iterable[str]) -> Cause:
-        """Return why the first of *items* that is bad is so; if none is, no peer has them."""
-        return next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
+        return self._rewinds and (self._native or self._decider.has_rule)
 
     # Decisions
 
@@ -257,6 +284,13 @@ class EcLoadController:
         self._bad.remember(item, cause)
         if self._loader is not None:
             self._loader.give_up(item)
+
+    def _do_without(self, request: Any, item: str, cause: Cause) -> None:
+        """Have a request, or where the connector knows no requests all of them, encode *item* here."""
+        if self._loads is not None:
+            self._loads.do_without(request, item, cause)
+        else:
+            self._give_up(item, cause)
 
     def _settle(self, request: Any, affected: Affected) -> Decision:
         found = (self._bad.cause(item) for item in affected.items)

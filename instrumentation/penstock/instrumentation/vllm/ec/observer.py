@@ -11,6 +11,7 @@ from penstock.instrumentation.vllm.naming import Peer, failure_modes
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
+    from penstock.instrumentation.vllm.ec.results import EcResults
 
 _GUARD = guard("ec_observer")
 
@@ -20,18 +21,25 @@ class EcObserver:
 
     Attributes:
         connector: its class's name.
+        component: ``COMPONENT_*``.
+        rank: the worker's.
 
     """
 
-    def __init__(self, connector: str, component: int, rank: int = 0) -> None:
-        """Emit as *component* (``COMPONENT_*``) of *rank*."""
+    def __init__(
+        self, connector: str, component: int, rank: int = 0, results: EcResults | None = None
+    ) -> None:
+        """Emit as *component* (``COMPONENT_*``) of *rank*; what becomes of the attempts is also added to *results*."""
         self.connector = connector
-        self._component = component
-        self._rank = rank
+        self.component = component
+        self.rank = rank
+        self._results = results
 
     def received(self, transfer: EcTransfer) -> None:
         """Emit a received item, or a failed reception."""
         self._sample(transfer, c.DIRECTION_RECEIVE)
+        if self._results is not None and transfer.ok and runtime.active:
+            self._results.arrived(transfer.item, transfer.peer)
 
     def sent(self, transfer: EcTransfer) -> None:
         """Emit a sent item, or a failed sending."""
@@ -41,9 +49,10 @@ class EcObserver:
         self, item: str, peer: Peer | None, result: int, start_ns: int, end_ns: int, request_id: str
     ) -> None:
         """Emit a probe's result; only a failure's event names the item."""
-        del item
         with _GUARD:
             if runtime.active:
+                if self._results is not None and result == c.PROBE_RESULT_MISS:
+                    self._results.missed(item, peer)
                 address = (peer or Peer()).address
                 runtime.emit_probe(end_ns, end_ns - start_ns, result, self.connector, address, request_id)
 
@@ -51,8 +60,11 @@ class EcObserver:
         self, failure: EcFailure, *, direction: int = c.DIRECTION_RECEIVE, rehearsal: bool = False
     ) -> None:
         """Emit a failed attempt."""
+        rehearsal = rehearsal or failure.rehearsal
         with _GUARD:
             if runtime.active:
+                if self._results is not None:
+                    self._results.failed(failure, rehearsal=rehearsal)
                 fields: dict[str, Any] = {
                     "channel": c.CHANNEL_EC,
                     "connector": self.connector,
@@ -68,8 +80,8 @@ class EcObserver:
                 runtime.emit_event(
                     "transfer_failure",
                     fields,
-                    component=self._component,
-                    rank=self._rank,
+                    component=self.component,
+                    rank=self.rank,
                     request_id=failure.request_id,
                     rehearsal=rehearsal,
                 )
@@ -86,8 +98,8 @@ class EcObserver:
                     c.CHANNEL_EC,
                     direction,
                     c.TRANSFER_RESULT_OK if transfer.ok else c.TRANSFER_RESULT_ERROR,
-                    self._component,
-                    self._rank,
+                    self.component,
+                    self.rank,
                     self.connector,
                     transfer.peer.address,
                     transfer.peer.engine_id,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec.bad_items import BadItems
     from penstock.instrumentation.vllm.ec.protocol import EcLoader
+    from penstock.instrumentation.vllm.ec.request_loads import RequestLoads
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
 
@@ -17,13 +18,22 @@ class PendingItems:
     """Answers for the requests of one scheduler; *computed* is always a request's number of computed tokens."""
 
     def __init__(
-        self, scheduler: Any, loader: EcLoader | None, bad: BadItems, worker_media: WorkerEncoderInputs
+        self,
+        scheduler: Any,
+        loader: EcLoader | None,
+        bad: BadItems,
+        worker_media: WorkerEncoderInputs,
+        loads: RequestLoads | None = None,
     ) -> None:
-        """Ask *loader* for transfers, where the connector moves items ahead of scheduling; *worker_media*: what the workers can encode."""
+        """Ask *loader* for transfers, where the connector moves items ahead of scheduling.
+
+        *worker_media*: what the workers can encode; *loads*: the loader, where it knows requests.
+        """
         self._scheduler = scheduler
         self._connector = scheduler.ec_connector
         self._loader = loader
         self._bad = bad
+        self._loads = loads
         self._media = LocalMedia(scheduler.vllm_config.model_config)
         self._worker_media = worker_media
 
@@ -34,13 +44,24 @@ class PendingItems:
         items = dict.fromkeys(feature.identifier for feature in features_beyond(request, computed))
         return [item for item in items if item not in held]
 
+    def loadable(self, request: Any, computed: int) -> dict[str, Any]:
+        """Return the missing items that may be loaded, each with the first input that needs it."""
+        wanted = {item for item in self.missing(request, computed) if item not in self._bad}
+        found: dict[str, Any] = {}
+        for feature in features_beyond(request, computed):
+            if feature.identifier in wanted:
+                found.setdefault(feature.identifier, feature)
+        return found
+
     def awaited(self, request: Any, computed: int) -> list[str]:
         """Return the items that it still waits for."""
         loader = self._loader
+        without = self._loads.without(request.request_id) if self._loads is not None else ()
         return [
             item
             for item in self.missing(request, computed)
             if item not in self._bad
+            and item not in without
             and (loader.waits_for(item) if loader is not None else not self._connector.has_cache_item(item))
         ]
 

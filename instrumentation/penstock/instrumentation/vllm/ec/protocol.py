@@ -16,19 +16,30 @@ On the metadata of a step, beside the connector's own, travel these to the worke
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.naming import Peer
 
 
 class ExternalItem(NamedTuple):
-    """An item that the workers load in a step; *rows* is its number of embeddings, *request_id* the first that asked for it."""
+    """An item that the workers load in a step.
+
+    Attributes:
+        rows: its number of embeddings.
+        request_id: the first request that asked for it.
+        peer: address of the peer that it came from; empty where that is not known.
+
+    """
 
     item: str
     rows: int
     modality: str = ""
     request_id: str = ""
+    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,9 @@ class EcFailure:
         error_class: the exception's class, or empty.
         text: in words, without content of requests.
         start_ns: wall clock at the attempt's beginning; 0 if it is not known.
+        rehearsal: a fault drill caused it.
+        blameless: the peer answered well; what did not fit was the request's, or is this engine's.
+        inconclusive: it says nothing about the peer, which was not asked in this attempt.
 
     """
 
@@ -73,6 +87,9 @@ class EcFailure:
     request_id: str = ""
     error_class: str = ""
     start_ns: int = 0
+    rehearsal: bool = False
+    blameless: bool = False
+    inconclusive: bool = False
 
 
 class EcListener(Protocol):
@@ -129,3 +146,38 @@ class EcLoader(Protocol):
 
     def in_flight(self) -> list[tuple[Peer, int, int]]:
         """Return (peer, transfers that have begun and not ended, wall clock of the oldest's start); from any thread."""
+
+
+@runtime_checkable
+class EcPeerSource(Protocol):
+    """A connector that can be kept from a peer before it asks, on the scheduler's thread, right before ``ensure_cache_available``.
+
+    The peers of any other connector cannot be quarantined. What became of an attempt is reported to its ``EcListener``, with the
+    peer, before :meth:`EcLoader.waits_for` returns False for the item.
+    """
+
+    def candidates(self, request: Any, feature: Any) -> tuple[str, ...]:
+        """Return the addresses that would be asked for the item of *feature*, the one that the request names first.
+
+        Empty if none would be: the item is there or on its way, or is not to be loaded. A peer that has not answered yet may stay one.
+        """
+
+    def keep_to(self, request: Any, feature: Any, peers: tuple[str, ...]) -> None:
+        """Ask only these of the candidates in the call that follows; with none, do without the item in this step."""
+
+    def connected(self) -> frozenset[str]:
+        """Return the addresses of the peers that have answered on a connection that stands; from any thread."""
+
+
+@runtime_checkable
+class EcRehearsal(Protocol):
+    """A connector that rehearses probes and transfers that fail or are slow, in the scheduler."""
+
+    def rehearse(self, hit: Callable[[int, str], Drill | None]) -> None:
+        """Ask *hit* once for each attempt, on any thread: the mode (``FAILURE_MODE_*``, ``SLOW``) and the peer's address.
+
+        A drill that it returns is to be carried out, and reported as a rehearsal.
+        """
+
+    def rehearsed(self, item: str) -> bool:
+        """Return whether a drill makes *item* late."""

@@ -12,12 +12,13 @@ from penstock.instrumentation.vllm.ec.protocol import EcFailure
 from penstock.instrumentation.vllm.requests import Affected, Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.instrumentation.resilience import Policy
     from penstock.instrumentation.vllm.ec.bad_items import BadItems
     from penstock.instrumentation.vllm.ec.deadlines import EcWait
     from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
+    from penstock.instrumentation.vllm.ec.drills import EcDrills
     from penstock.instrumentation.vllm.ec.observer import EcObserver
     from penstock.instrumentation.vllm.ec.pending_items import PendingItems
     from penstock.instrumentation.vllm.ec.protocol import EcLoader
@@ -38,14 +39,18 @@ class EcWaits:
         pending: PendingItems,
         bad: BadItems,
         loader: EcLoader | None,
+        drills: EcDrills,
+        do_without: Callable[[Any, str, Cause], None],
     ) -> None:
-        """Start with none; the others are the parts of the scheduler's ``EcLoadController``."""
+        """Start with none; *do_without* has a request encode an item here. The others are parts of ``EcLoadController``."""
         self._observer = observer
         self._decider = decider
         self._telemetry = telemetry
         self._pending = pending
         self._bad = bad
         self._loader = loader
+        self._drills = drills
+        self._do_without = do_without
         self._deadlines = EcDeadlines()
 
     def on_policy_change(self, policy: Policy) -> None:
@@ -95,14 +100,13 @@ class EcWaits:
             return
         self.end(request.request_id, timed_out=True)
         peer = self._loader.peer_of(items[0]) if self._loader is not None else None
-        cause = replace(_TIMED_OUT, peer=peer)
+        late = any(map(self._drills.rehearsed, items))
+        cause = replace(_TIMED_OUT, peer=peer, rehearsal=late)
         self._report_overdue(request, items)
         affected = self._affected(wait, items, Trigger.DEADLINE)
         if self._decider.decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
             for item in items:
-                self._bad.remember(item, cause)
-                if self._loader is not None:
-                    self._loader.give_up(item)
+                self._do_without(request, item, cause)
 
     def _report_overdue(self, request: Any, items: Iterable[str]) -> None:
         """Report a failure of each item that is overdue, as a deadline is for KV."""
@@ -118,6 +122,7 @@ class EcWaits:
                     peer=None if loader is None else loader.peer_of(item),
                     request_id=request.request_id,
                     start_ns=began_ns or 0,
+                    rehearsal=self._drills.rehearsed(item),
                 )
             )
 

@@ -25,6 +25,7 @@ from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
+    from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.ec.protocol import ExternalItem
 
 _GUARD = guard("ec_worker")
@@ -48,6 +49,22 @@ class EcWorker:
         self._placeholders: dict[str, weakref.ref[torch.Tensor]] = {}
         self._failures: list[ItemFailure] = []
         self._encodes: Mapping[str, str] = {}
+
+    # A connector whose parts are instrumented
+
+    def leave_transfers(self) -> None:
+        """Report no transfers from now on: the connector's own parts do."""
+        self._moves_ahead = True
+
+    def drill(self, mode: int, peer: str) -> Drill | None:
+        """Return the fault drill that hits this attempt, if one does."""
+        return self._drills.hit(c.CHANNEL_EC, mode, peer)
+
+    def note_failure(self, item: str, failure: failure_modes.Failure) -> None:
+        """Report to the scheduler that an item was not loaded; no request has computed on it."""
+        self._failures.append(
+            ItemFailure(item, failure.mode, failure.error_type, self._rank, failure.rehearsal)
+        )
 
     # Loads
 
@@ -139,7 +156,7 @@ class EcWorker:
             fault = self._shapes.fault(tensor, item.rows, item.modality)
         if fault:
             return failure_modes.Failure(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT, error_text=fault)
-        drill = self._drills.hit(c.CHANNEL_EC, c.FAILURE_MODE_LOAD, UNKNOWN)
+        drill = self._drills.hit(c.CHANNEL_EC, c.FAILURE_MODE_LOAD, item.peer or UNKNOWN)
         if drill is None:
             return None
         return failure_modes.Failure(
@@ -217,16 +234,19 @@ class EcWorker:
                 )
             )
         self._observer.failed(
-            _ec_failure(item.item, failure, start_ns, item.request_id), rehearsal=failure.rehearsal
+            _ec_failure(item.item, failure, start_ns, item.request_id, item.peer), rehearsal=failure.rehearsal
         )
 
 
-def _ec_failure(item: str, failure: failure_modes.Failure, start_ns: int, request_id: str = "") -> EcFailure:
+def _ec_failure(
+    item: str, failure: failure_modes.Failure, start_ns: int, request_id: str = "", peer: str = ""
+) -> EcFailure:
     return EcFailure(
         item,
         failure.mode,
         failure.error_type,
         failure.error_text,
+        peer=Peer(peer) if peer else None,
         request_id=request_id,
         error_class=failure.error_class,
         start_ns=start_ns,

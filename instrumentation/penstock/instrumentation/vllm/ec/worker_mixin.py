@@ -31,7 +31,7 @@ class EcWorkerSideMixin(ABC):
         def load() -> None:
             upstream.start_load_caches(encoder_cache, **kwargs)
 
-        items = tuple(map(ExternalItem._make, getattr(metadata, "penstock_items", ())))
+        items = tuple(ExternalItem(*each) for each in getattr(metadata, "penstock_items", ()))
         if worker is not None:
             with _GUARD:
                 worker.before_load(metadata)

@@ -17,7 +17,7 @@ from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.deadlines import KvDeadlines
 from penstock.instrumentation.vllm.kv.decider import WITHOUT_MEDIA, KvFailureDecider
 from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner
-from penstock.instrumentation.vllm.kv.peer_gate import PeerGate
+from penstock.instrumentation.vllm.kv.request_peers import RequestPeers
 from penstock.instrumentation.vllm.kv.unconfirmed_steps import UnconfirmedSteps
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.resilience import Orders, Policy
+    from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
@@ -54,8 +55,18 @@ class KvLoadController:
 
     """
 
-    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs) -> None:
-        """Control *scheduler*, which is built but has not run; *media*: what its workers know of inputs."""
+    def __init__(
+        self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs, gate: PeerGate
+    ) -> None:
+        """Control *scheduler*, which is built but has not run.
+
+        Args:
+            scheduler: vLLM's.
+            observer: its requests.
+            media: what its workers know of inputs.
+            gate: the peers that it may load from.
+
+        """
         self._scheduler = scheduler
         self._observer = observer
         self._media = media
@@ -66,7 +77,7 @@ class KvLoadController:
             own=Outcome.RECOMPUTED if scheduler.recompute_kv_load_failures else Outcome.FAILED
         )
         self._orders = StepMetadata()
-        self._gate = PeerGate()
+        self._peers = RequestPeers(gate)
         self.deadlines = KvDeadlines(self._orders)
         self._transfers = KvTransfers(scheduler, observer)
         self._planner = KvFailurePlanner(
@@ -80,13 +91,11 @@ class KvLoadController:
         self.failing = FailingRequests(scheduler)
         # Reported in this step: over their deadline, with a transfer in flight.
         self._pinned: frozenset[str] = frozenset()
-        self.fill = self._gate.fill
 
     def on_policy_change(self, policy: Policy, orders: Orders) -> None:
         """Apply the policy and the orders that came into force; between two steps, on any thread."""
         self._decider.on_policy_change(policy)
         self.deadlines.on_policy_change(policy)
-        self._gate.on_policy_change(policy, orders)
         self._orders.on_policy_change(policy, orders)
 
     # The connector
@@ -106,19 +115,19 @@ class KvLoadController:
         if not external_tokens:
             self.forget_peer(request)
             return LoadAdmission.AS_ASKED
-        if self._gate.admit(record).remote:
+        if self._peers.admit(record).remote:
             return LoadAdmission.AS_ASKED
         params["do_remote_prefill"] = False
         self._begin_load(record, external_tokens)
         affected = Affected(request.request_id, local_tokens, external_tokens, trigger=Trigger.QUARANTINE)
-        decision = self._decide(record, affected, self._gate.cause(record.peer.address))
+        decision = self._decide(record, affected, self._peers.cause(record.peer.address))
         return LoadAdmission.LOCAL if decision.outcome is Outcome.RECOMPUTED else LoadAdmission.FAIL
 
     def forget_peer(self, request: Any) -> None:
         """Keep the connector from notifying the peer of a request, if that is quarantined: its lease there runs out by itself."""
         params = request.kv_transfer_params
         record = self._observer.record_of(request)
-        if params and record.peer is not None and self._gate.is_open(record.peer.address):
+        if params and record.peer is not None and self._peers.is_open(record.peer.address):
             params["do_remote_prefill"] = False
 
     def on_allocated(self, request: Any, external_tokens: int) -> None:
@@ -127,15 +136,15 @@ class KvLoadController:
         record.stays_local = False
         if external_tokens:
             self._begin_load(record, external_tokens)
-            self._gate.on_load_begun(record)
+            self._peers.on_load_begun(record)
             self._transfers.on_load_started(request.request_id, record.local_tokens, external_tokens)
             self.unconfirmed.on_allocated(request.request_id)
 
     def attach(self, metadata: Any) -> None:
         """Put the orders for the workers on a step's *metadata*."""
-        if self._gate.has_open:
+        if self._peers.has_open:
             for each in with_children(metadata):
-                self._gate.drop_heartbeats(each)
+                self._peers.drop_heartbeats(each)
         self._orders.attach(metadata)
 
     # The scheduler
@@ -214,7 +223,7 @@ class KvLoadController:
             record = self._observer.record(failure.request_id)
             if record is not None and record.failure is None:
                 record.failure = failure
-                self._gate.on_load_failed(record)
+                self._peers.on_load_failed(record)
         for request_id in output.finished_recving or ():
             self._transfers.on_load_finished(request_id)
             record = self._observer.record(request_id)
@@ -222,7 +231,7 @@ class KvLoadController:
                 continue
             self._report_decided(record)
             if record.failure is None and request_id not in output.failed_recving:
-                self._gate.on_load_ended(record)
+                self._peers.on_load_ended(record)
 
     def plan(self, output: Any) -> RecoveryPlan | None:
         """Decide about the failed loads in *output*; None where vLLM's own configuration does."""
@@ -250,7 +259,7 @@ class KvLoadController:
         self.deadlines.on_ended(request.request_id)
         self._transfers.on_load_finished(request.request_id)
         if record is not None:
-            self._gate.on_finished(record)
+            self._peers.on_finished(record)
             if request.num_output_tokens:
                 # It was recomputed: the load ended while Penstock was paused.
                 self._report_decided(record)

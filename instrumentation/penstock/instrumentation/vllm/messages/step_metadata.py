@@ -47,8 +47,8 @@ class StepMetadata:
             self._changed.add(_DRILLS)
         self._orders, self._telemetry = orders, telemetry
 
-    def attach(self, metadata: Any) -> None:
-        """Put the orders on a step's *metadata* and on that of a MultiConnector's children."""
+    def attach(self, metadata: Any, *, unseen: bool = False) -> None:
+        """Put the orders on a step's *metadata* and on that of a MultiConnector's children; again in the next one if workers may not see it."""
         if not self._changed and not self.cancel:
             return
         attributes: dict[str, Any] = {}
@@ -61,7 +61,8 @@ class StepMetadata:
         for each in with_children(metadata):
             for name, value in attributes.items():
                 setattr(each, name, value)
-        self._changed.clear()
+        if not unseen:
+            self._changed.clear()
 
 
 def with_children(metadata: Any) -> list[Any]:

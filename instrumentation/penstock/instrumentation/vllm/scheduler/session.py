@@ -12,6 +12,7 @@ from penstock.instrumentation.core import ROLES, guard, guarded
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Action
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.admission import PeerGate
 from penstock.instrumentation.vllm.ec import EcLoadController, EcSchedulerSideMixin
 from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
 from penstock.instrumentation.vllm.naming import engine_identity
@@ -40,6 +41,7 @@ class SchedulerSession:
 
     Attributes:
         observer: its requests, deferrals, leases and held blocks.
+        gate: the peers that it may load from.
         loads: its remote KV loads.
         ec: its encoder outputs; None without an EC connector that has Penstock's mixin.
         media: what its workers know of the requests' inputs.
@@ -56,12 +58,13 @@ class SchedulerSession:
         self._facts = engine_facts(scheduler)
         self.observer = SchedulerObserver(self._facts["kv_connector"])
         self.media = WorkerEncoderInputs(scheduler)
-        self.loads = KvLoadController(scheduler, self.observer, self.media)
+        self.gate = PeerGate()
+        self.loads = KvLoadController(scheduler, self.observer, self.media, self.gate)
         self.ec: EcLoadController | None = None
         # Without the connector's mixin no call would reach it.
         if isinstance(self._ec_connector, EcSchedulerSideMixin):
             with guard("ec_connector"):
-                self.ec = EcLoadController(scheduler, self.observer, self.media)
+                self.ec = EcLoadController(scheduler, self.observer, self.media, self.gate)
         # Only with a connector can something fail to load.
         self._has_connector = self._connector is not None or self._ec_connector is not None
         # The parts' own tables: a step in which they are empty calls none of them.
@@ -83,9 +86,11 @@ class SchedulerSession:
         # Read by the connectors' own mixins, where those are installed.
         if self._connector is not None:
             self._connector._penstock = self
+        runtime.policy.subscribe(self.gate.on_policy_change)
         if self.ec is not None:
             self._ec_connector._penstock = self
             runtime.policy.subscribe(self.ec.on_policy_change)
+            runtime.policy.unfit_drill = self.ec.unfit_drill
         runtime.snapshots.add("scheduler", self.fill)
         runtime.policy.subscribe(self.loads.on_policy_change)
         runtime.start_policy(POLICY_FIELDS)
@@ -95,6 +100,7 @@ class SchedulerSession:
     def stop(self) -> None:
         """Unsubscribe from the policy and the snapshot."""
         runtime.snapshots.remove("scheduler")
+        runtime.policy.unsubscribe(self.gate.on_policy_change)
         runtime.policy.unsubscribe(self.loads.on_policy_change)
         if self.ec is not None:
             runtime.policy.unsubscribe(self.ec.on_policy_change)
@@ -262,7 +268,7 @@ class SchedulerSession:
     def fill(self, snapshot: Snapshot) -> None:
         """Add the engine's facts, its gauges and what it does about failed loads; on the exporter's thread."""
         self.observer.fill(snapshot)
-        self.loads.fill(snapshot)
+        self.gate.fill(snapshot)
         if self.ec is not None:
             self.ec.fill(snapshot)
         role = runtime.identity.role or engine_identity.guess_role(self._config, self.observer.roles.copy())

@@ -18,7 +18,10 @@ from vllm.distributed.ec_transfer.ec_connector.utils import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
+    from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.naming import Peer
     from vllm.config import VllmConfig
@@ -30,7 +33,7 @@ _WILDCARDS = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104  (not bound: not an
 
 
 class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLLM
-    """Moves encoder outputs over ZeroMQ, ahead of scheduling; an ``EcLoader`` (``vllm/ec/protocol.py``) in the scheduler.
+    """Moves encoder outputs over ZeroMQ, ahead of scheduling; in the scheduler all that ``vllm/ec/protocol.py`` describes.
 
     A producer listens at ``ec_ip`` and ``ec_port`` (plus the data-parallel index) and announces that address to consumers;
     the keys of ``ec_connector_extra_config`` are those of ``settings.py``.
@@ -221,6 +224,31 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
     def in_flight(self) -> list[tuple[Peer, int, int]]:
         """Return (peer, transfers that move, the oldest one's start). From any thread."""
         return [] if self._consumer is None else self._consumer.items.in_flight()
+
+    # EcPeerSource, EcRehearsal.
+
+    def candidates(self, request: Request, feature: Any) -> tuple[str, ...]:
+        """Return the producers that would be asked for the item of *feature*."""
+        return () if self._consumer is None else self._consumer.candidates(request, feature)
+
+    def keep_to(self, request: Request, feature: Any, peers: tuple[str, ...]) -> None:
+        """Ask only these producers for the item of *feature* in the call of ``ensure_cache_available`` that follows."""
+        del request
+        if self._consumer is not None:
+            self._consumer.keep_to(feature.identifier, peers)
+
+    def connected(self) -> frozenset[str]:
+        """Return the addresses of the producers that answer. From any thread."""
+        return frozenset() if self._consumer is None else self._consumer.connected
+
+    def rehearse(self, hit: Callable[[int, str], Drill | None]) -> None:
+        """Let *hit* choose the probes and transfers that fail or are slow."""
+        if self._consumer is not None:
+            self._consumer.rehearse(hit)
+
+    def rehearsed(self, item: str) -> bool:
+        """Return whether a drill makes *item* late."""
+        return self._consumer is not None and self._consumer.items.is_rehearsed(item)
 
     def _has_media(self, feature: Any) -> bool:
         """Whether the feature can be encoded here: it has more than the size of its place in the prompt."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey
 
-_MODES = tuple(mode for modes in DRILL_MODES.values() for mode in modes)
+_MODES = tuple(dict.fromkeys(mode for modes in DRILL_MODES.values() for mode in modes))
 _BY_CHANNEL = "; ".join(f"{channel}: {', '.join(modes)}" for channel, modes in DRILL_MODES.items())
 _TTL = timedelta(seconds=60)
 
@@ -96,7 +96,11 @@ def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timede
     metavar="MODE",
     help=f"Failure mode. {_BY_CHANNEL}.",
 )
-@click.option("--channel", type=click.Choice(tuple(DRILL_MODES)), help="Channel.  [default: the mode's]")
+@click.option(
+    "--channel",
+    type=click.Choice(tuple(DRILL_MODES)),
+    help="Channel.  [default: the first that has the mode]",
+)
 @click.option("--rate", type=float, default=0.2, show_default=True, help="Share of attempts to hit, up to 1.")
 @click.option("--peer", type=PEER, default="", help="Only transfers with this peer, as host:port.")
 @click.option("--delay", type=DURATION, help="With --mode slow: the delay, at most 60s.")

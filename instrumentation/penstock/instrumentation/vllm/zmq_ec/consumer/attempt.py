@@ -10,6 +10,7 @@ from penstock.instrumentation.vllm.ec import EcFailure
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
+    from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
@@ -24,15 +25,13 @@ class Expected:
     dtype: str
     hidden_size: int
 
-    def problem(self, answer: protocol.Have, rows: int) -> str:
-        """Return why the item that *answer* announces cannot be loaded for a request that needs so many rows; or empty."""
+    def problem(self, answer: protocol.Have) -> str:
+        """Return why no item of the producer that gave this *answer* can be loaded; or empty."""
         content = answer.content
         if answer.model != self.model:
             return "the producer runs another model, or embeds with another width"
         if content.dtype != self.dtype:
             return f"its element type is {content.dtype}, not {self.dtype}"
-        if content.rows != rows:
-            return f"it has {content.rows} rows, not {rows}"
         # Several layers' features may lie side by side (DeepStack).
         if content.width % self.hidden_size:
             return f"its width {content.width} is no multiple of the embeddings' {self.hidden_size}"
@@ -48,6 +47,8 @@ class Attempt:
         deadline: of the probes, of the wait for room, or of the whole transfer.
         source: the producer that has it; *tag* and *transfer* are set during the transfer.
         failure: the last one; None while nothing was there that failed.
+        drill: what makes the transfer fail at its end, or be slow.
+        held_until: when a slow one may end.
 
     """
 
@@ -62,11 +63,21 @@ class Attempt:
     tag: int = 0
     began_ns: int = 0
     failure: EcFailure | None = None
+    drill: Drill | None = None
+    held_until: float = 0.0
 
     def failed(
-        self, mode: int, error_type: int, text: str, peer: Producer | None, start_ns: int
+        self,
+        mode: int,
+        error_type: int,
+        text: str,
+        peer: Producer | None,
+        start_ns: int,
+        *,
+        rehearsal: bool = False,
+        blameless: bool = False,
     ) -> EcFailure:
-        """Return a failure of this item."""
+        """Return a failure of this item; *rehearsal* and *blameless* as of :class:`EcFailure`."""
         return EcFailure(
             item=self.wanted.item,
             mode=mode,
@@ -75,6 +86,8 @@ class Attempt:
             peer=None if peer is None else peer.peer,
             request_id=self.wanted.request_id,
             start_ns=start_ns,
+            rehearsal=rehearsal,
+            blameless=blameless,
         )
 
 

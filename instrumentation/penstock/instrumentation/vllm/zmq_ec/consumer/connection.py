@@ -6,6 +6,7 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
 
 if TYPE_CHECKING:
@@ -50,6 +51,23 @@ class ConnectionEnd(enum.Enum):
         "the connection was closed in the CURVE handshake: a proxy without its encoder, or a producer that has no CURVE "
         "or another key than curve_server_key_file (its log says which)"
     )
+
+    @property
+    def error_type(self) -> int:
+        """``ERROR_TYPE_*`` of what was on its way."""
+        return _ERROR_TYPES[self]
+
+
+_ERROR_TYPES: Final = {
+    ConnectionEnd.REFUSED: c.ERROR_TYPE_REFUSED,
+    ConnectionEnd.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
+    ConnectionEnd.CLOSED: c.ERROR_TYPE_REMOTE_RESET,
+    ConnectionEnd.RESET: c.ERROR_TYPE_REMOTE_RESET,
+    ConnectionEnd.DENIED: c.ERROR_TYPE_INCOMPATIBLE,
+    ConnectionEnd.NO_CURVE_HERE: c.ERROR_TYPE_INCOMPATIBLE,
+    ConnectionEnd.NO_CURVE_THERE: c.ERROR_TYPE_INCOMPATIBLE,
+    ConnectionEnd.CLOSED_IN_CURVE: c.ERROR_TYPE_REMOTE_RESET,
+}
 
 
 class ProducerConnection:
@@ -99,7 +117,7 @@ class ProducerConnection:
             raise ValueError(f"{address!r} is not an address to connect to: {error.strerror}") from error
 
     def send(self, message: protocol.Request) -> bool:
-        """Queue a request; return False if the queue is full."""
+        """Queue a request; return False if the queue is full or the connection has ended."""
         try:
             self.socket.send(protocol.encode(message), zmq.NOBLOCK)
         except zmq.ZMQError:

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from penstock.instrumentation.core import LogLimit
-from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
-from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ConnectionEnd
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import Probes
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producers
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
@@ -36,17 +35,6 @@ _TICK: Final = 0.01
 _STOP_WAIT: Final = 5.0
 _LOG_INTERVAL: Final = 60.0
 
-_ERROR_TYPES: Final = {
-    ConnectionEnd.REFUSED: c.ERROR_TYPE_REFUSED,
-    ConnectionEnd.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
-    ConnectionEnd.CLOSED: c.ERROR_TYPE_REMOTE_RESET,
-    ConnectionEnd.RESET: c.ERROR_TYPE_REMOTE_RESET,
-    ConnectionEnd.DENIED: c.ERROR_TYPE_INCOMPATIBLE,
-    ConnectionEnd.NO_CURVE_HERE: c.ERROR_TYPE_INCOMPATIBLE,
-    ConnectionEnd.NO_CURVE_THERE: c.ERROR_TYPE_INCOMPATIBLE,
-    ConnectionEnd.CLOSED_IN_CURVE: c.ERROR_TYPE_REMOTE_RESET,
-}
-
 
 class Fetcher:
     """Executes the orders of *items*, writing to *region*, from construction to :meth:`stop`."""
@@ -59,6 +47,7 @@ class Fetcher:
         settings: ConsumerSettings,
         expected: Expected,
         reporter: Reporter,
+        rehearsal: Rehearsal,
         wake: int,
         keys: ClientKeys | None = None,
     ) -> None:
@@ -73,19 +62,27 @@ class Fetcher:
         self._producers = Producers(self._context, settings.producers, keys)
         self._producers.poller.register(wake, zmq.POLLIN)
         tags = itertools.count(1)
-        self._probes = Probes(items, slots, self._producers, expected, reporter, tags, settings.probe_timeout)
+        self._probes = Probes(
+            items, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
+        )
         self._transfers = Transfers(
             items,
             region,
             settings,
             expected.model,
             reporter,
+            rehearsal,
             tags,
             retry=self._probes.start,
             lose=self._on_connection_lost,
         )
         self._thread = threading.Thread(target=self._run, name="penstock-ec-fetcher", daemon=True)
         self._thread.start()
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """The producers that have answered on a connection that stands; from any thread."""
+        return self._producers.connected
 
     def stop(self) -> bool:
         """Stop; return whether the thread has ended, so that its memory may be released. Idempotent."""
@@ -132,13 +129,13 @@ class Fetcher:
         if connection is None:  # closed by an earlier event of this turn
             return
         for answer, payload in connection.receive():
-            producer.on_answer()
+            self._producers.on_answer(producer)
             self._on_answer(producer, answer, payload)
             if producer.connection is not connection:
                 return
         end = connection.check_end()
         if end is not None:
-            self._on_connection_lost(producer, end.value, _ERROR_TYPES[end])
+            self._on_connection_lost(producer, end.value, end.error_type)
 
     def _on_answer(self, producer: Producer, answer: protocol.Answer, payload: Any) -> None:
         """Dispatch an answer to the attempt that expects it from *producer*; a late answer is dropped."""

@@ -35,13 +35,20 @@ class Readiness(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchOrder:
-    """Scheduler to fetcher: get this item. *producers* are addresses that the request named."""
+    """Scheduler to fetcher: get this item.
+
+    Attributes:
+        producers: addresses that the request named.
+        admitted: the only addresses that may be asked; None for all.
+
+    """
 
     serial: int
     item: str
     rows: int
     request_id: str
     producers: tuple[str, ...] = ()
+    admitted: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,13 @@ class Loaded:
 
 @dataclass(slots=True, eq=False)
 class ItemRecord:
-    """State of one item; *undecided* is set while its failure awaits a decision."""
+    """State of one item.
+
+    Attributes:
+        undecided: set while its failure awaits a decision.
+        rehearsed: a fault drill makes it late.
+
+    """
 
     wanted: FetchOrder
     stage: Stage = Stage.PROBING
@@ -85,6 +98,7 @@ class ItemRecord:
     slot: Slot | None = None
     content: Content | None = None
     undecided: bool = False
+    rehearsed: bool = False
     waiters: set[str] = field(default_factory=set)
 
 

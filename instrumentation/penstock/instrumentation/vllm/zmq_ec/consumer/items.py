@@ -79,12 +79,13 @@ class Items:
         request_id: str,
         producers: tuple[str, ...] = (),
         expected: Peer | None = None,
+        admitted: frozenset[str] | None = None,
     ) -> Readiness:
         """Return the readiness of *item* for *request_id*; order it if nothing is known of it."""
         with self._lock:
             record = self._records.current(item)
             if record is None:
-                return self._order(item, rows, request_id, producers, expected)
+                return self._order(item, rows, request_id, producers, expected, admitted)
             if record.wanted.rows != rows:  # a client used one name for two contents
                 return Readiness.ABSENT
             if record.stage is Stage.READY:
@@ -100,6 +101,11 @@ class Items:
                     record.waiters.add(request_id)
                 return Readiness.PENDING
             return Readiness.FAILED if self._is_undecided(record, request_id) else Readiness.ABSENT
+
+    def is_known(self, item: str) -> bool:
+        """Whether the state of *item* is known, so that :meth:`want` orders nothing."""
+        with self._lock:
+            return self._records.current(item) is not None
 
     def is_ready(self, item: str) -> bool:
         """Whether *item* can be claimed; it then can be until :meth:`end_step`."""
@@ -188,6 +194,12 @@ class Items:
             record = self._records.get(item)
             return record.began_ns or None if record is not None else None
 
+    def is_rehearsed(self, item: str) -> bool:
+        """Whether a fault drill makes *item* late."""
+        with self._lock:
+            record = self._records.get(item)
+            return record is not None and record.rehearsed
+
     def in_flight(self) -> list[tuple[Peer, int, int]]:
         """Return (peer, transfers, the oldest one's start)."""
         with self._lock:
@@ -222,6 +234,13 @@ class Items:
             if slot is not None:
                 record.stage, record.content, record.began_ns = Stage.MOVING, content, time.time_ns()
             return slot
+
+    def set_rehearsed(self, wanted: FetchOrder) -> None:
+        """Record that a fault drill makes it late."""
+        with self._lock:
+            record = self._records.pending(wanted)
+            if record is not None:
+                record.rehearsed = True
 
     def is_wanted(self, wanted: FetchOrder) -> bool:
         """Whether the scheduler has not given it up."""
@@ -285,12 +304,18 @@ class Items:
         return record.undecided and self._clock() < record.until - self._bad_for + _UNDECIDED_MAX
 
     def _order(
-        self, item: str, rows: int, request_id: str, producers: tuple[str, ...], expected: Peer | None
+        self,
+        item: str,
+        rows: int,
+        request_id: str,
+        producers: tuple[str, ...],
+        expected: Peer | None,
+        admitted: frozenset[str] | None,
     ) -> Readiness:
         if not self._records.has_room():
             return Readiness.ABSENT
         self._serial += 1
-        wanted = FetchOrder(self._serial, item, rows, request_id, producers)
+        wanted = FetchOrder(self._serial, item, rows, request_id, producers, admitted)
         until = self._clock() + self._pending_for
         self._records.add(ItemRecord(wanted, until=until, peer=expected, waiters={request_id}))
         self._orders.append(wanted)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt, Expected
     from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
+    from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
 
@@ -31,6 +32,7 @@ class Probes:
         reporter: Reporter,
         tags: Iterator[int],
         timeout: float,
+        rehearsal: Rehearsal,
     ) -> None:
         """Start with none; *timeout* is in seconds, *tags* are those of all messages of the fetcher."""
         self._items = items
@@ -40,16 +42,24 @@ class Probes:
         self._reporter = reporter
         self._tags = tags
         self._timeout = timeout
+        self._rehearsal = rehearsal
         self._attempts: dict[int, Attempt] = {}
 
     def __bool__(self) -> bool:
         return bool(self._attempts)
 
     def start(self, attempt: Attempt, now: float) -> None:
-        """Ask every producer that is available for the item."""
+        """Ask every producer that is admitted and available for the item."""
         wanted = attempt.wanted
         attempt.deadline = now + self._timeout
-        for producer in self._producers.available(wanted.producers, now):
+        for producer in self._producers.available(wanted.producers, now, wanted.admitted):
+            drill = self._rehearsal.of_probe(producer.peer.address)
+            if drill is not None:
+                text = f"drill {drill.id}"
+                self._reporter.probe_failed(
+                    attempt, producer, time.time_ns(), c.ERROR_TYPE_OTHER, text, rehearsal=True
+                )
+                continue
             tag = next(self._tags)
             connection = producer.connection
             if connection is not None and connection.send(
@@ -70,14 +80,18 @@ class Probes:
         attempt = self._attempts[answer.tag]
         producer, sent_ns = self._forget(attempt, answer.tag)
         if isinstance(answer, protocol.Have):
-            problem = self._problem(attempt, answer)
-            if not problem:
+            problem = self._expected.problem(answer)
+            unfit = problem or self._unfit(attempt, answer)
+            if not unfit:
                 self._reporter.probe(attempt, producer, c.PROBE_RESULT_HIT, sent_ns)
                 for tag in list(attempt.asked):  # first hit wins
                     self._forget(attempt, tag)
                 attempt.source, attempt.content = producer, answer.content
                 return attempt
-            self._reporter.probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_INCOMPATIBLE, problem)
+            # Of another shape than the request needs: requests choose the names of items, and two may choose the same.
+            self._reporter.probe_failed(
+                attempt, producer, sent_ns, c.ERROR_TYPE_INCOMPATIBLE, unfit, blameless=not problem
+            )
         elif isinstance(answer, protocol.Refused):
             error_type = REFUSALS.get(answer.reason, c.ERROR_TYPE_OTHER)
             self._reporter.probe_failed(attempt, producer, sent_ns, error_type, answer.text)
@@ -100,11 +114,13 @@ class Probes:
             if attempt.deadline <= now:
                 self._on_timeout(attempt, now)
 
-    def _problem(self, attempt: Attempt, answer: protocol.Have) -> str:
-        problem = self._expected.problem(answer, attempt.wanted.rows)
-        if not problem and not self._slots.fits(answer.content.size):
-            return f"its {answer.content.size} bytes are more than the shared memory takes (region_bytes)"
-        return problem
+    def _unfit(self, attempt: Attempt, answer: protocol.Have) -> str:
+        content, rows = answer.content, attempt.wanted.rows
+        if content.rows != rows:
+            return f"it has {content.rows} rows, not {rows}"
+        if not self._slots.fits(content.size):
+            return f"its {content.size} bytes are more than the shared memory takes (region_bytes)"
+        return ""
 
     def _await(self, attempt: Attempt) -> None:
         """Record the only producer that an attempt still waits for; without any, the item is missing."""

@@ -67,7 +67,12 @@ class Producer:
 
 
 class Producers:
-    """The configured producers, and the last :data:`NAMED_MAX` that requests named."""
+    """The configured producers, and the last :data:`NAMED_MAX` that requests named.
+
+    Attributes:
+        connected: addresses of those that have answered on a connection that stands; replaced, never changed.
+
+    """
 
     def __init__(
         self,
@@ -81,16 +86,34 @@ class Producers:
         self._named: OrderedDict[str, Producer] = OrderedDict()
         self._by_socket: dict[object, Producer] = {}
         self.poller = zmq.Poller()
+        self.connected: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Producer]:
         yield from self._configured
         yield from self._named.values()
 
-    def available(self, named: tuple[str, ...], now: float) -> list[Producer]:
-        """Return the producers to ask for an item whose request names those addresses: connected, and not backing off."""
+    def available(
+        self, named: tuple[str, ...], now: float, admitted: frozenset[str] | None = None
+    ) -> list[Producer]:
+        """Return the producers to ask for an item whose request names those addresses: connected, and not backing off.
+
+        Only those in *admitted*, if that is not None.
+        """
+        if admitted is not None:
+            named = tuple(address for address in named if address in admitted)
         found = [each for address in named if (each := self._get_or_add(address)) is not None]
-        found += [each for each in self._configured if each not in found]
+        found += [
+            each
+            for each in self._configured
+            if each not in found and (admitted is None or each.peer.address in admitted)
+        ]
         return [each for each in found if each.may_ask(now) and self._ensure_connected(each, now)]
+
+    def on_answer(self, producer: Producer) -> None:
+        """Record an answer of *producer*."""
+        producer.on_answer()
+        if producer.peer.address not in self.connected:
+            self.connected |= {producer.peer.address}
 
     def find(self, socket: object) -> Producer | None:
         """Return the producer of a polled socket."""
@@ -101,6 +124,7 @@ class Producers:
         connection = producer.connection
         if connection is not None:
             producer.connection = None
+            self.connected -= {producer.peer.address}
             for socket in (connection.socket, connection.monitor):
                 self._by_socket.pop(socket, None)
                 self.poller.unregister(socket)

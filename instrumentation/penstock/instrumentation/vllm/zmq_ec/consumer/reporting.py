@@ -29,11 +29,29 @@ class Reporter:
             )
 
     def probe_failed(
-        self, attempt: Attempt, producer: Producer, sent_ns: int, error_type: int, text: str
+        self,
+        attempt: Attempt,
+        producer: Producer,
+        sent_ns: int,
+        error_type: int,
+        text: str,
+        *,
+        rehearsal: bool = False,
+        blameless: bool = False,
     ) -> None:
-        """Report a probe without a result, and its failure."""
+        """Report a probe without a result, and its failure; *rehearsal* and *blameless* as of :class:`EcFailure`."""
         self.probe(attempt, producer, c.PROBE_RESULT_ERROR, sent_ns)
-        self.failed(attempt.failed(c.FAILURE_MODE_PROBE, error_type, text, producer, sent_ns))
+        self.failed(
+            attempt.failed(
+                c.FAILURE_MODE_PROBE,
+                error_type,
+                text,
+                producer,
+                sent_ns,
+                rehearsal=rehearsal,
+                blameless=blameless,
+            )
+        )
 
     def failed(self, failure: EcFailure) -> None:
         """Report a failed attempt."""

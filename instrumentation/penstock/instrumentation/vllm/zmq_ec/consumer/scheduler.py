@@ -11,6 +11,7 @@ from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Loaded, LoadOrder, Readiness
 from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
 from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
 from penstock.instrumentation.vllm.zmq_ec.memory import Slots
 from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import BEGIN, RegionName, SharedRegion
@@ -20,6 +21,7 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
@@ -81,6 +83,9 @@ class ConsumerScheduler:
         )
         self._fetcher: Fetcher | None = None
         self._reporter = Reporter()
+        self._rehearsal = Rehearsal()
+        # What the call of ensure that follows may ask, by item.
+        self._kept: dict[str, tuple[str, ...]] = {}
         # Mirror of vLLM's own encoder cache: its items need not be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
@@ -107,7 +112,30 @@ class ConsumerScheduler:
             position = feature.mm_position
             if position.offset + position.length > computed and not self._admit(request, feature):
                 proceed = False
+        self._kept.clear()
         return proceed
+
+    def candidates(self, request: Any, feature: Any) -> tuple[str, ...]:
+        """Return the producers that :meth:`ensure` would ask for the item of *feature*; none if it is known or not to be fetched."""
+        item = feature.identifier
+        resident = item in self._resident and self._has_media(feature)
+        if self._closed or resident or not self._is_fetchable(item) or self.items.is_known(item):
+            return ()
+        return tuple(dict.fromkeys((*self._named(request, item), *self._settings.producers)))
+
+    def keep_to(self, item: str, producers: tuple[str, ...]) -> None:
+        """Ask only these for *item* in the call of :meth:`ensure` that follows; with none, do without it."""
+        self._kept[item] = producers
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """The producers that have answered on a connection that stands; from any thread."""
+        fetcher = self._fetcher
+        return frozenset() if fetcher is None else fetcher.connected
+
+    def rehearse(self, hit: Callable[[int, str], Drill | None]) -> None:
+        """Let *hit* choose the probes and transfers that fail or are slow, from now on."""
+        self._rehearsal.hit = hit
 
     def _admit(self, request: Any, feature: Any) -> bool:
         item = feature.identifier
@@ -136,19 +164,26 @@ class ConsumerScheduler:
 
     def _want(self, request: Any, feature: Any) -> Readiness:
         item = feature.identifier
-        if self._unmapped or not protocol.item_fits(item):
+        kept = self._kept.get(item)
+        if not self._is_fetchable(item) or kept == ():
             return Readiness.ABSENT
         self._start()
-        producers: tuple[str, ...] = ()
-        if self._settings.allow_request_producers:
-            producers = named_producer(request.ec_transfer_params, item)
+        producers = self._named(request, item)
         rows = feature.mm_position.get_num_embeds()
-        candidates = {*producers, *self._settings.producers}
+        candidates = {*producers, *self._settings.producers} if kept is None else set(kept)
         expected = Peer(candidates.pop()) if len(candidates) == 1 else None
-        readiness = self.items.want(item, rows, request.request_id, producers, expected)
+        admitted = None if kept is None else frozenset(kept)
+        readiness = self.items.want(item, rows, request.request_id, producers, expected, admitted)
         if readiness is Readiness.READY and not self._is_safe() and self._has_media(feature):
             return Readiness.ABSENT
         return readiness
+
+    def _is_fetchable(self, item: str) -> bool:
+        return not self._unmapped and protocol.item_fits(item)
+
+    def _named(self, request: Any, item: str) -> tuple[str, ...]:
+        allowed = self._settings.allow_request_producers
+        return named_producer(request.ec_transfer_params, item) if allowed else ()
 
     def _fail(self, request: Any, item: str, why: str) -> None:
         if request.request_id not in self._unavailable:
@@ -248,6 +283,7 @@ class ConsumerScheduler:
                 self._settings,
                 self._expected,
                 self._reporter,
+                self._rehearsal,
                 self._wake,
                 self._keys,
             )

@@ -7,10 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience import SLOW
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import report_missing
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
     from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slot
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
@@ -37,6 +41,7 @@ class Transfers:
         settings: ConsumerSettings,
         model: bytes,
         reporter: Reporter,
+        rehearsal: Rehearsal,
         tags: Iterator[int],
         *,
         retry: Callable[[Attempt, float], None],
@@ -50,6 +55,7 @@ class Transfers:
             settings: time limits and retries.
             model: digest of the model.
             reporter: of transfers and failures.
+            rehearsal: the fault drills.
             tags: of all messages of the fetcher.
             retry: probes for an item again, at that monotonic time.
             lose: drops the connection to a producer, for a reason and an error type.
@@ -60,6 +66,7 @@ class Transfers:
         self._settings = settings
         self._model = model
         self._reporter = reporter
+        self._rehearsal = rehearsal
         self._tags = tags
         self._retry = retry
         self._lose = lose
@@ -82,6 +89,8 @@ class Transfers:
     def start(self, now: float) -> None:
         """Start transfers in the order of their hits; one that needs room is not overtaken."""
         for serial, attempt in list(self._waiting.items()):
+            if serial not in self._waiting:  # its producer has been lost since
+                continue
             source, content = attempt.source, attempt.content
             if source is None or content is None or not self._items.is_wanted(attempt.wanted):
                 self._stop_waiting(serial)
@@ -96,6 +105,7 @@ class Transfers:
             attempt.slot, attempt.transfer, attempt.tag = slot, Transfer(content, now), next(self._tags)
             attempt.began_ns = time.time_ns()
             attempt.deadline = now + self._settings.transfer_timeout
+            self._rehearse(attempt, source, now)
             self._moving[attempt.tag] = attempt
             source.busy += 1
             source.moving += 1
@@ -155,11 +165,16 @@ class Transfers:
             fetch = protocol.Fetch(
                 attempt.tag, self._model, transfer.content.crc, offset, length, attempt.wanted.item
             )
-            if source.connection is None or not source.connection.send(fetch):
-                self._on_failed(
-                    attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, "it cannot be asked for chunks", now
-                )
-                return
+            connection = source.connection
+            if connection is not None and connection.send(fetch):
+                continue
+            end = connection.check_end() if connection is not None else None
+            if end is not None:
+                self._lose(source, end.value, end.error_type)
+            else:
+                text = "it cannot be asked for chunks"
+                self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, text, now)
+            return
 
     def _on_chunk(self, attempt: Attempt, answer: protocol.Chunk, payload: Any, now: float) -> None:
         transfer, slot = attempt.transfer, attempt.slot
@@ -176,17 +191,44 @@ class Transfers:
         self._region.write(slot.content + offset, payload)
         if not transfer.done:
             self._request_chunks(attempt, now)
+        elif attempt.held_until <= now:
+            self._complete(attempt, slot, now)
+
+    def _rehearse(self, attempt: Attempt, source: Producer, now: float) -> None:
+        """Let a fault drill hit the transfer that begins: it fails once it is complete, or is held."""
+        attempt.drill = drill = self._rehearsal.of_transfer(source.peer.address)
+        attempt.held_until = now
+        if drill is not None and drill.mode == SLOW:
+            attempt.held_until = now + drill.delay_ns / NANOS
+            self._items.set_rehearsed(attempt.wanted)
+
+    def _complete(self, attempt: Attempt, slot: Slot, now: float) -> None:
+        drill = attempt.drill
+        if drill is not None and drill.mode != SLOW:
+            text = f"drill {drill.id}"
+            self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, text, now, rehearsal=True)
             return
         self._region.seal(slot.start, slot.generation, slot.nbytes)
         self._end(attempt)
         self._reporter.transfer(attempt, ok=True)
         self._items.on_arrived(attempt.wanted, slot)
 
-    def _on_failed(self, attempt: Attempt, mode: int, error_type: int, text: str, now: float) -> None:
+    def _on_failed(
+        self,
+        attempt: Attempt,
+        mode: int,
+        error_type: int,
+        text: str,
+        now: float,
+        *,
+        rehearsal: bool = False,
+    ) -> None:
         """End a failed transfer; retry while retries are left."""
         source = attempt.source
         self._end(attempt)
-        attempt.failure = attempt.failed(mode, error_type, text, source, attempt.began_ns)
+        attempt.failure = attempt.failed(
+            mode, error_type, text, source, attempt.began_ns, rehearsal=rehearsal
+        )
         self._reporter.transfer(attempt, ok=False)
         self._reporter.failed(attempt.failure)
         slot, attempt.slot, attempt.source, attempt.content = attempt.slot, None, None, None
@@ -214,15 +256,24 @@ class Transfers:
             attempt.source.moving -= 1
 
     def _check(self, attempt: Attempt, now: float) -> None:
-        transfer, source = attempt.transfer, attempt.source
-        if transfer is None or source is None:  # it ended in this turn
+        transfer, source, slot = attempt.transfer, attempt.source, attempt.slot
+        if transfer is None or source is None or slot is None:  # it ended in this turn
             return
-        idle = now - transfer.progress
+        idle = 0.0 if transfer.done else now - transfer.progress
         if not self._items.is_wanted(attempt.wanted):
             self._abandon(attempt)
+        elif transfer.done and attempt.held_until <= now:
+            self._complete(attempt, slot, now)
         elif idle >= self._settings.idle_timeout:
             # Not only this item: what else it sends would be as late, and what is queued to it must go.
             self._lose(source, f"nothing came for {idle:.1f} s", c.ERROR_TYPE_TIMEOUT)
         elif attempt.deadline <= now:
             text = f"not whole after {self._settings.transfer_timeout} s"
-            self._on_failed(attempt, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, text, now)
+            self._on_failed(
+                attempt,
+                c.FAILURE_MODE_TIMEOUT,
+                c.ERROR_TYPE_TIMEOUT,
+                text,
+                now,
+                rehearsal=transfer.done,  # complete, and held by a drill
+            )

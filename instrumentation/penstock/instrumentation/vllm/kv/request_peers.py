@@ -1,0 +1,115 @@
+"""The peers that the requests of one scheduler load their KV from: who may, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience import PeerFailure
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.admission import INCONCLUSIVE
+from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, peers
+from penstock.instrumentation.vllm.requests import Cause
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.resilience import Admit
+    from penstock.instrumentation.vllm.admission import PeerGate
+    from penstock.instrumentation.vllm.messages import Culprit
+    from penstock.instrumentation.vllm.requests import RequestRecord
+
+_KV: Final = c.CHANNEL_KV
+
+
+class RequestPeers:
+    """The gate of one scheduler as its KV loads pass it; on its thread, inside a step."""
+
+    def __init__(self, gate: PeerGate) -> None:
+        """Report to *gate* and obey it."""
+        self._gate = gate
+        self._loading: dict[str, str] = {}
+
+    def admit(self, record: RequestRecord) -> Admit:
+        """Decide whether a request may load from its peer now; asked again while it cannot be scheduled, a probe stays one."""
+        admitted = self._gate.admit(record.peer or Peer(), _KV)
+        record.probe = admitted.probe or record.probe
+        return replace(admitted, remote=True) if record.probe else admitted
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a peer is cut off."""
+        return bool(self._gate.open)
+
+    def is_open(self, address: str) -> bool:
+        """Return whether a peer is cut off."""
+        return address in self._gate.open
+
+    def cause(self, address: str) -> Cause:
+        """Return the last failure of a peer; one without a mode where none is known, as after an order."""
+        return self._gate.cause(address)
+
+    def on_load_begun(self, record: RequestRecord) -> None:
+        """Record that a request loads from its peer."""
+        if record.peer is not None:
+            self._loading[record.request_id] = record.peer.address
+
+    def on_load_failed(self, record: RequestRecord) -> None:
+        """Count the first failure of a load."""
+        failure = record.failure
+        address = self._loading.pop(record.request_id, "")
+        if failure is None:
+            return
+        if failure.peer.address != UNKNOWN:
+            address = failure.peer.address
+        if failure.mode != c.FAILURE_MODE_COLLATERAL:
+            self._gate.remember(address, Cause(failure.mode, failure.error_type, failure.rehearsal))
+        self._report(
+            record,
+            address,
+            failure.peer.engine_id,
+            PeerFailure(failure.mode, failure.error_type, failure.rehearsal),
+        )
+        culprit = failure.culprit
+        if culprit is not None and culprit.mode:
+            self._blame(culprit, rehearsal=failure.rehearsal)
+
+    def _blame(self, culprit: Culprit, *, rehearsal: bool) -> None:
+        """Count against a peer what it did to a load from another one."""
+        peer, failure = culprit.peer, PeerFailure(culprit.mode, culprit.error_type, rehearsal)
+        if not self._gate.cause(peer.address).mode:
+            self._gate.remember(peer.address, Cause(culprit.mode, culprit.error_type, rehearsal))
+        self._gate.report(peer.address, peer.engine_id, failure, _KV)
+
+    def on_load_ended(self, record: RequestRecord) -> None:
+        """Count a load that succeeded."""
+        address = self._loading.pop(record.request_id, "")
+        if address and record.peer is not None:
+            self._report(record, address, record.peer.engine_id, None)
+
+    def on_finished(self, record: RequestRecord) -> None:
+        """Forget a request; a probe that ended without a result makes room for the next."""
+        address = self._loading.pop(record.request_id, "") or (record.peer or Peer()).address
+        if record.probe:
+            with runtime.policy.step():
+                self._report(record, address, "", INCONCLUSIVE)
+
+    def drop_heartbeats(self, metadata: Any) -> None:
+        """Remove the heartbeats to peers that are cut off from a step's *metadata*: each would start a handshake, on the only thread for it.
+
+        A peer that a load still reads from keeps them, because its lease must not run out under the read.
+        """
+        beats = getattr(metadata, "heartbeat_by_engine", None)
+        if not beats or not self._gate.open:
+            return
+        silent = self._gate.open.difference(self._loading.values())
+        metadata.heartbeat_by_engine = {
+            engine_id: beat
+            for engine_id, beat in beats.items()
+            if peers.address(beat.host, beat.port) not in silent
+        }
+
+    def _report(
+        self, record: RequestRecord, address: str, engine_id: str, failure: PeerFailure | None
+    ) -> None:
+        probe, record.probe = record.probe, 0
+        self._gate.report(address, engine_id, failure, _KV, probe)
