@@ -320,7 +320,7 @@ class Engine:
 
     @property
     def stuck(self) -> list[str]:
-        """The loads whose blocks were reported to be pinned since the last read or lease, whoever gave them up."""
+        """The loads whose blocks were reported to be pinned since the last read or lease, by an order or by a refused release."""
         return [told for _, _, report in self._answers if report is not None for told in report.stuck]
 
     def received(self, request_id: str) -> Any:

@@ -52,7 +52,7 @@ class WorkerReport(RankReport[LoadFailure]):
         expired: prefill side: requests whose lease ran out before all readers had read.
         pinned: loads that were ordered to be given up and have a transfer in flight: their blocks may be written to until
             vLLM reports them as received, whatever becomes of the request.
-        stuck: loads whose blocks were reported as pinned, whoever gave them up: only the gauges look at it.
+        stuck: loads whose blocks have become pinned, by an order or by a refused release: only the gauges use it.
         moves: loads and saves that have ended, of a connector that does not report them itself.
         broken: blocks that such a connector did not load.
         reasons: why loads of such a connector have failed, where it says so; no later than the failures themselves.

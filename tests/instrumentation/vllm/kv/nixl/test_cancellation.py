@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import runtime
 
 from tests.support.engine.recorder import recording
@@ -14,6 +15,7 @@ from tests.support.kv.nixl_pair import Engine, connect, instrumented_engines, pr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from tests.support.engine.recorder import Recorder
 
@@ -189,3 +191,33 @@ def test_paused(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: py
             runtime.pause("test", paused=False)
     decode.received("r1")
     assert not recorder.events
+
+
+def test_an_error_in_one(
+    pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of Penstock's own in one cancellation does not keep the next one from being made."""
+    prefill, decode = pair
+    cancellations = decode.worker._penstock.cancellations
+    cancel = cancellations.cancel
+
+    def broken(worker: Any, request_id: str) -> Any:
+        if request_id == "broken":
+            raise RuntimeError("a mistake")
+        return cancel(worker, request_id)
+
+    for request_id in ("broken", "next"):
+        prefill.lease(f"prefill-of-{request_id}")
+    with monkeypatch.context() as slow:
+        break_agent(slow, decode, "check_xfer_state", lambda *_: "PROC")
+        slow.setattr(guard, "raising", False)
+        slow.setattr(cancellations, "cancel", broken)
+        decode.read("broken", prefill)
+        decode.read("next", prefill, local=(4, 5, 6))
+        decode.cancel("broken", "next")
+    assert decode.pinned == ["next"]
+    assert not recorder.take("transfer_failure", "broken")
+    assert len(recorder.take("transfer_failure", "next")) == 1
+    for request_id in ("broken", "next"):
+        decode.received(request_id)
+        prefill.sent(f"prefill-of-{request_id}")

@@ -214,33 +214,38 @@ class NixlObserver(NixlFailureObserver):
     # Cancellations by the scheduler
 
     def cancel_overdue(self, worker: Any, overdue: Mapping[str, WaitKind]) -> None:
-        """Cancel loads that exceed a deadline; emit that the blocks of uncancellable ones stay pinned."""
+        """Cancel loads that exceed a deadline; an error in one does not keep the others from being cancelled."""
         for request_id, wait in sorted(overdue.items()):
-            meta = worker._recving_metadata.get(request_id)
-            result = self.cancellations.cancel(worker, request_id)
-            if result is CancelResult.SETTLED:
-                continue
-            pinned = result is CancelResult.PINNED
-            meta = meta if pinned else worker._recving_metadata[request_id]
-            # A wait before the transfer does not explain a slow transfer; but the transfer may have started on other ranks
-            # only.
-            waited = None
-            if wait is WaitKind.START or not pinned:
-                # The load has failed: its failure is emitted even if its attribution raises.
-                with _GUARD:
-                    waited = self._end_wait(request_id, meta)
-            text = _PINNED if pinned else _CANCELLED
-            if waited is not None and waited.is_collateral:
-                text = f"{text}: {waited.text}"
-            failure = failure_modes.Failure(
-                c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", failure_modes.cut(text)
-            )
-            self.on_failure(failure, request_id, meta=meta, waited=waited)
-            if pinned:
-                # A refused release may have pinned them before, of which the scheduler does not know.
-                self.on_blocks_pinned(request_id, meta)
-                if self._is_first(request_id, _OVERDUE):
-                    self._pinned_ids.append(request_id)
+            with _GUARD:
+                self._cancel(worker, request_id, wait)
+
+    def _cancel(self, worker: Any, request_id: str, wait: WaitKind) -> None:
+        """Cancel one load; emit that its blocks stay pinned if it cannot be cancelled."""
+        meta = worker._recving_metadata.get(request_id)
+        result = self.cancellations.cancel(worker, request_id)
+        if result is CancelResult.SETTLED:
+            return
+        pinned = result is CancelResult.PINNED
+        meta = meta if pinned else worker._recving_metadata[request_id]
+        # A wait before the transfer does not explain a slow transfer; but the transfer may have started on other ranks
+        # only.
+        waited = None
+        if wait is WaitKind.START or not pinned:
+            # The load has failed: its failure is emitted even if its attribution raises.
+            with _GUARD:
+                waited = self._end_wait(request_id, meta)
+        text = _PINNED if pinned else _CANCELLED
+        if waited is not None and waited.is_collateral:
+            text = f"{text}: {waited.text}"
+        failure = failure_modes.Failure(
+            c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", failure_modes.cut(text)
+        )
+        self.on_failure(failure, request_id, meta=meta, waited=waited)
+        if pinned:
+            # A refused release may have pinned them before, of which the scheduler does not know.
+            self.on_blocks_pinned(request_id, meta)
+            if self._is_first(request_id, _OVERDUE):
+                self._pinned_ids.append(request_id)
 
     def _end_wait(self, request_id: str, meta: Any) -> HandshakeWait | None:
         """Return the wait of a cancelled load for its start; emit the delay if other peers caused it."""
