@@ -120,6 +120,19 @@ def test_drills_of_kv_are_no_concern(make_ec_scheduler: MakeScheduler, recorder:
     assert not runtime.policy.unfit_drill(Drill("d1", c.CHANNEL_KV, TRANSFER, 1.0, 1, "10.0.0.1:1"))
 
 
+def test_a_scheduler_that_has_shut_down_refuses_nothing(
+    make_ec_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """The next engine of the process may have another connector, or none."""
+    del recorder
+    drill = Drill("d1", c.CHANNEL_EC, TRANSFER, 1.0, 60_000_000_000)
+    first, second = make_ec_scheduler(), make_ec_scheduler()
+    first.shutdown()
+    assert runtime.policy.unfit_drill(drill), "the second scheduler's answer"
+    second.shutdown()
+    assert not runtime.policy.unfit_drill(drill)
+
+
 def test_a_step_without_tokens_loses_no_drill(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """VLLM's V1 model runner hands it to no worker's connector, so the step behind it has the drills as well, and no further one."""
     del recorder

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import ROLES, guard, guarded
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.policy import fits_always
 from penstock.instrumentation.resilience import Action
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import PeerGate
@@ -104,6 +105,9 @@ class SchedulerSession:
         runtime.policy.unsubscribe(self.loads.on_policy_change)
         if self.ec is not None:
             runtime.policy.unsubscribe(self.ec.on_policy_change)
+            # Another scheduler of this process may have set its own.
+            if runtime.policy.unfit_drill is self.ec.unfit_drill:
+                runtime.policy.unfit_drill = fits_always
 
     # Requests
 
