@@ -15,7 +15,7 @@ from penstock.instrumentation.vllm.naming.peers import Peer
 
 from tests.support.engine.parked import park, serve, stop_reasons
 from tests.support.engine.recorder import policy
-from tests.support.engine.schedulers import BLOCK, request, step
+from tests.support.engine.schedulers import BLOCK, preempt, request, step
 from tests.support.kv.fake_mover import mover, run_step, worker
 from tests.support.manual_clock import ManualClock
 
@@ -27,11 +27,23 @@ if TYPE_CHECKING:
     MakeScheduler = Callable[..., Any]
 
 
-def fail_one_rank(scheduler: Any, request_id: str) -> None:
-    """Let a step report that one rank could not load, and no more of that request."""
+def fail_one_rank(
+    scheduler: Any, request_id: str, *, explained: bool = True, rehearsal: bool = False
+) -> None:
+    """Let a step report that one rank could not load, and no more of that request; *explained*: also why."""
     lost = {block for group in scheduler.kv_cache_manager.get_block_ids(request_id) for block in group}
-    failure = LoadFailure(request_id, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, Peer())
-    step(scheduler, invalid_block_ids=lost, kv_connector_worker_meta=WorkerReport(failures=(failure,)))
+    failure = LoadFailure(
+        request_id, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, Peer(), rehearsal=rehearsal
+    )
+    report = WorkerReport(failures=(failure,) if explained else ())
+    step(scheduler, invalid_block_ids=lost, kv_connector_worker_meta=report)
+
+
+def abort(scheduler: Any, request_id: str) -> None:
+    """Let the client leave."""
+    from vllm.v1.request import RequestStatus
+
+    scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
 
 
 @pytest.mark.parametrize("own", ["fail", "recompute"])
@@ -73,20 +85,43 @@ def test_a_rank_fails_and_another_does_not_end(
     assert len(recorder.take("load_outcome")) == 1
 
 
-def test_a_rank_fails_and_the_client_leaves(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+@pytest.mark.parametrize("rehearsal", [False, True])
+@pytest.mark.parametrize(
+    ("explained", "mode"), [(True, c.FAILURE_MODE_TRANSFER), (False, c.FAILURE_MODE_LOAD)]
+)
+def test_a_rank_fails_and_the_client_leaves(
+    explained: bool, mode: int, rehearsal: bool, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
     """A request that leaves before all ranks have ended its load is aborted, whatever was to be done about it."""
-    from vllm.v1.request import RequestStatus
-
     scheduler = make_scheduler()
     runtime.policy.swap(policy("recompute"), 1.0)
     parked = park(scheduler, "r")
-    fail_one_rank(scheduler, "r")
-    scheduler.finish_requests("r", RequestStatus.FINISHED_ABORTED)
-    (found,) = recorder.take("load_outcome")
-    assert (found.outcome, found.mode) == (c.OUTCOME_ABORTED, c.FAILURE_MODE_TRANSFER)
+    fail_one_rank(scheduler, "r", explained=explained, rehearsal=rehearsal)
+    abort(scheduler, "r")
+    (event,) = (each for each in recorder.events if each.WhichOneof("body") == "load_outcome")
+    assert (event.load_outcome.outcome, event.load_outcome.mode) == (c.OUTCOME_ABORTED, mode)
+    assert event.rehearsal == (explained and rehearsal)
     step(scheduler, finished_recving={"r"}, failed_recving={"r"})
     assert parked.request_id not in scheduler.requests
     assert len(recorder.take("load_outcome")) == 1
+
+
+def test_the_client_leaves_in_a_later_load(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """Tokens that a request had before it was preempted do not say that its present load is recomputed."""
+    scheduler = make_scheduler(own="recompute", **mover())
+    loading = request("r", tokens=2 * BLOCK + 1)
+    scheduler.add_request(loading)
+    while not loading.num_output_tokens:
+        step(scheduler)
+    preempt(scheduler)
+    assert scheduler.kv_cache_manager.reset_prefix_cache()
+    loading.kv_transfer_params = {"stored": 2 * BLOCK, "waits": True}
+    step(scheduler)
+    assert loading.status.name == "WAITING_FOR_REMOTE_KVS"
+    fail_one_rank(scheduler, "r")
+    abort(scheduler, "r")
+    (found,) = recorder.take("load_outcome")
+    assert found.outcome == c.OUTCOME_ABORTED
 
 
 def test_the_load_ends_during_a_pause(make_scheduler: MakeScheduler, recorder: Recorder) -> None:

@@ -36,12 +36,13 @@ def test_outcome_of_each_attempt() -> None:
     assert first.first
     assert not decider.decide(record, affected).first
     record.failure = FAILURE
-    assert outcomes.abandoned_fields(record, "NixlConnector") is None
+    assert outcomes.abandoned_cause(record) is None
     record.begin_load(32)
     assert record.failure is None
     record.failure = FAILURE
-    second = outcomes.abandoned_fields(record, "NixlConnector")
-    assert second is not None
+    cause = outcomes.abandoned_cause(record)
+    assert cause is not None
+    second = outcomes.abandoned_fields(record, cause, "NixlConnector")
     assert (second["attempt"], second["outcome"], second["mode"]) == (
         2,
         c.OUTCOME_ABORTED,

@@ -136,7 +136,7 @@ def test_base_interface(config: dict[str, Any], make_scheduler: MakeScheduler, r
 
 
 def test_a_load_that_the_step_waits_for(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """Its request computes with its blocks in the same step: nobody else holds them."""
+    """Its request computes with its blocks in the same step, so no holder has them."""
     scheduler = make_scheduler(**mover())
     add(scheduler, "r", params={"stored": 2 * BLOCK})
     assert not held(recorder)

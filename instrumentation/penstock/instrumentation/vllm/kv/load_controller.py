@@ -208,6 +208,9 @@ class KvLoadController:
     def on_ready(self, request_id: str) -> None:
         """Record that a request's load has ended, however it did."""
         self.deadlines.on_ended(request_id)
+        record = self._observer.record(request_id)
+        if record is not None and record.unreported is not None:
+            record.unreported = replace(record.unreported, ended=True)
 
     def on_worker_report(self, output: Any) -> None:
         """Apply the workers' report on the loads of a step: which have begun, failed, succeeded."""
@@ -260,11 +263,8 @@ class KvLoadController:
         self._transfers.on_load_finished(request.request_id)
         if record is not None:
             self._peers.on_finished(record)
-            if request.num_output_tokens:
-                # It was recomputed: the load ended while Penstock was paused.
+            if record.unreported is not None and record.unreported.ended:
                 self._report_decided(record)
-            elif record.unreported is not None:
-                record.decided, record.unreported = record.present_attempt - 1, None
 
     # Decisions
 

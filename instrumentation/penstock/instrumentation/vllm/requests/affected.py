@@ -65,9 +65,13 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class UnreportedOutcome:
-    """A decision to recompute, with the policy's hash, that is reported when every rank has ended the load."""
+    """A decision to recompute, with the policy's hash, that is reported when every rank has ended the load.
+
+    *ended*: they have, while Penstock was paused.
+    """
 
     affected: Affected
     decision: Decision
     cause: Cause
     policy_hash: str
+    ended: bool = False

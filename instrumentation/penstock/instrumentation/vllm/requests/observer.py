@@ -101,9 +101,10 @@ class SchedulerObserver:
             self._emit("deferral_end", self._end_fields(deferral, ending), request_id)
         if record is None:
             return
-        abandoned = outcomes.abandoned_fields(record, record.connector or self.connector)
-        if abandoned is not None:
-            self._emit("load_outcome", abandoned, request_id)
+        cause = outcomes.abandoned_cause(record)
+        if cause is not None:
+            fields = outcomes.abandoned_fields(record, cause, record.connector or self.connector)
+            self.emit_outcome(fields, request_id, rehearsal=cause.rehearsal)
         record.has_token(request, time.time_ns())
         lease = self._leases.get(request_id)
         self._emit("request_closed", record.closed_fields(request, lease.blocks if lease else 0), request_id)

@@ -60,14 +60,21 @@ def outcome_fields(
     return fields
 
 
-def abandoned_fields(record: RequestRecord, connector: str) -> dict[str, Any] | None:
-    """Return the fields of the ``LoadOutcome`` of a request that ends before its failed KV load is decided about.
+def abandoned_cause(record: RequestRecord) -> Cause | None:
+    """Return why the KV load of a request failed that ends before the failure is handled.
 
-    Returns None if its load did not fail, or its outcome is decided.
+    Returns None if its load did not fail, or its outcome is reported.
     """
-    if record.failure is None or record.is_decided:
+    if record.unreported is not None:
+        return record.unreported.cause
+    failure = record.failure
+    if failure is None or record.is_decided:
         return None
-    cause = Cause(record.failure.mode, record.failure.error_type)
+    return Cause(failure.mode, failure.error_type, failure.rehearsal)
+
+
+def abandoned_fields(record: RequestRecord, cause: Cause, connector: str) -> dict[str, Any]:
+    """Return the fields of the ``LoadOutcome`` of such a request; *cause* is :func:`abandoned_cause`'s."""
     fields = _fields(
         c.CHANNEL_KV,
         c.OUTCOME_ABORTED,
