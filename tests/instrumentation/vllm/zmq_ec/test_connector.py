@@ -164,9 +164,17 @@ def test_a_producer_publishes_again_what_its_host_cache_has_evicted(make: Callab
     producer = make("WORKER", "ec_producer", host_cache_bytes=1 << 16)
     scheduler = make("SCHEDULER", "ec_producer")
     cache = {"a": torch.randn(200, WIDTH), "b": torch.randn(200, WIDTH)}
+    held = producer._publisher.cache
+
+    def at_rest() -> bool:
+        with held._lock:
+            held._reclaim()
+            return all(kept.content for kept in held._items.values()) and not held._slots._pinned
+
     for item in cache:
         producer.save_caches(cache, item)
-    held = producer._publisher.cache
+        # While the server computes the checksum of an item, that cannot be evicted for another.
+        wait_for(at_rest)
     assert not held.touch("a")
     asked = SimpleNamespace(mm_features=[feature("a", 200), feature("gone", 4)])
     producer.bind_connector_metadata(scheduler.build_connector_meta(output(new=(asked,))))
