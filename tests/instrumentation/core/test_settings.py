@@ -60,6 +60,7 @@ def test_endpoints(endpoint: str) -> None:
         ("PENSTOCK_SERVER", "x" * 64, "63"),
         ("PENSTOCK_LABELS", "role", "key=value"),
         ("PENSTOCK_LABELS", "a b=c", "key=value"),
+        ("PENSTOCK_POD_LABELS", "role=,a b=c", "key=value"),
         ("PENSTOCK_LABELS", "role=prefil", "prefill, decode, encoder, both"),
         ("PENSTOCK_LABELS", ",".join(f"l{index}=x" for index in range(65)), "60"),
         (
@@ -86,6 +87,35 @@ def test_wrong_value_is_one_line(
     assert words in message
     assert "\n" not in message
     assert record.exc_info is None
+
+
+@pytest.mark.parametrize(
+    ("pod", "own", "labels"),
+    [
+        ("role=,revision=,lws=,", "", {}),
+        ("role=decode,revision=5c5f,lws=", "", {"role": "decode", "revision": "5c5f"}),
+        ("role=encode", "", {"role": "encoder"}),
+        ("role=prefill-decode", "", {"role": "both"}),
+        ("role=encode-prefill-decode", "", {"role": "both"}),
+        ("role=encode-prefill", "", {"role": "prefill"}),
+        ("role=leader,tier=gold", "", {"tier": "gold"}),
+        ("role=decode,tier=gold,role=both,tier=lead", "", {"role": "both", "tier": "lead"}),
+        ("role=decode,tier=gold", "role=prefill,x=", {"role": "prefill", "tier": "gold", "x": ""}),
+    ],
+)
+def test_labels_of_the_pod(pod: str, own: str, labels: dict[str, str]) -> None:
+    """A label that the pod lacks is left out, llm-d's roles get our names; PENSTOCK_LABELS wins."""
+    found = parse({"PENSTOCK_ENDPOINT": SOCKET, "PENSTOCK_POD_LABELS": pod, "PENSTOCK_LABELS": own})
+    assert found is not None
+    assert found.labels == labels
+
+
+def test_unknown_role_of_the_pod_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A role that is not known does not keep Penstock off, and is one line."""
+    with caplog.at_level(logging.WARNING, "vllm.penstock"):
+        assert load({"PENSTOCK_ENDPOINT": SOCKET, "PENSTOCK_POD_LABELS": "role=leader"}) is not None
+    (record,) = caplog.records
+    assert "'leader'" in record.getMessage()
 
 
 def test_settings_are_frozen() -> None:

@@ -14,9 +14,19 @@ from penstock.instrumentation.core.constants import ROLES
 from penstock.instrumentation.core.engine_log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 DOWNWARD_API: Final = ("POD_NAME", "POD_NAMESPACE", "POD_UID", "NODE_NAME")
+KUBERNETES_ROLES: Final = MappingProxyType(
+    {
+        **{role: role for role in ROLES},
+        "encode": "encoder",
+        "encode-prefill": "prefill",
+        "prefill-decode": "both",
+        "encode-prefill-decode": "both",
+    }
+)
+"""The roles of the label ``llm-d.ai/role``, and ours."""
 MAX_LABELS: Final = 64
 MAX_LABEL_BYTES: Final = 6 << 10
 """Of all keys and values together: the agent accepts a Hello of 8 KiB."""
@@ -43,7 +53,7 @@ class Settings:
     Attributes:
         endpoint: where the agent listens, in grpc's syntax: ``unix:///path`` or ``host:port``.
         server: name of this vLLM server; empty where the pod has one.
-        labels: ``PENSTOCK_LABELS`` and the downward API, at most 64.
+        labels: ``PENSTOCK_LABELS``, ``PENSTOCK_POD_LABELS`` and the downward API, at most 64.
         hooks_disabled: names of hooks that are not installed.
         allow_faults: whether this engine accepts a ``FaultDrill``.
 
@@ -130,13 +140,8 @@ def _labels(environ: Mapping[str, str]) -> Mapping[str, str]:
         for name in DOWNWARD_API
         if environ.get(name)
     }
-    for item in filter(None, (part.strip() for part in raw.split(","))):
-        key, equals, value = item.partition("=")
-        if not equals or _LABEL_KEY.fullmatch(key) is None or _LABEL_VALUE.fullmatch(value) is None:
-            raise SettingsError(
-                f"PENSTOCK_LABELS={raw!r} has the item {item!r}, which is not key=value in Kubernetes' "
-                "grammar of labels; write role=decode,tier=gold"
-            )
+    labels.update(_pod_labels(environ.get("PENSTOCK_POD_LABELS", "")))
+    for key, value in _items("PENSTOCK_LABELS", raw):
         if key == "role" and value not in ROLES:
             raise SettingsError(
                 f"PENSTOCK_LABELS={raw!r} has the role {value!r}; use one of {', '.join(ROLES)}"
@@ -153,6 +158,36 @@ def _labels(environ: Mapping[str, str]) -> Mapping[str, str]:
             f"PENSTOCK_LABELS={raw!r} makes labels of {size} characters in all; keep at most {MAX_LABEL_BYTES}"
         )
     return MappingProxyType(labels)
+
+
+def _pod_labels(raw: str) -> dict[str, str]:
+    """Return what Kubernetes says of the pod: without the labels that it does not have, and the role by our name.
+
+    Other people's labels are no reason to stay off: a role that is not known is left out, and guessed as without it.
+    """
+    labels = {key: value for key, value in _items("PENSTOCK_POD_LABELS", raw) if value}
+    role = labels.pop("role", "")
+    if role in KUBERNETES_ROLES:
+        labels["role"] = KUBERNETES_ROLES[role]
+    elif role:
+        logger.warning(
+            "penstock guesses the role: PENSTOCK_POD_LABELS=%r has %r, which is none of %s",
+            raw,
+            role,
+            ", ".join(KUBERNETES_ROLES),
+        )
+    return labels
+
+
+def _items(variable: str, raw: str) -> Iterator[tuple[str, str]]:
+    for item in filter(None, (part.strip() for part in raw.split(","))):
+        key, equals, value = item.partition("=")
+        if not equals or _LABEL_KEY.fullmatch(key) is None or _LABEL_VALUE.fullmatch(value) is None:
+            raise SettingsError(
+                f"{variable}={raw!r} has the item {item!r}, which is not key=value in Kubernetes' "
+                "grammar of labels; write role=decode,tier=gold"
+            )
+        yield key, value
 
 
 def _names(value: str) -> frozenset[str]:
