@@ -5,7 +5,7 @@ DaemonSet's component its own). Kustomize has no loop and no condition; a replac
 every matching pod template, and creates what is not there.
 
 The keys in a target's path are regular expressions, and an entry that is created gets the expression as its key, which
-must match itself (kustomize 5.8 looks for it for ever otherwise). ``^penstock$|\^`` does: no name has a ``^``, but it has.
+must match itself (kustomize looks for it for ever otherwise). ``^penstock$|\^`` does: no name has a ``^``, but it has.
 The entry is then replaced as a whole, with its key.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -194,6 +195,18 @@ def test_leaders_and_workers(checkout: Checkout) -> None:
                 next((each["value"] for each in env if each["name"].endswith("ENGINES_EXPECTED")), None)
             )
         assert found == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_container_that_is_not_there_is_refused(checkout: Checkout, version: str) -> None:
+    """A wrong label ends in an object that the API server refuses, not in an engine without Penstock."""
+    case = CASES.replace('penstock.dev/container: "2"', 'penstock.dev/container: "3"')
+    found = {
+        each["metadata"]["name"]: each
+        for each in documents(checkout.build(case, "component", version=version))
+    }
+    with pytest.raises(kubernetes_validate.ValidationError, match="name"):
+        kubernetes_validate.validate(found["second"], version, strict=True)
 
 
 def test_leader_without_the_component_is_an_error(checkout: Checkout) -> None:

@@ -67,9 +67,7 @@ def test_schemas_find_what_is_wrong() -> None:
 
 def agents() -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return each pod with an agent, and the agent's container."""
-    return [
-        (pod, each) for pod in all_templates() for each in containers(pod) if each["name"] == "penstock"
-    ]  # fmt: skip
+    return [(pod, each) for pod in all_templates() for each in containers(pod) if each["name"] == "penstock"]
 
 
 def test_flags_and_variables_of_the_agent() -> None:
