@@ -175,6 +175,8 @@ def test_a_pause_ends_by_itself_also_after_a_restart_of_the_agent(
     """The engine is active again at its time; the metric and the audit log say so."""
     engine.start_policy(FIELDS)
     wait_until(lambda: policy_client_of(engine)._heard, "the first push")
+    # A pause waits for the processes that are connected; its metric is about them.
+    wait_until(lambda: real.metric("penstock_engine_connected", engine="0") == 1, "the engine is connected")
     request = admin_pb2.SetPausedRequest(paused=True, author="test")
     request.timeout.FromSeconds(60)
     request.ttl.FromSeconds(3600)
