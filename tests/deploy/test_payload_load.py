@@ -163,7 +163,7 @@ _GUARD = "penstock/instrumentation/core/guard.py"
         (gone("*"), None),
         (gone("penstock-*.dist-info"), None),
         (of_metadata("entry_points.txt", 0), None),
-        (of_metadata("entry_points.txt", 30), "No module named"),
+        (of_metadata("entry_points.txt", 44), "No module named"),
         (gone("penstock"), "cannot be read: No such file or directory"),
         (gone("penstock_payload.py"), "No module named 'penstock_payload'"),
         (gone(_GUARD), "cannot be read: No such file or directory"),

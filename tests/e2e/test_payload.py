@@ -1,0 +1,98 @@
+"""An engine whose image has neither Penstock nor gRPC, and gets the engine part from a volume."""
+
+from __future__ import annotations
+
+import sys
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.common.agent import Agent
+from demo.common.client import complete
+from demo.common.model import tiny_model
+from demo.common.processes import Child
+from demo.common.steps import PROMPT
+from demo.servers import ROOT, Server, ServerSpec
+from tests.support.agent.agent import short_directory
+from tests.support.deploy.payloads import (
+    bare_python,
+    build_payload,
+    installed_wheels,
+    run_stage,
+    source_wheel,
+)
+from tests.support.engine.bench import AgentBench, wait_known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def engine_part(tmp_path: Path) -> Path:
+    """Stage the engine part of this checkout, with gRPC."""
+    wheel, wheels = source_wheel(tmp_path), installed_wheels(tmp_path / "wheels")
+    payload = build_payload(tmp_path / "payload", wheel, wheels)
+    run_stage(payload, tmp_path / "engine")
+    return tmp_path / "engine"
+
+
+@pytest.fixture
+def start(tmp_path: Path, engine_part: Path) -> Callable[[str], Server]:
+    """Return what starts a server in an environment with neither, the staged files on its ``PYTHONPATH``."""
+    python = bare_python(tmp_path / "image", "penstock", "grpcio")
+
+    def start(endpoint: str) -> Server:
+        env = {
+            "PENSTOCK_ENDPOINT": endpoint,
+            "PENSTOCK_SERVER": "staged",
+            "PYTHONPATH": f"{engine_part}:{ROOT}",
+        }
+        spec = ServerSpec("staged", "kv_both", env=env)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("demo.servers.Child", Child)
+            patch.setattr(sys, "executable", str(python))
+            return Server(spec, model=tiny_model(ROOT / ".cache" / "models"), logs=tmp_path)
+
+    return start
+
+
+def test_a_staged_engine_part_is_at_work(start: Callable[[str], Server]) -> None:
+    """The engine starts hooked, its requests are known to the agent, and nothing of ours fails."""
+    with short_directory() as directory:
+        agent = Agent(directory, engines=1)
+        agent.start()
+        server = start(agent.endpoint)
+        try:
+            server.wait_ready()
+            wait_known(agent, "staged")
+            assert complete(server.url, PROMPT).status == HTTPStatus.OK
+            bench = AgentBench(agent, "staged", labels={}, policy="none")
+            try:
+                bench.event("request_closed")
+                for hook in ("scheduler", "nixl", "trace_context"):
+                    assert bench.value("penstock_hook_installed", hook=hook) >= 1, hook
+                assert bench.guard_errors() == []
+            finally:
+                bench.close()
+        finally:
+            server.stop()
+            agent.stop()
+
+
+@pytest.mark.long
+def test_a_broken_engine_part_is_left_out(start: Callable[[str], Server], engine_part: Path) -> None:
+    """The engine serves as without Penstock, and says once a process why."""
+    (engine_part / "penstock" / "instrumentation" / "runtime.py").write_text("def broken(:\n")
+    server = start("unix:///nowhere/ingest.sock")
+    try:
+        server.wait_ready()
+        assert complete(server.url, PROMPT).status == HTTPStatus.OK
+        log = server.child.log.read_text()
+        assert "penstock stays off, vLLM is not affected: " in log
+        assert "Traceback" not in log
+    finally:
+        server.stop()
