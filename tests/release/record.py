@@ -60,7 +60,11 @@ def lasting_metrics(agent: AgentProcess) -> dict[str, str]:
     for line in agent.get("/metrics")[1].splitlines():
         series, _, value = line.rpartition(" ")
         name = series.partition("{")[0]
-        if name.endswith(_LASTING) and not name.startswith(("penstock_agent_", "#")):
+        if (
+            name.startswith("penstock_")
+            and name.endswith(_LASTING)
+            and not name.startswith("penstock_agent_")
+        ):
             found[series] = value
     return found
 
