@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
 from demo.common.agent import Agent
 from demo.common.client import complete
 from demo.common.model import tiny_model
-from demo.common.processes import Child
 from demo.common.steps import PROMPT
 from demo.servers import ROOT, Server, ServerSpec
 from tests.support.agent.agent import short_directory
@@ -23,41 +22,58 @@ from tests.support.deploy.payloads import (
     source_wheel,
 )
 from tests.support.engine.bench import AgentBench, wait_known
+from tests.support.engine.forked_child import ForkedChild, environment
+from tests.support.forks.fork_server import ForkServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.engine
 
 
-@pytest.fixture
-def engine_part(tmp_path: Path) -> Path:
+class ImageChild(ForkedChild):
+    """A fork of a process of the image's Python that has imported vLLM, and has the staged files on its path."""
+
+    _fork_servers: ClassVar[dict[str, ForkServer]] = {}
+    path: ClassVar[str] = ""
+
+    @classmethod
+    def _server(cls, imported: str) -> ForkServer:
+        if imported not in cls._fork_servers:
+            spec = ServerSpec("any", env={"PYTHONPATH": cls.path})
+            env = environment(spec, side_channel_port=0)
+            cls._fork_servers[imported] = ForkServer(imported, env=env, cwd=ROOT)
+        return cls._fork_servers[imported]
+
+
+@pytest.fixture(scope="module")
+def engine_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stage the engine part of this checkout, with gRPC."""
-    wheel, wheels = source_wheel(tmp_path), installed_wheels(tmp_path / "wheels")
-    payload = build_payload(tmp_path / "payload", wheel, wheels)
-    run_stage(payload, tmp_path / "engine")
-    return tmp_path / "engine"
+    place = tmp_path_factory.mktemp("payload")
+    payload = build_payload(place / "payload", source_wheel(place), installed_wheels(place / "wheels"))
+    run_stage(payload, place / "engine")
+    return place / "engine"
 
 
-@pytest.fixture
-def start(tmp_path: Path, engine_part: Path) -> Callable[[str], Server]:
-    """Return what starts a server in an environment with neither, the staged files on its ``PYTHONPATH``."""
-    python = bare_python(tmp_path / "image", "penstock", "grpcio")
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory, engine_part: Path) -> Iterator[Callable[[str], Server]]:
+    """Give what starts a server in an environment with neither, the staged files on its ``PYTHONPATH``."""
+    place = tmp_path_factory.mktemp("image")
+    python = bare_python(place / "venv", "penstock", "grpcio")
+    path = f"{engine_part}:{ROOT}"
 
     def start(endpoint: str) -> Server:
-        env = {
-            "PENSTOCK_ENDPOINT": endpoint,
-            "PENSTOCK_SERVER": "staged",
-            "PYTHONPATH": f"{engine_part}:{ROOT}",
-        }
+        env = {"PENSTOCK_ENDPOINT": endpoint, "PENSTOCK_SERVER": "staged", "PYTHONPATH": path}
         spec = ServerSpec("staged", "kv_both", env=env)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("demo.servers.Child", Child)
+            patch.setattr(ImageChild, "path", path)
+            patch.setattr("demo.servers.Child", ImageChild)
             patch.setattr(sys, "executable", str(python))
-            return Server(spec, model=tiny_model(ROOT / ".cache" / "models"), logs=tmp_path)
+            return Server(spec, model=tiny_model(ROOT / ".cache" / "models"), logs=place)
 
-    return start
+    yield start
+    ImageChild.end_servers()
 
 
 def test_a_staged_engine_part_is_at_work(start: Callable[[str], Server]) -> None:
