@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,13 @@ def test_a_whole_one_is_loaded(image: Path, payload: Path, tmp_path: Path) -> No
     assert found["hooked"], found["log"]
     assert str(tmp_path) not in found["grpc"] + found["protobuf"]
     assert not any("fallback" in entry for entry in found["path"])
+
+
+def test_an_installed_one_is_hidden(staged: Path) -> None:
+    """Where the image has Penstock, too, code and entry point are the staged ones, never some of each."""
+    found = load(Path(sys.executable), staged)
+    assert found["hooked"], found["log"]
+    assert found["runtime"].startswith(str(staged))
 
 
 def test_nothing_happens_without_an_endpoint(image: Path, staged: Path) -> None:

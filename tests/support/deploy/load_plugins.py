@@ -53,6 +53,7 @@ def place(module: str) -> str:
 
 answer = {
     "hooked": bool(installed),
+    "runtime": place("penstock.instrumentation.runtime"),
     "log": kept.lines,
     "grpc": place("grpc"),
     "protobuf": place("google.protobuf"),
