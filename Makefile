@@ -105,8 +105,8 @@ proto: setup ## Generate the code of the wire contract.
 check-proto: setup ## Is the generated code what the .proto files say?
 	@PYTHON=$(PYTHON_IN_VENV) scripts/proto.sh --check
 
-package: setup ## Build wheel and sdist into dist/, and try them in empty environments (TAG=vX.Y.Z compares the version).
-	@$(PYTHON_IN_VENV) scripts/package.py $(if $(TAG),--tag $(TAG))
+package: setup ## Build wheel and sdist into dist/, and try them in environments of their own (TAG=vX.Y.Z compares the version, INDEX=1 installs from the package index).
+	@$(PYTHON_IN_VENV) scripts/package.py $(if $(TAG),--tag $(TAG)) $(if $(filter 1,$(INDEX)),--index)
 
 payload: setup ## Build what an init container stages for an engine's image without Penstock, into dist/payload.
 	@PYTHON=$(PYTHON_IN_VENV) deploy/payload/build.sh dist/payload

@@ -2,7 +2,8 @@
 
 ``package.py [--tag vX.Y.Z]``: the sdist makes the same wheel; ``penstock[agent]`` in an empty environment starts an agent
 and answers ``agentctl``; the engine part alone brings gRPC and protobuf only; in an environment with vLLM the check of the
-hooks passes. ``--tag`` compares the version and the changelog with a tag.
+hooks passes. What the package needs comes from this environment, packed into wheels, or with ``--index`` from pip's
+configured sources. ``--tag`` compares the version and the changelog with a tag.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.support.deploy.payloads import bare_python, installed_wheels, requirements  # noqa: E402
+
 DIST: Final = ROOT / "dist"
 BACKEND: Final = "hatchling==1.27.0"
 _START_SECONDS: Final = 120.0
@@ -111,14 +116,20 @@ def check_tag(tag: str, version: str, changelog: str) -> None:
         raise PackageError(f"CHANGELOG.md has no section [{version}]")
 
 
-def try_agent(work: Path, wheel: Path) -> None:
+def sources(work: Path) -> tuple[str, ...]:
+    """Return pip's options for wheels of this environment, and no others."""
+    wheels = installed_wheels(work / "wheels", *requirements("penstock", "agent"))
+    return ("--no-index", "--find-links", str(wheels))
+
+
+def try_agent(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
     """Install ``penstock[agent]``, start the agent, ask it by agentctl, and end it by SIGTERM.
 
     Raises:
         PackageError: one of these fails.
 
     """
-    programs = environment(work / "agent", f"{wheel}[agent]")
+    programs = environment(work / "agent", f"{wheel}[agent]", options=options)
     version = version_of(wheel)
     for program in ("penstock-agent", "agentctl"):
         said = run(programs / program, "--version").strip()
@@ -146,14 +157,14 @@ def try_agent(work: Path, wheel: Path) -> None:
         agent.wait()
 
 
-def try_engine_part(work: Path, wheel: Path) -> None:
+def try_engine_part(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
     """Install the wheel without extras: what it brings, and what it says where vLLM or the agent's packages are missing.
 
     Raises:
         PackageError: it brings or says something else.
 
     """
-    programs = environment(work / "engine", wheel)
+    programs = environment(work / "engine", wheel, options=options)
     listed = json.loads(
         run(
             *(sys.executable, "-m", "pip", "--disable-pip-version-check"),
@@ -180,9 +191,6 @@ def try_with_vllm(work: Path, wheel: Path) -> None:
         PackageError: a hook does not fit, or vLLM would not load the plugin.
 
     """
-    sys.path.insert(0, str(ROOT))
-    from tests.support.deploy.payloads import bare_python  # noqa: PLC0415  (not where there is no vLLM)
-
     python = bare_python(work / "vllm", "penstock")
     environment(work / "vllm", wheel, options=("--no-deps",))
     found = json.loads(run(python, "-m", "penstock.instrumentation.check", "--json"))
@@ -195,7 +203,7 @@ def main() -> int:
     """Build and try; return the exit code."""
     parser = argparse.ArgumentParser(prog="make package", description=__doc__)
     parser.add_argument("--tag", help="the tag of the release: vX.Y.Z")
-    parser.add_argument("--without-vllm", action="store_true", help="where this environment has none")
+    parser.add_argument("--index", action="store_true", help="install from pip's configured sources")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pp-") as directory:
         work = Path(directory)
@@ -204,13 +212,13 @@ def main() -> int:
             if options.tag:
                 check_tag(options.tag, version_of(wheel), (ROOT / "CHANGELOG.md").read_text())
             print(f"package: {wheel.relative_to(ROOT)} and its sdist, which makes the same wheel")
-            try_agent(work, wheel)
+            options_of_pip = () if options.index else sources(work)
+            try_agent(work, wheel, options_of_pip)
             print("package: penstock[agent] in an empty environment: starts, answers, ends")
-            try_engine_part(work, wheel)
+            try_engine_part(work, wheel, options_of_pip)
             print("package: the engine part alone: gRPC and protobuf, nothing else")
-            if not options.without_vllm:
-                try_with_vllm(work, wheel)
-                print("package: the wheel beside vLLM: its hooks fit")
+            try_with_vllm(work, wheel)
+            print("package: the wheel beside vLLM: its hooks fit")
         except PackageError as error:
             print(f"package: {error}", file=sys.stderr)
             return 1

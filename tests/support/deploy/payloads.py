@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
-from importlib.metadata import distribution
+from email import message_from_string
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -30,16 +32,43 @@ def source_wheel(directory: Path) -> Path:
     return wheel
 
 
-def installed_wheels(directory: Path) -> Path:
-    """Pack gRPC and protobuf as they are installed here into wheels, and return their directory."""
+def installed_wheels(directory: Path, *names: str) -> Path:
+    """Pack distributions as they are installed here into wheels, and return their directory.
+
+    Args:
+        directory: to be made.
+        names: of the distributions; without any, gRPC and protobuf.
+
+    """
     directory.mkdir()
-    for name in _DEPENDENCIES:
+    for name in names or _DEPENDENCIES:
         found = distribution(name)
-        with zipfile.ZipFile(directory / f"{name}-{found.version}-any.whl", "w") as archive:
+        tag = message_from_string(found.read_text("WHEEL") or "")["Tag"]
+        metadata = next(file for file in found.files or () if file.name == "METADATA")
+        wheel = directory / f"{metadata.parts[0].removesuffix('.dist-info')}-{tag}.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
             for file in found.files or ():
                 if file.suffix != ".pyc" and ".." not in file.parts:
                     archive.write(Path(str(found.locate_file(file))), str(file))
     return directory
+
+
+def requirements(name: str, extra: str) -> set[str]:
+    """Return the names of what is installed here and a distribution needs, directly or not; one extra included."""
+    needed: set[str] = set()
+    waiting = [line for line in distribution(name).requires or () if "extra ==" not in line or extra in line]
+    while waiting:
+        found = re.match(r"[\w.-]+", waiting.pop())
+        assert found is not None
+        name = found[0].lower().replace("_", "-")
+        if name in needed:
+            continue
+        try:
+            waiting += [line for line in distribution(name).requires or () if "extra ==" not in line]
+        except PackageNotFoundError:
+            continue  # for another Python or system
+        needed.add(name)
+    return needed
 
 
 def build_payload(output: Path, wheel: Path, wheels: Path | None = None) -> Path:
