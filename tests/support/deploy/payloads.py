@@ -58,16 +58,16 @@ def requirements(name: str, extra: str) -> set[str]:
     needed: set[str] = set()
     waiting = [line for line in distribution(name).requires or () if "extra ==" not in line or extra in line]
     while waiting:
-        found = re.match(r"[\w.-]+", waiting.pop())
-        assert found is not None
-        name = found[0].lower().replace("_", "-")
-        if name in needed:
+        matched = re.match(r"[\w.-]+", waiting.pop())
+        assert matched is not None
+        each = matched[0].lower().replace("_", "-")
+        if each in needed:
             continue
         try:
-            waiting += [line for line in distribution(name).requires or () if "extra ==" not in line]
+            waiting += [line for line in distribution(each).requires or () if "extra ==" not in line]
         except PackageNotFoundError:
             continue  # for another Python or system
-        needed.add(name)
+        needed.add(each)
     return needed
 
 
