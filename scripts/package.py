@@ -136,7 +136,7 @@ def try_agent(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
         if said != f"{program} {version}":
             raise PackageError(f"{program} --version says {said!r}, the wheel is {version}")
     admin = f"unix://{work}/admin.sock"
-    command = [
+    command: list[str | Path] = [
         *(programs / "penstock-agent", "--http=127.0.0.1:0", f"--state-dir={work / 'state'}"),
         *(f"--listen=unix://{work}/ingest.sock", f"--admin-listen={admin}"),
     ]

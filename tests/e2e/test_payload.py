@@ -13,6 +13,7 @@ from demo.common.client import complete
 from demo.common.model import tiny_model
 from demo.common.steps import PROMPT
 from demo.servers import ROOT, Server, ServerSpec
+from demo.servers import _environment as environment
 from tests.support.agent.agent import short_directory
 from tests.support.deploy.payloads import (
     bare_python,
@@ -22,7 +23,7 @@ from tests.support.deploy.payloads import (
     source_wheel,
 )
 from tests.support.engine.bench import AgentBench, wait_known
-from tests.support.engine.forked_child import ForkedChild, environment
+from tests.support.engine.forked_child import ForkedChild
 from tests.support.forks.fork_server import ForkServer
 
 if TYPE_CHECKING:
