@@ -11,6 +11,7 @@ from penstock.instrumentation.runtime import Runtime
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.policy_pb2 import PolicyBody
+from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.fuzz.make_corpus import _KINDS, filled
 from tests.support.agent.agent import wait_until
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TIMES = 3
+# All gauges of a snapshot; the others are the engine part's own to say.
+_OWN = ("time_unix_nano", "policy", "emitter", "paused")
+_GAUGES = Snapshot(**{name: value for name, value in filled(Snapshot.DESCRIPTOR).items() if name not in _OWN})
 FIELDS = tuple(field.name for field in PolicyBody.DESCRIPTOR.fields)
 KINDS = tuple(kind.name for kind in _KINDS)
 POLICIES = (
@@ -53,6 +57,7 @@ def engine_part(endpoint: str) -> Iterator[Runtime]:
     runtime = Runtime()
     runtime.configure(Settings(endpoint=endpoint, labels={"role": "decode", "POD_NAME": "llama-0"}))
     runtime.identify(process="engine-core", key="0", role="decode", model="tiny", vllm_version="0.32.0")
+    runtime.snapshots.add("story", lambda snapshot: snapshot.MergeFrom(_GAUGES))
     runtime.start_policy(FIELDS)
     try:
         yield runtime
