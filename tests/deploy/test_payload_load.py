@@ -52,13 +52,12 @@ def load(python: Path, engine: Path, *wrapper: str, **env: str) -> dict[str, Any
 def other_python(version: str) -> Path:
     """Return the path of another version of Python, pyenv's included, or skip the test."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    names: list[str | Path | None] = [
-        shutil.which(f"python{version}"),
-        *pyenv.glob(f"{version}.*/bin/python"),
-    ]
-    for name in filter(None, names):
-        if subprocess.run([name, "--version"], capture_output=True, timeout=60, check=False).returncode == 0:
-            return Path(name)
+    installed = shutil.which(f"python{version}")
+    places = [*([Path(installed)] if installed else []), *pyenv.glob(f"{version}.*/bin/python")]
+    for place in places:
+        # A shim of pyenv may stand for nothing.
+        if subprocess.run([place, "--version"], capture_output=True, timeout=60, check=False).returncode == 0:
+            return place
     pytest.skip(f"there is no Python {version}: apt-get install python{version}, or pyenv install {version}")
 
 

@@ -49,7 +49,8 @@ class Proxy(grpc.GenericRpcHandler):
                 kept.sent.append(message)
                 yield message
 
-        for answer in self._channel.stream_stream(method)(noted()):
+        call: Any = self._channel.stream_stream(method)
+        for answer in call(noted()):
             kept.answered.append(answer)
             yield answer
 

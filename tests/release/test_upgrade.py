@@ -37,7 +37,8 @@ def replay(agent: AgentProcess, before: Recording) -> list[Any]:
     outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     answers = []
     with grpc.insecure_channel(agent.listen) as channel:
-        stream: Any = channel.stream_stream(PUBLISH)(iter(outgoing.get, None), timeout=_SECONDS)
+        call: Any = channel.stream_stream(PUBLISH)
+        stream = call(iter(outgoing.get, None), timeout=_SECONDS)
         for message in before.stream("publish.sent"):
             outgoing.put(message)
             sent = batch.FromString(message)
@@ -67,7 +68,8 @@ def test_an_older_engine_part_takes_this_agents_policies(before: Recording) -> N
         with grpc.insecure_channel(agent.listen) as channel:
             outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
             outgoing.put(subscribe)
-            stream: Any = channel.stream_stream(WATCH)(iter(outgoing.get, None), timeout=_SECONDS)
+            call: Any = channel.stream_stream(WATCH)
+            stream = call(iter(outgoing.get, None), timeout=_SECONDS)
             received = push.FromString(next(stream))
             outgoing.put(None)
             stream.cancel()
@@ -79,7 +81,8 @@ def test_an_older_engine_part_takes_this_agents_policies(before: Recording) -> N
 
 def unknown(message: Any) -> list[str]:
     """Return the paths of fields that the message's class does not know, in it and below."""
-    found = [f"{message.DESCRIPTOR.name}: {each.field_number}" for each in UnknownFieldSet(message)]
+    fields: Any = UnknownFieldSet(message)
+    found = [f"{message.DESCRIPTOR.name}: {each.field_number}" for each in fields]
     for field, value in message.ListFields():
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for each in value if field.is_repeated else [value]:
