@@ -64,10 +64,8 @@ def prepare(root: Path) -> str:
 
     """
     if sys.version_info < OLDEST:
-        raise PayloadError(
-            f"this is Python {sys.version_info[0]}.{sys.version_info[1]}, it needs "
-            f"{OLDEST[0]}.{OLDEST[1]} or newer"
-        )
+        running, oldest = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST))
+        raise PayloadError(f"this is Python {running}, it needs {oldest} or newer")
     files = read_record(root)
     fallback = str(root / FALLBACK)
     for file in files:
