@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus kubectl kustomize clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus kubectl kustomize clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -104,6 +104,12 @@ proto: setup ## Generate the code of the wire contract.
 
 check-proto: setup ## Is the generated code what the .proto files say?
 	@PYTHON=$(PYTHON_IN_VENV) scripts/proto.sh --check
+
+package: setup ## Build wheel and sdist into dist/, and try them in environments of their own (TAG=vX.Y.Z compares the version, INDEX=1 installs from the package index).
+	@$(PYTHON_IN_VENV) scripts/package.py $(if $(TAG),--tag $(TAG)) $(if $(filter 1,$(INDEX)),--index)
+
+payload: setup ## Build what an init container stages for an engine's image without Penstock, into dist/payload.
+	@PYTHON=$(PYTHON_IN_VENV) deploy/payload/build.sh dist/payload
 
 schema: setup ## Write docs/reference/*.schema.json: of policies, and of what agentctl prints.
 	@$(PYTHON_IN_VENV) -m penstock.agent.policy.manifest.json_schema >docs/reference/transferpolicy.schema.json

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[3]
-_SOURCES = ("agent", "instrumentation", "demo", "dashboards")
+_SOURCES = ("agent", "instrumentation", "demo", "dashboards", "deploy/payload")
 _ELLIPSIS = "…"
 # Between two parts of one text that is written over several lines.
 _JOINT = re.compile(r'"\s*\n\s*(?:# [^\n]*\n\s*)?f?"')
