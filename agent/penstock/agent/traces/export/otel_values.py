@@ -16,7 +16,7 @@ _WITH_RATIO = ("traceidratio", "parentbased_traceidratio")
 _SAMPLERS = ("always_on", DEFAULT_SAMPLER, *_WITH_RATIO)
 # Both would drop failed and recomputed requests, which are always exported.
 _NEVER = ("always_off", "parentbased_always_off")
-_RATIO = re.compile(r"\d*\.?\d+|\d+\.")
+_RATIO = re.compile(r"([0-9]+\.?|[0-9]*\.[0-9]+)(e-?[0-9]+)?")
 # An attribute of the resource as W3C's Baggage has it: what cannot be split would be left out without a word.
 _ATTRIBUTE = re.compile(r"\s*[^\s=,]+\s*=[^=,]*")
 _LIMITS = (
