@@ -18,7 +18,7 @@ _SAMPLERS = ("always_on", DEFAULT_SAMPLER, *_WITH_RATIO)
 _NEVER = ("always_off", "parentbased_always_off")
 _RATIO = re.compile(r"([0-9]+\.?|[0-9]*\.[0-9]+)(e-?[0-9]+)?")
 # An attribute of the resource as W3C's Baggage has it: what cannot be split would be left out without a word.
-_ATTRIBUTE = re.compile(r"\s*[^\s=,]+\s*=[^=,]*")
+_ATTRIBUTE = re.compile(r"\s*[^\s=,]+\s*=[^,]*")
 _LIMITS = (
     "OTEL_ATTRIBUTE_COUNT_LIMIT",
     "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
