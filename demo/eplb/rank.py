@@ -150,6 +150,8 @@ def _write(path: Path, state: Any, experts: Experts) -> None:
 def main() -> None:
     """Run the steps."""
     options = _parse()
+    # As a CPU worker of vLLM sets it: the ranks of one run name their shared memory by it.
+    os.environ["VLLM_DIST_IDENT"] = str(options.port)
     (cpu_device if options.device == "cpu" else shared_gpu).install()
     load_general_plugins()
     device = torch.device(options.device)

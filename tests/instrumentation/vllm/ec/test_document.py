@@ -15,8 +15,8 @@ DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "connectors.md"
 
 def test_the_tables_are_complete() -> None:
     """The tables of what was run and of quarantine and drills each have vLLM's connectors and Penstock's."""
-    _, _, section = DOCUMENT.read_text().partition("\n# EC connectors\n")
-    section, _, _ = section.partition("\n## ")
+    _, _, section = DOCUMENT.read_text().partition("\n## EC connectors\n")
+    section, _, _ = section.partition("\n### ")
     tables = [re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE) for table in section.split("\n\n")]
     expected = {*ECConnectorFactory._registry, "ZmqECConnector"}
     assert [set(rows) for rows in tables if len(rows) > 1] == [expected, expected]

@@ -70,6 +70,6 @@ def test_what_is_wrapped_is_what_vllm_calls(name: str) -> None:
 
 def test_the_table_is_complete() -> None:
     """The document has one row for each connector of the factory, and no other."""
-    _, _, section = DOCUMENT.read_text().partition("\n## Each connector\n")
-    section, _, _ = section.partition("\n## ")
+    _, _, section = DOCUMENT.read_text().partition("\n### Each connector\n")
+    section, _, _ = section.partition("\n### ")
     assert sorted(re.findall(r"^\| `(\w+)`", section, flags=re.MULTILINE)) == NAMES
