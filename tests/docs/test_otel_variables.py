@@ -24,7 +24,7 @@ def test_every_variable_is_documented_with_its_effect() -> None:
 
 def test_the_table_of_samplers() -> None:
     """What each sampler does with a caller's decision."""
-    words = {(0.0, 0.0): "dropped", (1.0, 1.0): "kept", (0.0, 1.0): "the ratio"}
+    words: dict[tuple[float, ...], str] = {(0.0, 0.0): "dropped", (1.0, 1.0): "kept", (0.0, 1.0): "the ratio"}
     traces = ["0" * 32, "f" * 32]
     contexts = [None, *(TraceContext(traces[0], "1" * 16, sampled) for sampled in (True, False))]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", _TEXT, re.MULTILINE)
