@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus kubectl kustomize clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus kubectl kustomize clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -24,6 +24,9 @@ setup-connectors: setup ## Mooncake and LMCache, for the tests of vLLM's connect
 
 setup-gpu: ## Build .venv-gpu: vLLM for CUDA, NIXL, Penstock; PYTHON=… names one that has them.
 	@scripts/setup-gpu.sh
+
+setup-trace-backend: ## Arize Phoenix, for the test of the trace export to a backend of another project; beside .venv, not in it.
+	@scripts/setup-trace-backend.sh
 
 demo: setup ## Agent and two real vLLM servers; failures, and a policy changed live. KEEP=1 leaves it up.
 	@$(PYTHON_IN_VENV) -m demo $(if $(filter 1,$(KEEP)),--keep)
@@ -61,6 +64,9 @@ check-versions: setup ## The hook check on each minor vLLM from 0.30 on; writes 
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
 	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py tests/e2e/test_ec_mooncake.py tests/instrumentation/vllm/ec/mooncake/test_over_tcp.py $(ARGS)
 
+test-trace-backend: setup setup-trace-backend ## The trace export to Arize Phoenix over gRPC and HTTP; skipped in the others without setup-trace-backend.
+	@$(PYTEST) -s tests/agent/traces/export/test_phoenix.py $(ARGS)
+
 test-gpu: ## The checks on an NVIDIA GPU, and docs/gpu.md from their results; a sentence where there is none.
 	@scripts/test-gpu.sh $(ARGS)
 
@@ -86,7 +92,7 @@ bench-quick: setup ## Ratios only, no engine, against benchmarks/ratios.json; UP
 profile: setup ## Sample an engine and the agent under load with py-spy; what it says: docs/profiles.md.
 	@$(PYTHON_IN_VENV) -m benchmarks.profile
 
-check: lint types check-proto ## Lint, types, generated code.
+check: lint types check-proto check-observability ## Lint, types, generated code.
 
 lint: setup ## ruff.
 	@$(VENV)/bin/ruff check
@@ -114,6 +120,12 @@ payload: setup ## Build what an init container stages for an engine's image with
 schema: setup ## Write docs/reference/*.schema.json: of policies, and of what agentctl prints.
 	@$(PYTHON_IN_VENV) -m penstock.agent.policy.manifest.json_schema >docs/reference/transferpolicy.schema.json
 	@$(PYTHON_IN_VENV) -m penstock.agent.ctl.json_schema >docs/reference/agentctl.schema.json
+
+observability: setup ## Write docs/reference/metrics.md, the PrometheusRule and the links to the runbook (RUNBOOK=https://…/runbook.md for a copy).
+	@$(PYTHON_IN_VENV) scripts/observability.py $(if $(RUNBOOK),--runbook $(RUNBOOK))
+
+check-observability: setup ## Are those what the catalogue, the rules and the alerts say?
+	@$(PYTHON_IN_VENV) scripts/observability.py --check
 
 prometheus:
 	@scripts/need-prometheus.sh

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import click
 import yaml
@@ -13,11 +15,9 @@ from penstock.agent.ctl.main import cli
 from tests.support.prometheus.promql import metrics
 from tests.support.prometheus.server import promtool
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 TEMPLATE = re.compile(r"\{\{.*?\}\}")
-RUNBOOK = "https://penstock.dev/docs/guides/runbook.md#"
+_PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+RUNBOOK = _PROJECT["urls"]["Runbook"] + "#"
 # Of these users lose requests, or get wrong answers, now; everything else can wait until the morning.
 PAGES = {
     "PenstockRequestsFailing",

@@ -24,6 +24,7 @@ from penstock.agent.sources.registry import Registry
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
+from penstock.agent.traces.assembly.sampling import Sampler
 from penstock.proto.v1.ingest_pb2 import Batch, Hello
 
 from tests.fuzz.answers import Answers
@@ -99,7 +100,7 @@ class Target:
         assembler = Assembler(
             {SOURCE.epoch: SOURCE}.get,
             find_finished=lambda key, logged: find_finished_request(
-                reader, key, logged, sample_ratio=lambda _source: 1.0, limits=limits
+                reader, key, logged, sampler=lambda _source: Sampler(), limits=limits
             ),
         )
         finished = assembler.apply(LoggedBatch(1, SOURCE.epoch, 1, TIME, batch.SerializeToString()))

@@ -93,6 +93,27 @@ def test_certificates_of_the_admin_service(tmp_path):
     assert [each.text for each in wrong] == ["--admin-tls-key '/nowhere' is no file; name a PEM file"]
 
 
+def test_what_the_trace_variables_do(tmp_path):
+    """A variable without effect is named, and so is what a sampler leaves out."""
+    found = findings(
+        tmp_path,
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
+            "OTEL_TRACES_SAMPLER": "traceidratio",
+            "OTEL_TRACES_SAMPLER_ARG": "0.1",
+            "OTEL_LOG_LEVEL": "debug",
+        },
+    )
+    assert found[-3:] == [
+        CheckResult("OTEL_LOG_LEVEL has no effect: --log-level sets the level of the agent's log"),
+        CheckResult("traces: to http://collector:4317 over grpc"),
+        CheckResult(
+            "traces: traceidratio at 0.1 where no policy sets traceSampleRatio;"
+            " failed, recomputed and long-deferred requests always"
+        ),
+    ]
+
+
 def test_a_disk_smaller_than_the_limit_is_reported(tmp_path):
     """It is not wrong: the disk may grow."""
     (first, *_) = findings(tmp_path, **{"state-limit": "9000TiB"})

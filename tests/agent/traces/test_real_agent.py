@@ -87,6 +87,30 @@ def test_a_backend_that_never_answers_holds_up_nothing():
     assert len({span.span_id for span in spans}) == len(spans) == 52
 
 
+def test_a_sampler_drops_nothing_that_is_counted():
+    """With the smallest ratio of ``OTEL_TRACES_SAMPLER`` metrics count every request; a failed one is exported and says so."""
+    with otlp_backend() as backend:
+        env = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint,
+            "OTEL_TRACES_SAMPLER": "traceidratio",
+            "OTEL_TRACES_SAMPLER_ARG": "0",
+        }
+        with running_agent(env=env, module=HASTY_AGENT) as agent, FakeEngine(agent.listen) as engine:
+            engine.publish(closed("good-1"), closed("good-2"), transfer_failure("bad"), closed("bad"))
+            (request, *others) = backend.wait_for(2)
+            for kind, count in (("request_closed", 3), ("transfer_failure", 1)):
+                wait_until(
+                    lambda kind=kind, count=count: agent.metric("penstock_events_total", kind=kind) == count,
+                    f"the count of {kind}",
+                )
+            wait_until(
+                lambda: agent.metric("penstock_agent_spans_total", result="sampled_out") == 2, "the count"
+            )
+    spans = [request, *others]
+    assert {span.attributes[semconv.REQUEST_ID] for span in spans} == {"bad"}
+    assert {span.attributes[semconv.SAMPLING] for span in spans} == {"forced"}
+
+
 def test_the_sample_ratio_follows_the_policy_live():
     """With a ratio of 0 only failed traces are exported, from the change on until the policy is deleted."""
     policy = document("quiet", telemetry={"traceSampleRatio": 0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.agent.traces.assembly.assembler import Assembler
+from penstock.agent.traces.assembly.sampling import Sampler
 
 from tests.support.agent.stories import (
     SECOND,
@@ -18,7 +19,7 @@ def spans_of(*stories, sample_ratio=1.0):
     log = Log()
     for story in stories:
         log.tell(story)
-    assembler = Assembler(SOURCES.get, sample_ratio=lambda _source: sample_ratio)
+    assembler = Assembler(SOURCES.get, sampler=lambda _source: Sampler(sample_ratio, sample_ratio))
     finished = [item for logged in log.batches for item in assembler.apply(logged)]
     finished += assembler.advance(log.now + 60 * SECOND)
     found: dict[str, list[Any]] = {}

@@ -14,6 +14,7 @@ from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
+from penstock.agent.traces.assembly.sampling import Sampler
 from penstock.agent.traces.assembly.segments import EngineLoss
 from penstock.agent.traces.query import search
 from penstock.agent.traces.query.explain import request_sentences
@@ -83,7 +84,7 @@ class Told:
     def _recall(self, key: RequestKey, logged: LoggedBatch) -> FinishedRequest | None:
         reader: Any = self
         return find_finished_request(
-            reader, key, logged, sample_ratio=lambda _source: 1.0, limits=AssemblyLimits()
+            reader, key, logged, sampler=lambda _source: Sampler(), limits=AssemblyLimits()
         )
 
     def _stories(self) -> list[RequestTrace]:

@@ -8,6 +8,7 @@ from penstock.agent.journal.database.batch_parser import parse_batch
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
+from penstock.agent.traces.assembly.sampling import Sampler
 
 from tests.support.agent.stories import (
     SOURCES,
@@ -29,7 +30,7 @@ class Fold:
         self.assembler = Assembler(
             self.source,
             find_finished=self.look_up,
-            sample_ratio=lambda _source: ratio,
+            sampler=lambda _source: Sampler(ratio, ratio),
             limits=self.limits,
             delivered=delivered,
         )
@@ -39,7 +40,7 @@ class Fold:
         """Read the log as the export reads the journal."""
         reader: Any = self
         return find_finished_request(
-            reader, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits
+            reader, key, logged, sampler=lambda _source: Sampler(self.ratio, self.ratio), limits=self.limits
         )
 
     def request_batches(self, request_id, before, allowance):

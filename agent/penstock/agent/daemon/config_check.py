@@ -114,6 +114,7 @@ def _policies(config: Config) -> Iterator[CheckResult]:
 
 def _export(config: Config) -> Iterator[CheckResult]:
     settings = config.export
+    yield from (CheckResult(sentence) for sentence in settings.unused)
     if not settings.endpoint:
         yield CheckResult("traces: no OTEL_EXPORTER_OTLP_ENDPOINT, so they go nowhere")
         return
@@ -123,6 +124,11 @@ def _export(config: Config) -> Iterator[CheckResult]:
         yield CheckResult(str(error), wrong=True)
         return
     yield CheckResult(f"traces: to {settings.shown_endpoint} over {settings.protocol}")
+    if settings.sampler_ratio < 1:
+        yield CheckResult(
+            f"traces: {settings.sampler} at {settings.sampler_ratio:g} where no policy sets traceSampleRatio;"
+            " failed, recomputed and long-deferred requests always"
+        )
 
 
 def _existing(path: Path) -> Path:

@@ -210,6 +210,8 @@ class Daemon:
         exemplars: Exemplars,
         observe: Callable[[float], None],
     ) -> TraceExporter:
+        for sentence in self._config.export.unused:
+            _log.warning("an OTEL_ variable is set that the agent has no use for", reason=sentence)
         exporter = TraceExporter(
             journal,
             self._config.export,

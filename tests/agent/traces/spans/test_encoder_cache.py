@@ -69,7 +69,7 @@ def spans_of(*entries):
     """Assemble *entries* of the decode engine and return the spans by name."""
     log = Log()
     log.tell((DECODE_CORE, entry) for entry in (*entries, closed(DECODE)))
-    assembler = Assembler(SOURCES.get, sample_ratio=lambda _source: 1.0)
+    assembler = Assembler(SOURCES.get)
     finished = [item for logged in log.batches for item in assembler.apply(logged)]
     finished += assembler.advance(log.now + 60 * SECOND)
     found: dict[str, list[Any]] = {}

@@ -29,12 +29,12 @@ class SampleRatios:
         self._store = store
         self._feed = feed
         self._clock = clock
-        self._known: dict[EngineKey, tuple[float, float]] = {}
+        self._known: dict[EngineKey, tuple[float, float | None]] = {}
 
-    def __call__(self, source: Source) -> float:
-        """Return the ratio in force, from 0 to 1; 1 where no policy sets one."""
+    def __call__(self, source: Source) -> float | None:
+        """Return the ratio in force, from 0 to 1; None where no policy sets one."""
         now = self._clock()
-        until, ratio = self._known.get(source.key, (0.0, 1.0))
+        until, ratio = self._known.get(source.key, (0.0, None))
         # Also stale if the clock was set back.
         if not until - _FRESH_SECONDS <= now < until:
             if len(self._known) >= _MAX_ENGINES:
@@ -43,10 +43,11 @@ class SampleRatios:
             self._known[source.key] = (now + _FRESH_SECONDS, ratio)
         return ratio
 
-    def _look_up(self, source: Source, now: float) -> float:
+    def _look_up(self, source: Source, now: float) -> float | None:
         subscriber = self._feed.subscriber(source.key)
         # A subscription has more labels than the Hello.
         target = Target(source.key, source.model, source.labels) if subscriber is None else subscriber.target
         manifests = [policy.manifest for policy in self._store.policies()]
         step = effective_schedule(manifests, target, datetime.fromtimestamp(now, UTC))[0]
-        return float(step.merged.leaves().get(FIELD, 1.0))
+        ratio = step.merged.leaves().get(FIELD)
+        return None if ratio is None else float(ratio)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished
+from penstock.agent.traces.assembly.sampling import Sampler
 from penstock.agent.traces.assembly.segments import EngineLoss, Segment, split_segments
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "AssemblyLimits",
     "EngineLoss",
     "Finished",
+    "Sampler",
     "Segment",
     "find_finished_request",
     "split_segments",

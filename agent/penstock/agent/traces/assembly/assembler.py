@@ -19,7 +19,7 @@ from penstock.agent.journal import parse_batch
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.traces.assembly.finished_requests import FinishedRequests, PendingBytes
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished, FinishedRequest
-from penstock.agent.traces.assembly.sampling import sample_request, sample_trace
+from penstock.agent.traces.assembly.sampling import Sampler, sample_request, sample_trace
 from penstock.agent.traces.assembly.segments import EngineLoss, Segment
 from penstock.agent.traces.spans import (
     STANDALONE_KINDS,
@@ -75,7 +75,7 @@ class Assembler:
     Args:
         source: the source of an epoch, None if it is not known.
         find_finished: looks up a request that was closed before the given batch and is not in memory.
-        sample_ratio: ``traceSampleRatio`` of a source's engine, from 0 to 1.
+        sampler: which traces of a source's engine are kept.
         limits: bounds.
         delivered: the last closing batch that was delivered before. What was closed by then may be read in part only, so
             it is not remembered as it seems to be.
@@ -92,14 +92,14 @@ class Assembler:
         source: Callable[[int], Source | None],
         *,
         find_finished: Callable[[RequestKey, LoggedBatch], FinishedRequest | None] = _none_finished,
-        sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
+        sampler: Callable[[Source], Sampler] = lambda _source: Sampler(),
         limits: AssemblyLimits | None = None,
         delivered: int = 0,
         on_error: Callable[[Exception], None] = _raise,
     ) -> None:
         self._source = source
         self._find_finished = find_finished
-        self._sample_ratio = sample_ratio
+        self._sampler = sampler
         self._limits = limits or AssemblyLimits()
         self._delivered = delivered
         self._on_error = on_error
@@ -291,8 +291,8 @@ class Assembler:
 
     def _standalone(self, due: _Due, span: Span) -> Finished:
         handshake = span.name == semconv.HANDSHAKE
-        ratio = self._sample_ratio(span.source) if handshake else 1.0
-        keep = sample_trace(span.trace_id, None, ratio, notable=span.error is not None).keep
+        sampler = self._sampler(span.source) if handshake else Sampler()
+        keep = sample_trace(span.trace_id, None, sampler, notable=span.error is not None).keep
         return Finished(
             due.closed_at, due.closed_at, due.closed_unix_nano, (span,) if keep else (), int(not keep)
         )
@@ -330,6 +330,4 @@ class Assembler:
         )
 
     def _sample(self, facts: RequestFacts, identity: RequestIdentity) -> SamplingDecision:
-        return sample_request(
-            facts, identity, self._sample_ratio(facts.source), self._limits.long_deferral_nano
-        )
+        return sample_request(facts, identity, self._sampler(facts.source), self._limits.long_deferral_nano)

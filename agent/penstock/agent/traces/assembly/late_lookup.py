@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader
     from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.traces.assembly.model import AssemblyLimits
+    from penstock.agent.traces.assembly.sampling import Sampler
     from penstock.agent.traces.spans import RequestKey
     from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -29,7 +30,7 @@ def find_finished_request(
     key: RequestKey,
     now: LoggedBatch,
     *,
-    sample_ratio: Callable[[Source], float],
+    sampler: Callable[[Source], Sampler],
     limits: AssemblyLimits,
 ) -> FinishedRequest | None:
     """Return the request as it was finished before the batch *now*; None if it was not closed by then.
@@ -53,7 +54,7 @@ def find_finished_request(
     segments = split_segments(found, limits)
     end, last = next(segment for segment in segments if segment.ended), segments[-1]
     facts = RequestFacts.of(key.request_id, end.entries)
-    decision = sample_request(facts, facts.identity, sample_ratio(facts.source), limits.long_deferral_nano)
+    decision = sample_request(facts, facts.identity, sampler(facts.source), limits.long_deferral_nano)
     running = now.received_unix_nano - last.closed_unix_nano
     if running >= limits.grace_nano:
         return FinishedRequest(facts.identity, decision)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.traces.assembly import AssemblyLimits
+from penstock.agent.traces.assembly import AssemblyLimits, Sampler
 from penstock.agent.traces.export.journal_tail import JournalTail
 from penstock.agent.traces.export.status import ExportStatus
 from penstock.agent.traces.spans import no_policies
@@ -52,7 +52,7 @@ class TraceExporter:
         on_exported: called on the thread with (source, event or transfer, trace id, span id) for each
             entry of the log whose span was delivered. It must be quick and not raise.
         observe: called on the thread with the seconds of each call to the backend.
-        sample_ratio: ``traceSampleRatio`` of a source's engine.
+        sample_ratio: ``traceSampleRatio`` of a source's engine; None where no policy sets it.
         described: returns a source with the role of its engine; called on the thread.
         policies: names the policies behind a span's hash.
         limits: bounds of the assembling.
@@ -69,13 +69,16 @@ class TraceExporter:
         *,
         on_exported: OnExported | None = None,
         observe: Callable[[float], None] = lambda _seconds: None,
-        sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
+        sample_ratio: Callable[[Source], float | None] = lambda _source: None,
         described: Callable[[Source], Source] = lambda source: source,
         policies: PolicyLookup = no_policies,
         limits: AssemblyLimits | None = None,
     ) -> None:
         self._journal = journal
-        self._sample_ratio = sample_ratio
+        sampler = Sampler.named(settings.sampler, settings.sampler_ratio)
+        self._sampler: Callable[[Source], Sampler] = lambda source: sampler.with_policy(sample_ratio(source))
+        self._poll_seconds = settings.schedule_delay or _POLL_SECONDS
+        self._spans_a_call = settings.batch_size
         self._policies = policies
         self._limits = limits or AssemblyLimits()
         self._stopping = threading.Event()
@@ -150,9 +153,10 @@ class TraceExporter:
             reader,
             delivery,
             self._saved or reader.cursor(CURSOR),
-            sample_ratio=self._sample_ratio,
+            sampler=self._sampler,
             policies=self._policies,
             limits=self._limits,
+            spans_a_call=self._spans_a_call,
             on_progress=self._on_progress,
         )
         while True:
@@ -164,7 +168,7 @@ class TraceExporter:
             if more:
                 continue
             if not stopping:
-                self._stopping.wait(_POLL_SECONDS)
+                self._stopping.wait(self._poll_seconds)
             elif tail.closing and time.monotonic() < self._deadline:
                 time.sleep(_DRAIN_POLL_SECONDS)
             else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Reader
     from penstock.agent.model import Source
-    from penstock.agent.traces.assembly import AssemblyLimits, Finished
+    from penstock.agent.traces.assembly import AssemblyLimits, Finished, Sampler
     from penstock.agent.traces.export.delivery import Delivery
     from penstock.agent.traces.spans import PolicyLookup, Span
 
@@ -24,7 +24,6 @@ _log = structlog.get_logger(__name__)
 
 _BATCHES_A_READ = 64
 _BYTES_A_READ = 2 << 20
-_SPANS_A_CALL = 512
 # A Hello that comes again may say more.
 _SOURCE_SECONDS = 1.0
 # A batch is stamped before it is committed; what is this much older is in the log or will not come.
@@ -51,21 +50,23 @@ class JournalTail:
         delivery: Delivery,
         cursor: tuple[int, int],
         *,
-        sample_ratio: Callable[[Source], float],
+        sampler: Callable[[Source], Sampler],
         policies: PolicyLookup,
         limits: AssemblyLimits,
+        spans_a_call: int,
         on_progress: Callable[[JournalTail], None],
     ) -> None:
         self._reader = reader
         self._delivery = delivery
         self._policies = policies
+        self._spans_a_call = spans_a_call
         self._on_progress = on_progress
         self._assembler = Assembler(
             self._source,
             find_finished=lambda key, logged: find_finished_request(
-                reader, key, logged, sample_ratio=sample_ratio, limits=limits
+                reader, key, logged, sampler=sampler, limits=limits
             ),
-            sample_ratio=sample_ratio,
+            sampler=sampler,
             limits=limits,
             delivered=cursor[1],
             on_error=self._skip,
@@ -128,7 +129,7 @@ class JournalTail:
         # What is at or before the cursor was delivered before a restart; the walk only needed its entries.
         unsent = deque(item for item in finished if item.closed_at > self._delivered)
         while unsent:
-            chunk, spans = _next_call(unsent)
+            chunk, spans = _next_call(unsent, self._spans_a_call)
             self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
             # A call may take as long as its time-out: what waits shows from its beginning.
             self._on_progress(self)
@@ -156,11 +157,11 @@ class JournalTail:
         self._on_progress(self)
 
 
-def _next_call(unsent: deque[Finished]) -> tuple[list[Finished], list[Span]]:
-    """Remove from the left what fits into one call, at least one."""
+def _next_call(unsent: deque[Finished], most: int) -> tuple[list[Finished], list[Span]]:
+    """Remove from the left what fits into one call of *most* spans, at least one item."""
     chunk = [unsent.popleft()]
     spans = list(chunk[0].spans)
-    while unsent and len(spans) + len(unsent[0].spans) <= _SPANS_A_CALL:
+    while unsent and len(spans) + len(unsent[0].spans) <= most:
         chunk.append(unsent.popleft())
         spans += chunk[-1].spans
     return chunk, spans

@@ -1,4 +1,4 @@
-"""OpenTelemetry's ``OTEL_*`` variables of the trace export: endpoint, protocol, headers, certificates."""
+"""The settings of the trace export, from OpenTelemetry's ``OTEL_*`` variables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from penstock.agent.errors import ConfigError
+from penstock.agent.traces.export import otel_values
+from penstock.agent.traces.export.otel_variables import check_refused, unused_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +22,9 @@ _HEADER = re.compile(r"\s*[-!#$%&'*+.^_`|~0-9A-Za-z]+\s*=[\t !#-+\--:<-\[\]-~]*"
 # The variable is in milliseconds; some SDKs read it as seconds, which would show in a time-out of 10 ms.
 _MIN_TIMEOUT, _MAX_TIMEOUT = 100, 600_000
 _COMPRESSIONS = ("none", "gzip")
+# OpenTelemetry's default; above that many spans a call comes near the 4 MiB that receivers of gRPC take.
+_BATCH_SIZE, _MAX_BATCH_SIZE = 512, 4_096
+_MIN_DELAY, _MAX_DELAY = 100, 60_000
 _TRACES_PATH = "/v1/traces"
 _PORTS = {"http": 80, "https": 443}
 _EXPECTED_ENDPOINT = {
@@ -42,6 +47,11 @@ class ExportSettings:
         insecure: no TLS for a gRPC endpoint without a scheme; None if the variable is not set.
         certificate: path of the trusted certificates; empty for the system's.
         client_certificate, client_key: paths of the client's; empty for none.
+        sampler: OpenTelemetry's name of the sampler.
+        sampler_ratio: its ratio, from 0 to 1; 1 for one that is always on.
+        schedule_delay: ``OTEL_BSP_SCHEDULE_DELAY``: the pause at the end of the log, in seconds; None for a quarter.
+        batch_size: ``OTEL_BSP_MAX_EXPORT_BATCH_SIZE``: spans in a call; one request's may be more.
+        unused: a sentence for each ``OTEL_*`` variable that is set and has no effect.
 
     """
 
@@ -55,6 +65,11 @@ class ExportSettings:
     certificate: str = ""
     client_certificate: str = ""
     client_key: str = ""
+    sampler: str = otel_values.DEFAULT_SAMPLER
+    sampler_ratio: float = 1.0
+    schedule_delay: float | None = None
+    batch_size: int = _BATCH_SIZE
+    unused: tuple[str, ...] = ()
 
     @property
     def shown_endpoint(self) -> str:
@@ -77,24 +92,38 @@ class ExportSettings:
                 (names[-1], ""),
             )
 
-        exporter = environment.get("OTEL_TRACES_EXPORTER", "") or "otlp"
-        if exporter not in ("otlp", "none"):
-            raise ConfigError(f"OTEL_TRACES_EXPORTER {exporter!r} is wrong: expected otlp or none")
+        def number(name: str, least: int, most: int, unit: str) -> int | None:
+            return otel_values.whole(name, environment.get(name, ""), least, most, unit)
+
+        check_refused(environment)
+        otel_values.check_resource(environment)
+        otel_values.check_limits(environment)
+        exporter = otel_values.one_of(
+            "OTEL_TRACES_EXPORTER", environment.get("OTEL_TRACES_EXPORTER", ""), ("otlp", "none")
+        )
         for name in _HEADERS:
             _check_headers(name, environment.get(name, ""))
-        protocol = _one_of(value("PROTOCOL"), PROTOCOLS)
-        disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        protocol = otel_values.one_of(*value("PROTOCOL"), PROTOCOLS)
+        disabled = otel_values.truth("OTEL_SDK_DISABLED", environment.get("OTEL_SDK_DISABLED", ""))
+        sampler, ratio = otel_values.sampler(environment)
+        delay = number("OTEL_BSP_SCHEDULE_DELAY", _MIN_DELAY, _MAX_DELAY, "milliseconds")
+        batch_size = number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1, _MAX_BATCH_SIZE, "a number of spans")
         return cls(
             endpoint="" if disabled or exporter == "none" else _endpoint(value("ENDPOINT"), protocol),
             protocol=protocol,
             service_name=environment.get("OTEL_SERVICE_NAME", ""),
             headers=value("HEADERS")[1],
             timeout=_timeout(value("TIMEOUT")),
-            gzip=_one_of(value("COMPRESSION"), _COMPRESSIONS) == "gzip",
-            insecure={"true": True, "false": False}.get(value("INSECURE")[1].strip().lower()),
+            gzip=otel_values.one_of(*value("COMPRESSION"), _COMPRESSIONS) == "gzip",
+            insecure=otel_values.truth(*value("INSECURE")),
             certificate=value("CERTIFICATE")[1],
             client_certificate=value("CLIENT_CERTIFICATE")[1],
             client_key=value("CLIENT_KEY")[1],
+            sampler=sampler,
+            sampler_ratio=ratio,
+            schedule_delay=None if delay is None else delay / 1000,
+            batch_size=batch_size or _BATCH_SIZE,
+            unused=unused_variables(environment),
         )
 
 
@@ -160,23 +189,9 @@ def _endpoint(found: tuple[str, str], protocol: str) -> str:
     return text
 
 
-def _one_of(found: tuple[str, str], words: tuple[str, ...]) -> str:
-    variable, text = found
-    if text and text not in words:
-        raise ConfigError(f"{variable} {text!r} is wrong: expected one of {', '.join(words)}")
-    return text or words[0]
-
-
 def _timeout(found: tuple[str, str]) -> float:
-    variable, text = found
-    if not text:
-        return DEFAULT_TIMEOUT
-    milliseconds = int(text) if text.isascii() and text.isdigit() else 0
-    if not _MIN_TIMEOUT <= milliseconds <= _MAX_TIMEOUT:
-        raise ConfigError(
-            f"{variable} {text!r} is wrong: expected milliseconds, from {_MIN_TIMEOUT} to {_MAX_TIMEOUT}"
-        )
-    return milliseconds / 1000
+    milliseconds = otel_values.whole(*found, _MIN_TIMEOUT, _MAX_TIMEOUT, "milliseconds")
+    return DEFAULT_TIMEOUT if milliseconds is None else milliseconds / 1000
 
 
 def _check_headers(variable: str, text: str) -> None:

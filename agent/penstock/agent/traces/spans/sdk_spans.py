@@ -117,7 +117,7 @@ class SpanConverter:
             attributes=self._bounded(attributes),
             links=[
                 Link(_context(link.trace_id, link.span_id, remote=True), {semconv.LINK_TO: link.to})
-                for link in span.links
+                for link in span.links[: self._limits.max_links]
             ],
             kind=SpanKind.CLIENT if span.client else SpanKind.INTERNAL,
             status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
