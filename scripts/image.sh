@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the agent's image as localhost/penstock/agent:VERSION with podman. No registry: the base is made from Debian's
 # packages, and the wheels are fetched by this machine's pip, by its configuration; the build itself needs no network.
-# BASE: a base image instead of Debian's packages (docker.io/library/python:3.11-slim-bookworm). PYTHON: Python 3.11 with pip.
+# --name: print the image's name only. BASE: a base image instead of Debian's packages (docker.io/library/python:3.11-slim-bookworm). PYTHON: Python 3.11 with pip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,6 +9,11 @@ python=${PYTHON:-.venv/bin/python}
 cache=$PWD/.cache/image
 wheels=$cache/wheels
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' proto/penstock/proto/version.py)
+image=localhost/penstock/agent:$version
+if [[ ${1:-} == --name ]]; then
+    echo "$image"
+    exit 0
+fi
 mkdir -p "$cache"
 
 stage() {
@@ -64,6 +69,5 @@ fi
 wanted=$(cat deploy/image/*.txt pyproject.toml <("$python" --version) | sha256sum | cut -d ' ' -f 1)
 [[ $(cat "$wheels/stamp" 2>/dev/null) == "$wanted" ]] || stage "wheels" get_wheels
 
-image=localhost/penstock/agent:$version
 stage "$image over $base" build
 podman image inspect --format "image: {{.Size}} bytes, {{.Os}}/{{.Architecture}}, user {{.User}}" "$image"

@@ -16,7 +16,11 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 _SPECIFICATION: Final = "1.6"
-_DPKG: Final = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package} ${Version} ${Architecture}\n")
+_DPKG: Final = (
+    "dpkg-query",
+    "--show",
+    "--showformat=${db:Status-Status} ${Package} ${Version} ${Architecture}\n",
+)
 
 
 def python_packages(python: str) -> dict[str, Any]:
@@ -26,7 +30,9 @@ def python_packages(python: str) -> dict[str, Any]:
         *("--pyproject", "pyproject.toml", "--mc-type", "application"),
         *("--spec-version", _SPECIFICATION, "--output-reproducible"),
     )
-    made = subprocess.run([program, "environment", *options, python], capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [program, "environment", *options, python], capture_output=True, text=True, check=True
+    )
     document: dict[str, Any] = json.loads(made.stdout)
     return document
 
