@@ -1,5 +1,5 @@
 # The agent's image: no vLLM, no torch. `docker build .` builds it; docs/guides/install.md, "Build the images yourself".
-# Debian with Python 3.11 as `python`, its venv module, useradd and CA certificates. A release gives it by digest.
+# Debian with Python 3.11 as `python`, its venv module, useradd, CA certificates and libstdc++. A release gives it by digest.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 
 # What all images of this project have.

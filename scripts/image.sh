@@ -28,9 +28,9 @@ stage() {
     echo "image: done in $((SECONDS - began)) s"
 }
 
-# As python:3.11-slim-bookworm is for the Dockerfile: `python`, venv, useradd, CA certificates.
+# As python:3.11-slim-bookworm is for the Dockerfile: `python`, venv, useradd, CA certificates, libstdc++ (gRPC).
 make_base() {
-    mmdebstrap --variant=essential --include=passwd,ca-certificates,python3.11,python3.11-venv \
+    mmdebstrap --variant=essential --include=passwd,ca-certificates,libstdc++6,python3.11,python3.11-venv \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
         --customize-hook='ln -s /usr/bin/python3.11 "$1/usr/local/bin/python"' bookworm "$cache/base.draft.tar"

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 USER = 65532
 _SECONDS = 240
+_PODMAN = ("podman", "--runtime=runc", "--cgroup-manager=cgroupfs")
 _POD = (
-    *("--network=host", "--cgroups=disabled", "--read-only", "--read-only-tmpfs=false"),
+    *("--network=host", "--memory=256m", "--read-only", "--read-only-tmpfs=false"),
     *("--cap-drop=all", "--security-opt=no-new-privileges"),
+    # Podman would raise the machine's own limits, which takes CAP_SYS_RESOURCE.
+    *("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"),
 )
 
 
 def podman(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run podman to its end."""
-    command = ["podman", *arguments]
+    command = [*_PODMAN, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     assert done.returncode == 0 or not check, f"{command}: {done.stdout}{done.stderr}"
     return done
@@ -55,8 +58,12 @@ class Sidecar:
         (self._directory / "state" / "addresses.json").unlink(missing_ok=True)
         mounts = [f"--volume={volume}:{place}" for place, volume in self._volumes.items()]
         podman("run", "--detach", "--name", self._name, *_POD, *mounts, self._image, "--http=127.0.0.1:0")
-        wait_until(lambda: self.get("/readyz")[0] == 200, "the container is ready")
+        wait_until(self._ready, "the container is ready")
         return self
+
+    def _ready(self) -> bool:
+        assert podman("inspect", "--format", "{{.State.Running}}", self._name).stdout == "true\n", self.log()
+        return self.get("/readyz")[0] == 200
 
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command in it."""
