@@ -16,6 +16,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 _SPECIFICATION: Final = "1.6"
+_VERSION: Final = "import importlib.metadata as m; print(m.version('penstock'))"
 _DPKG: Final = (
     "dpkg-query",
     "--show",
@@ -34,6 +35,9 @@ def python_packages(python: str) -> dict[str, Any]:
         [program, "environment", *options, python], capture_output=True, text=True, check=True
     )
     document: dict[str, Any] = json.loads(made.stdout)
+    # pyproject.toml has no version: it comes with the build.
+    asked = subprocess.run([python, "-c", _VERSION], capture_output=True, text=True, check=True)
+    document["metadata"]["component"]["version"] = asked.stdout.strip()
     return document
 
 
