@@ -48,7 +48,11 @@ TP2_TO_TP1 = Variant(
     "tp2-to-tp1", "tests.support.engine.faulty_nixl_server", env=_FAULTS, prefill=ASYNC_FORK_TP2
 )
 TP1_TO_TP2 = replace(ASYNC_FORK_TP2, name="tp1-to-tp2", prefill=CPU_DEFAULTS)
-DATA_PARALLEL = Variant("dp2", args=("--data-parallel-size", "2"), env=_FAULTS)
+# vLLM 0.33 gives each engine a memory node of its own, and does not start where there is one. With this variable set,
+# whatever its value, all may use all; with "0" nothing is simulated.
+DATA_PARALLEL = Variant(
+    "dp2", args=("--data-parallel-size", "2"), env={**_FAULTS, "VLLM_CPU_SIM_MULTI_NUMA": "0"}
+)
 # Blocks of a quarter of a CPU's default, so that a short prompt has several behind the sliding window.
 HYBRID = Variant("hybrid", args=("--block-size", "32"), env=_FAULTS, model=hybrid_model)
 _DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}

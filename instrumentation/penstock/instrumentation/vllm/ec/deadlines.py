@@ -31,6 +31,10 @@ class EcDeadlines:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._waiting
 
+    def get(self, request_id: str) -> EcWait | None:
+        """Return the wait of a request; None if it does not wait."""
+        return self._waiting.get(request_id)
+
     def on_policy_change(self, policy: Policy) -> None:
         """Apply the limits of the policy that came into force."""
         self._limits = DeadlineLimits.from_policy(policy.deferral)

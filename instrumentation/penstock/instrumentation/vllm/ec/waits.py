@@ -63,13 +63,14 @@ class EcWaits:
         if self._loader is None and not new:
             return
         self._observer.on_deferred(request, _REASON, self._pending.awaited_peer(request, computed))
-        transfer = self._pending.transfer(request, computed)
-        if transfer is not None:
-            self._deadlines.on_began(request.request_id)
-            self._observer.on_transfer_began(request.request_id, _REASON, *transfer)
+        self._note_transfer(request, computed)
 
     def end(self, request_id: str, *, timed_out: bool = False) -> None:
         """End the wait of a request, if it waits, and report it."""
+        wait = self._deadlines.get(request_id)
+        if wait is not None:
+            # It may have begun and ended since the last poll.
+            self._note_transfer(wait.request, wait.computed)
         self._deadlines.on_ended(request_id)
         if self._observer.is_deferred(request_id):
             self._observer.on_ready(request_id, _REASON, timed_out=timed_out)
@@ -92,6 +93,12 @@ class EcWaits:
             if items and not wait.request.is_finished():
                 affected = self._affected(wait, items, Trigger.FAILURE)
                 self._decider.decide(wait.request, affected, causes[items[0]])
+
+    def _note_transfer(self, request: Any, computed: int) -> None:
+        transfer = self._pending.transfer(request, computed)
+        if transfer is not None:
+            self._deadlines.on_began(request.request_id)
+            self._observer.on_transfer_began(request.request_id, _REASON, *transfer)
 
     def _overdue(self, wait: EcWait) -> None:
         request = wait.request

@@ -13,6 +13,7 @@ from penstock.instrumentation.vllm.ec import deadlines
 from vllm.distributed.ec_transfer.ec_connector.cpu import scheduler as cpu_scheduler
 from vllm.distributed.ec_transfer.ec_connector.cpu import session as cpu_session
 
+from demo.common.steps import until
 from demo.servers import LOOPBACK
 from tests.support.ec.decisions import OUTPUTS, act, image, outcome_of
 from tests.support.ec.fake_ec import expected
@@ -88,6 +89,31 @@ def test_a_read_is_reported_on_both_sides(kind: str, make_cpu: MakeCpu, recorder
     assert not recorder.take("transfer_failure")
     assert not recorder.take("load_outcome")
     assert not recorder.snapshot().in_flight
+
+
+@KINDS
+def test_a_read_that_begins_and_ends_between_two_polls(
+    kind: str, make_cpu: MakeCpu, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait's end says when the read began."""
+    engine = make_cpu(kind)
+    data = engine.part._data
+    post_read = data.post_read
+
+    def read_at_once(*args: Any, **more: Any) -> Any:
+        handle = post_read(*args, **more)
+        until(lambda: data.check_xfer_state(handle) == "DONE", "the read does not end")
+        return handle
+
+    monkeypatch.setattr(data, "post_read", read_at_once)
+    (producer,) = engine.producers
+    producer.save("a")
+    engine.scheduler.add_request(producer.announced(image("first", "a")))
+    engine.run_off()
+    (end,) = recorder.take("deferral_end", "first")
+    (received,) = [each for each in recorder.transfers if each["direction"] == c.DIRECTION_RECEIVE]
+    began_ns = received["end_time_unix_nano"] - received["duration_nano"]
+    assert end.transfer_start_time_unix_nano == began_ns
 
 
 @KINDS

@@ -52,6 +52,8 @@ class CpuLoads(RequestLoads):
         self._on_session = on_session
         self._reads: dict[str, Read] = {}
         self._causes: OrderedDict[str, Cause] = OrderedDict()
+        # When the reads began that have ended well in this step.
+        self._completed: dict[str, int] = {}
         # By request, bounded by the scheduler's own: what the connector has given up without a fall-back.
         self._lost: dict[str, dict[str, Cause]] = {}
         self._rehearsal = ReadRehearsal()
@@ -70,9 +72,11 @@ class CpuLoads(RequestLoads):
         )
 
     def transfer_began(self, item: str) -> int | None:
-        """Return when the read of *item* was granted; None before."""
+        """Return when the read of *item* was granted that goes on, or has ended well in this step; None before."""
         read = self._reads.get(item)
-        return read.began_ns or None if read is not None else None
+        if read is not None:
+            return read.began_ns or None
+        return (self._completed.get(item) or None) if item in self._part._step_completed else None
 
     def peer_of(self, item: str) -> Peer | None:
         """Return the producer that *item* is read from, or was."""
@@ -216,10 +220,15 @@ class CpuLoads(RequestLoads):
     def on_results(self, results: Any, *, peer_is_down: bool) -> None:
         """Report the reads that have ended, a session's ``ConsumerSessionResults``."""
         reset, timeout, other = c.ERROR_TYPE_REMOTE_RESET, c.ERROR_TYPE_TIMEOUT, c.ERROR_TYPE_OTHER
+        completed = self._part._step_completed
+        self._completed = {item: began_ns for item, began_ns in self._completed.items() if item in completed}
         for item in results.completed:
             self._rehearsal.end(item)
             self._causes.pop(item, None)
-            self._ended(self._reads.pop(item, None), ok=True)
+            read = self._reads.pop(item, None)
+            if read is not None:
+                self._completed[item] = read.began_ns
+            self._ended(read, ok=True)
         for item in results.tombstoned:
             text = "NIXL reports that the read has failed"
             self._failed(item, (c.FAILURE_MODE_TRANSFER, other, "", text))
