@@ -48,8 +48,8 @@ get_wheels() {
 }
 
 build() {
-    # chroot: no namespaces or mounts besides podman's own, so it works in a container, too.
-    podman build --isolation=chroot --network=host --volume "$wheels:/wheels:ro" --tag "$image" \
+    # chroot: without namespaces, so it works in a container, too. Layers would be copies where overlayfs is missing.
+    podman build --layers=false --isolation=chroot --network=host --volume "$wheels:/wheels:ro" --tag "$image" \
         --build-arg BASE="$base" --build-arg VERSION="$version" \
         --build-arg REVISION="$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
         --build-arg PIP_NO_INDEX=1 --build-arg PIP_FIND_LINKS=/wheels --target agent .
