@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus kubectl kustomize clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus kubectl kustomize clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -69,6 +69,13 @@ test-trace-backend: setup setup-trace-backend ## The trace export to Arize Phoen
 
 test-gpu: ## The checks on an NVIDIA GPU, and docs/gpu.md from their results; a sentence where there is none.
 	@scripts/test-gpu.sh $(ARGS)
+
+image: setup ## Build the agent's image with podman over Debian's packages (BASE=… over another base).
+	@scripts/need-podman.sh
+	@PYTHON=$(PYTHON_IN_VENV) scripts/image.sh
+
+test-image: image ## Run that image as a pod runs it; skipped in the others. Needs root.
+	@PENSTOCK_IMAGE=$$(scripts/image.sh --name) $(PYTEST) tests/deploy/test_image.py $(ARGS)
 
 properties: setup ## What `make test` tries on the same examples each time (Hypothesis), on fresh ones, and more of them.
 	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh $(ARGS)
