@@ -320,6 +320,11 @@ def experts(engine: StandInEngine, _: Run) -> None:
             )  # fmt: skip
 
 
+def installed(_engine: StandInEngine, _: Run) -> None:
+    """Nothing has happened to a new engine yet."""
+
+
 STORIES: dict[str, Callable[[StandInEngine, Run], None]] = {
-    story.__name__.replace("_", "-"): story for story in (flap, upgrade, fail_everywhere, encoder, experts)
+    story.__name__.replace("_", "-"): story
+    for story in (flap, upgrade, fail_everywhere, encoder, experts, installed)
 }
