@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -346,6 +348,17 @@ def test_the_command_exits_with_what_it_found(harness: AdminHarness, agentctl: A
     document = json.loads(agentctl("doctor", "-o", "json").stdout)
     assert document["healthy"] is False
     assert {"level", "subject", "what", "advice"} == set(document["findings"][0])
+
+
+@pytest.mark.parametrize(("first", "is_noted"), [(-60, False), (30, True)])
+def test_the_agents_clock_is_compared_with_the_time_of_its_answer(
+    first: int, is_noted: bool, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that takes long, for the trace backend's sake, is no difference between clocks."""
+    moments = iter([time.time() + first, time.time() + 60])
+    command = importlib.import_module("penstock.agent.ctl.commands.inspect.doctor")
+    monkeypatch.setattr(command, "time", SimpleNamespace(time=lambda: next(moments)))
+    assert ("its clock is" in agentctl("doctor").stdout) is is_noted
 
 
 def _doctor(address: str) -> str:

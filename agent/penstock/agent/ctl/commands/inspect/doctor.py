@@ -55,7 +55,9 @@ def doctor(client: Client, output: str) -> int:
 
 def _findings(client: Client) -> list[Finding]:
     try:
+        asked = time.time()
         status = client.call("GetStatus", admin.GetStatusRequest(try_backend=True), timeout=_PATIENCE)
+        answered = time.time()
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
         drills = client.call("ListDrills", admin.ListDrillsRequest(), timeout=_PATIENCE).drills
         listed = client.call("ListQuarantines", admin.ListQuarantinesRequest(), timeout=_PATIENCE)
@@ -64,7 +66,9 @@ def _findings(client: Client) -> list[Finding]:
         return [probe_address(client.address) or _answer(client.address, error)]
     except FailedError as error:
         return [_answer(client.address, error)]
-    return check_agent(status, engines, time.time(), Orders(drills, listed.quarantines))
+    # The agent reads its clock at some moment of the call, which takes seconds where it tries its trace backend.
+    now = min(max(status.now.ToNanoseconds() / 1e9, asked), answered)
+    return check_agent(status, engines, now, Orders(drills, listed.quarantines))
 
 
 def _answer(address: str, error: FailedError) -> Finding:
