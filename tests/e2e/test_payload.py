@@ -58,15 +58,17 @@ def engine_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory, engine_part: Path) -> Iterator[Callable[[str], Server]]:
-    """Give what starts a server in an environment with neither, the staged files on its ``PYTHONPATH``."""
+def start(
+    tmp_path_factory: pytest.TempPathFactory, engine_part: Path
+) -> Iterator[Callable[[str, str], Server]]:
+    """Give what starts a server, with a log of its own, where neither is installed: the staged files on its path."""
     place = tmp_path_factory.mktemp("image")
     python = bare_python(place / "venv", "penstock", "grpcio")
     path = f"{engine_part}:{ROOT}"
 
-    def start(endpoint: str) -> Server:
-        env = {"PENSTOCK_ENDPOINT": endpoint, "PENSTOCK_SERVER": "staged", "PYTHONPATH": path}
-        spec = ServerSpec("staged", "kv_both", env=env)
+    def start(name: str, endpoint: str) -> Server:
+        env = {"PENSTOCK_ENDPOINT": endpoint, "PENSTOCK_SERVER": name, "PYTHONPATH": path}
+        spec = ServerSpec(name, "kv_both", env=env)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ImageChild, "path", path)
             patch.setattr("demo.servers.Child", ImageChild)
@@ -77,12 +79,12 @@ def start(tmp_path_factory: pytest.TempPathFactory, engine_part: Path) -> Iterat
     ImageChild.end_servers()
 
 
-def test_a_staged_engine_part_is_at_work(start: Callable[[str], Server]) -> None:
+def test_a_staged_engine_part_is_at_work(start: Callable[[str, str], Server]) -> None:
     """The engine starts hooked, its requests are known to the agent, and nothing of ours fails."""
     with short_directory() as directory:
         agent = Agent(directory, engines=1)
         agent.start()
-        server = start(agent.endpoint)
+        server = start("staged", agent.endpoint)
         try:
             server.wait_ready()
             wait_known(agent, "staged")
@@ -100,10 +102,10 @@ def test_a_staged_engine_part_is_at_work(start: Callable[[str], Server]) -> None
             agent.stop()
 
 
-def test_a_broken_engine_part_is_left_out(start: Callable[[str], Server], engine_part: Path) -> None:
+def test_a_broken_engine_part_is_left_out(start: Callable[[str, str], Server], engine_part: Path) -> None:
     """The engine serves as without Penstock, and says once a process why."""
     (engine_part / "penstock" / "instrumentation" / "runtime.py").write_text("def broken(:\n")
-    server = start("unix:///nowhere/ingest.sock")
+    server = start("broken", "unix:///nowhere/ingest.sock")
     try:
         server.wait_ready()
         assert complete(server.url, PROMPT).status == HTTPStatus.OK
