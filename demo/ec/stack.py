@@ -144,7 +144,7 @@ def start_ec_stack(
     Args:
         directory: of their files.
         parts: receives what stops them.
-        say: is told what is being waited for.
+        say: gets a sentence for each process that is waited for.
         encoder_extra: further configuration of the encoder's connector.
         language_env: further environment of the language model.
 
