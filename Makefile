@@ -70,12 +70,13 @@ test-trace-backend: setup setup-trace-backend ## The trace export to Arize Phoen
 test-gpu: ## The checks on an NVIDIA GPU, and docs/gpu.md from their results; a sentence where there is none.
 	@scripts/test-gpu.sh $(ARGS)
 
-image: setup ## Build the agent's image with podman over Debian's packages (BASE=… over another base).
+image: setup ## Build the images with podman over Debian's packages (BASE=… over another base).
 	@scripts/need-podman.sh
 	@PYTHON=$(PYTHON_IN_VENV) scripts/image.sh
 
-test-image: image ## Run that image as a pod runs it; skipped in the others. Needs root.
-	@PENSTOCK_IMAGE=$$(scripts/image.sh --name) $(PYTEST) tests/deploy/test_image.py $(ARGS)
+test-image: image ## Run those images as a pod runs them; skipped in the others. Needs root.
+	@PENSTOCK_IMAGE=$$(scripts/image.sh --name agent) PENSTOCK_PAYLOAD_IMAGE=$$(scripts/image.sh --name payload) \
+		$(PYTEST) tests/deploy/test_image.py tests/deploy/test_payload_image.py $(ARGS)
 
 properties: setup ## What `make test` tries on the same examples each time (Hypothesis), on fresh ones, and more of them.
 	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh $(ARGS)

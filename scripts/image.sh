@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Builds the agent's image as localhost/penstock/agent:VERSION with podman. No registry: the base is made from Debian's
-# packages, and the wheels are fetched by this machine's pip, by its configuration; the build itself needs no network.
-# --name: print the image's name only. BASE: a base image instead of Debian's packages (docker.io/library/python:3.11-slim-bookworm). PYTHON: Python 3.11 with pip.
+# Builds localhost/penstock/agent:VERSION and localhost/penstock/payload:VERSION with podman; nothing if they are up to
+# date. No registry: the base is made from Debian's packages, and the wheels are fetched by this machine's pip, by its
+# configuration; the build itself needs no network.
+# --name agent, --name payload: print that image's name only. BASE: a base image instead of Debian's packages
+# (docker.io/library/python:3.11-slim-bookworm). PYTHON: Python 3.11 with pip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,9 +11,9 @@ python=${PYTHON:-.venv/bin/python}
 cache=$PWD/.cache/image
 wheels=$cache/wheels
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' proto/penstock/proto/version.py)
-image=localhost/penstock/agent:$version
+name_of() { echo "localhost/penstock/$1:$version"; }
 if [[ ${1:-} == --name ]]; then
-    echo "$image"
+    name_of "$2"
     exit 0
 fi
 mkdir -p "$cache"
@@ -28,12 +30,13 @@ stage() {
     echo "image: done in $((SECONDS - began)) s"
 }
 
-# As python:3.11-slim-bookworm is for the Dockerfile: `python`, venv, useradd, CA certificates, libstdc++ (gRPC).
+# As python:3.11-slim-bookworm is for the Dockerfile: `python`, `python3`, venv, useradd, CA certificates, libstdc++ (gRPC).
 make_base() {
     mmdebstrap --variant=essential --include=passwd,ca-certificates,libstdc++6,python3.11,python3.11-venv \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-        --customize-hook='ln -s /usr/bin/python3.11 "$1/usr/local/bin/python"' bookworm "$cache/base.draft.tar"
+        --customize-hook='for name in python python3; do ln -s /usr/bin/python3.11 "$1/usr/local/bin/$name"; done' \
+        bookworm "$cache/base.draft.tar"
     mv "$cache/base.draft.tar" "$cache/base.tar"
     echo "$recipe" >"$cache/base.stamp"
 }
@@ -44,15 +47,20 @@ get_wheels() {
         --constraint deploy/image/constraints.txt --requirement deploy/image/requirements.txt ".[agent]"
     # Of Penstock itself the build makes its own.
     rm "$wheels"/penstock-*.whl
+    # The payload carries gRPC for each Python that an engine's image may have.
+    local version
+    for version in 3.11 3.12 3.13 3.14; do
+        "$python" -m pip download --disable-pip-version-check --no-input --no-deps --only-binary :all: \
+            --python-version "$version" --dest "$wheels" --requirement deploy/payload/requirements.txt
+    done
     echo "$wanted" >"$wheels/stamp"
 }
 
 build() {
     # chroot: without namespaces, so it works in a container, too. Layers would be copies where overlayfs is missing.
-    podman build --layers=false --isolation=chroot --network=host --volume "$wheels:/wheels:ro" --tag "$image" \
-        --build-arg BASE="$base" --build-arg VERSION="$version" \
-        --build-arg REVISION="$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
-        --build-arg PIP_NO_INDEX=1 --build-arg PIP_FIND_LINKS=/wheels --target agent .
+    podman build --layers=false --isolation=chroot --network=host --volume "$wheels:/wheels:ro" --tag "$(name_of "$1")" \
+        --build-arg BASE="$base" --build-arg VERSION="$version" --build-arg REVISION="$revision" \
+        --build-arg PIP_NO_INDEX=1 --build-arg PIP_FIND_LINKS=/wheels --target "$1" .
 }
 
 if [[ -z ${BASE:-} ]]; then
@@ -66,8 +74,23 @@ if [[ -z ${BASE:-} ]]; then
 else
     base=$BASE
 fi
-wanted=$(cat deploy/image/*.txt pyproject.toml <("$python" --version) | sha256sum | cut -d ' ' -f 1)
+wanted=$(cat deploy/image/*.txt deploy/payload/requirements.txt scripts/image.sh pyproject.toml <("$python" --version) |
+    sha256sum | cut -d ' ' -f 1)
 [[ $(cat "$wheels/stamp" 2>/dev/null) == "$wanted" ]] || stage "wheels" get_wheels
 
-stage "$image over $base" build
-podman image inspect --format "image: {{.Size}} bytes, {{.Os}}/{{.Architecture}}, user {{.User}}" "$image"
+revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+# What .dockerignore lets in, and what else decides about the images.
+sources=$(find Dockerfile deploy/image deploy/payload agent instrumentation proto README.md LICENSE -type f \
+    ! -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum)
+made_from=$(echo "$sources $wanted $revision $base ${recipe:-}" | sha256sum | cut -d ' ' -f 1)
+for target in agent payload; do
+    image=$(name_of "$target")
+    # With the image's id: another checkout may have given the name to its own.
+    id() { podman image inspect --format '{{.Id}}' "$image" 2>/dev/null || true; }
+    if [[ $(cat "$cache/$target.stamp" 2>/dev/null) != "$made_from $(id)" ]]; then
+        stage "$image over $base" build "$target"
+        echo "$made_from $(id)" >"$cache/$target.stamp"
+    fi
+    podman image inspect --format \
+        "image: $image, {{.Size}} bytes, {{.Os}}/{{.Architecture}}, user {{.User}}" "$image"
+done

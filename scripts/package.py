@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from tests.support.deploy.payloads import bare_python, installed_wheels, requirements  # noqa: E402
 
 DIST: Final = ROOT / "dist"
-BACKEND: Final = "hatchling==1.27.0"
+REQUIREMENTS: Final = ROOT / "deploy" / "image" / "requirements.txt"
 _START_SECONDS: Final = 120.0
 
 
@@ -73,7 +73,9 @@ def build(work: Path) -> Path:
 
     """
     shutil.rmtree(DIST, ignore_errors=True)
-    programs = environment(work / "build", BACKEND)
+    # The same backend as in the images.
+    backend = re.findall(r"^hatchling==.+", REQUIREMENTS.read_text(), re.MULTILINE)
+    programs = environment(work / "build", *backend)
     subprocess.run(
         [programs / "python", "-m", "hatchling", "build", "-d", str(DIST)],
         cwd=ROOT,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 import yaml
 from penstock.agent.metrics.catalogue import METRICS
 
+from tests.support.kubernetes.builds import VERSIONS, build, documents
 from tests.support.prometheus.server import promtool
 
 ROOT = Path(__file__).parents[2]
@@ -115,19 +114,24 @@ def test_units(name: str, unit: str) -> None:
     assert script.unit(metric) == unit
 
 
-def test_the_monitor_scrapes_the_sidecar() -> None:
+@pytest.mark.parametrize(
+    "source",
+    ["sidecar.yaml", "kustomize/component/penstock.yaml", "kustomize/daemonset/agent/daemonset.yaml"],
+)
+def test_the_monitor_scrapes_the_sidecar(source: str) -> None:
     """The port is the one that the manifests of the sidecar name, and the path is the agent's."""
     monitor = yaml.safe_load((PLACE / "podmonitor.yaml").read_text())
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert endpoint["path"] == "/metrics"
-    pod = yaml.safe_load((ROOT / "deploy" / "sidecar.yaml").read_text())["spec"]
+    manifest = yaml.safe_load((ROOT / "deploy" / source).read_text())
+    pod = (manifest.get("template") or manifest["spec"].get("template") or manifest)["spec"]
     ports = [
-        (container["name"], port["containerPort"])
+        port["containerPort"]
         for container in (*pod["containers"], *pod.get("initContainers", ()))
         for port in container.get("ports", ())
         if port["name"] == endpoint["port"]
     ]
-    assert ports == [("penstock", 9464)]
+    assert ports == [9464]
 
 
 def test_prometheus_takes_the_relabelling(tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_prometheus_takes_the_relabelling(tmp_path: Path) -> None:
     assert {rule["target_label"] for rule in relabelling} == {"job"}
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl to run `kubectl kustomize`")
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("place", "objects"),
     [
@@ -158,12 +162,9 @@ def test_prometheus_takes_the_relabelling(tmp_path: Path) -> None:
         ("otel", {("ConfigMap", "penstock-collector"), ("ConfigMap", "penstock-jaeger")}),
     ],
 )
-def test_kustomize_builds(place: str, objects: set[tuple[str, str]]) -> None:
+def test_kustomize_builds(place: str, objects: set[tuple[str, str]], version: str) -> None:
     """The objects are there, and a ConfigMap holds its file as it is."""
-    command = ["kubectl", "kustomize", str(ROOT / "deploy" / place)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    built = list(yaml.safe_load_all(result.stdout))
+    built = documents(build(ROOT / "deploy" / place, version))
     # What a generator makes of a configuration has a hash of its content behind its name.
     found = {(item["kind"], re.sub(r"-[0-9a-z]{10}$", "", item["metadata"]["name"])) for item in built}
     assert found == objects

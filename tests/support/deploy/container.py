@@ -1,4 +1,4 @@
-"""The agent's image as a container, with what a pod gives it: a read-only root, no capabilities, two volumes."""
+"""The images as containers, with what a pod gives them: a read-only root, no capabilities, volumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USER = 65532
 _SECONDS = 240
 _PODMAN = ("podman", "--runtime=runc", "--cgroup-manager=cgroupfs")
 _POD = (
-    *("--network=host", "--memory=256m", "--read-only", "--read-only-tmpfs=false"),
+    *("--network=host", "--read-only", "--read-only-tmpfs=false"),
     *("--cap-drop=all", "--security-opt=no-new-privileges"),
     # Podman would raise the machine's own limits, which takes CAP_SYS_RESOURCE.
     *("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"),
@@ -57,7 +57,10 @@ class Sidecar:
             os.chown(volume, USER, USER)
         (self._directory / "state" / "addresses.json").unlink(missing_ok=True)
         mounts = [f"--volume={volume}:{place}" for place, volume in self._volumes.items()]
-        podman("run", "--detach", "--name", self._name, *_POD, *mounts, self._image, "--http=127.0.0.1:0")
+        podman(
+            *("run", "--detach", "--name", self._name, "--memory=256m", *_POD, *mounts),
+            *(self._image, "--http=127.0.0.1:0"),
+        )
         wait_until(self._ready, "the container is ready")
         return self
 
@@ -99,6 +102,16 @@ class Sidecar:
         """Return the sum of a metric's samples."""
         families = text_string_to_metric_families(self.get("/metrics")[1])
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+
+def run_once(
+    image: str, *command: str, memory: str, volume: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run an init container to its end, with the rights of a pod's; *volume* is mounted at the command's last word."""
+    mounts = [] if volume is None else [f"--volume={volume}:{command[-1]}"]
+    program, *arguments = command
+    options = (*_POD, *mounts, f"--memory={memory}", f"--entrypoint={program}")
+    return podman("run", "--rm", *options, image, *arguments, check=False)
 
 
 def image_facts(image: str) -> dict[str, Any]:

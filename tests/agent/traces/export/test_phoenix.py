@@ -20,6 +20,7 @@ from tests.support.otlp.phoenix import PROJECT, Phoenix, needs_phoenix, running_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from penstock.proto.v1.admin_pb2 import Span
     from penstock.proto.v1.events_pb2 import Event
@@ -30,10 +31,10 @@ REQUESTS = 60
 OUTCOMES = (None, common_pb2.OUTCOME_RECOMPUTED, common_pb2.OUTCOME_FAILED)
 
 
-@pytest.fixture(scope="module")
-def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
-    """Run one for both protocols."""
-    with running_phoenix(tmp_path_factory.mktemp("phoenix")) as phoenix:
+@pytest.fixture
+def phoenix(tmp_path: Path) -> Iterator[Phoenix]:
+    """Run one for each protocol: ids of spans follow from the requests', and it keeps one span of an id."""
+    with running_phoenix(tmp_path) as phoenix:
         yield phoenix
 
 
