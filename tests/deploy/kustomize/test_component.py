@@ -257,3 +257,44 @@ def test_in_another_kustomization(checkout: Checkout) -> None:
         "penstock",
     ]
     assert "PodTemplate" not in {each["kind"] for each in built.values()}
+
+
+def _engine_with(labels: str, *variables: str) -> str:
+    return f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: mine, labels: {{{labels}}}}}
+spec:
+  selector: {{matchLabels: {{app: mine}}}}
+  template:
+    metadata: {{labels: {{app: mine}}}}
+    spec: {{containers: [{{name: vllm, image: vllm, env: [{", ".join(variables)}]}}]}}
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("variable", "path"),
+    [
+        ("{name: PYTHONPATH}", _VOLUME),
+        ("{name: PYTHONPATH, value: ''}", _VOLUME),
+        ("{name: PYTHONPATH, value: /mine}", f"{_VOLUME}:/mine"),
+        ("{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}", _VOLUME),
+    ],
+)
+def test_python_path(checkout: Checkout, version: str, variable: str, path: str) -> None:
+    """One that is empty stays without a colon, after which Python would look in the working directory."""
+    (built,) = documents(checkout.build(_engine_with("", variable), "component", version=version))
+    assert environment_of(built)["PYTHONPATH"]["value"] == path
+
+
+@pytest.mark.parametrize("position", ["4", "9"])
+def test_a_container_beyond_the_third(checkout: Checkout, position: str) -> None:
+    """The first container stays as it is: the label says that it is not the engine."""
+    (built,) = documents(checkout.build(_engine_with(f"penstock.dev/container: '{position}'"), "component"))
+    assert environment_of(built) == {}
+
+
+def environment_of(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the variables of the container ``vllm`` by name."""
+    return {each["name"]: each for each in named(template_of(document), "vllm").get("env", [])}
