@@ -37,8 +37,8 @@ def built() -> Iterator[dict[str, Any]]:
 
 
 def all_templates() -> Iterator[dict[str, Any]]:
-    """Return their pods, and that of the manifest without kustomize."""
-    for each in [*built(), *documents((ROOT / "deploy" / "sidecar.yaml").read_text())]:
+    """Return their pods."""
+    for each in built():
         yield from templates(each)
 
 
