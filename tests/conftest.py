@@ -40,6 +40,8 @@ _ENGINES = "tests/e2e/"
 # What is begun late must be short, or one worker waits for the other.
 _LONG = "tests/faults/"
 _FAREWELL_SECONDS = 60
+# A worker begins a test only when it knows the next one, so it needs two.
+_AHEAD = 2
 
 _BEGUN = pytest.StashKey[float]()
 
@@ -99,6 +101,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None])
 
         def _split_scope(self, nodeid: str) -> str:
             return _ENGINES if nodeid.startswith(_ENGINES) else nodeid.partition("::")[0]
+
+        def _reschedule(self, node: Any) -> None:
+            """Give *node* tests until it has some to run: it reports nothing, and so gets nothing, before it has run one."""
+            super()._reschedule(node)
+            while not node.shutting_down and self._pending_of(self.assigned_work[node]) <= _AHEAD:
+                super()._reschedule(node)
+
+        def remove_node(self, node: Any) -> str | None:
+            """Return the test in which a worker died; what the worker has not run goes to the others, without that test."""
+            units = self.assigned_work.pop(node)
+            waiting = [(unit, test) for unit in units.values() for test, done in unit.items() if not done]
+            if not waiting:
+                return None
+            died_in, test = waiting[0]
+            died_in[test] = True
+            for scope, unit in reversed(units.items()):
+                if not all(unit.values()):
+                    self.workqueue[scope] = unit
+                    self.workqueue.move_to_end(scope, last=False)
+            for other in self.nodes:
+                self._reschedule(other)
+            return test
 
     config.option.loadscopereorder = False
     return Scheduler(config, log)

@@ -1,4 +1,4 @@
-"""A test run that gets a signal."""
+"""A test run that gets a signal, or whose worker does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 TEST = """
@@ -24,10 +26,46 @@ def test_long(engine):
     Path("went-on").touch()
 """
 
+CRASHES = """
+import os, signal
+
+def test_before():
+    pass
+
+def test_crashes():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def test_after():
+    pass
+"""
+PASSES = "def test_{}(): pass"
+
 
 def test_sigterm_reaches_the_controller_only(tmp_path: Path) -> None:
     """As ``make`` and CI send it; the workers end as well, and stop what they have started."""
     (tmp_path / "test_long.py").write_text(TEST)
+    with _run(tmp_path, workers=1) as controller:
+        (tmp_path / "controller").write_text(str(controller.pid))
+        printed, _ = controller.communicate(timeout=180)
+    assert (tmp_path / "stopped").exists(), printed
+    assert not (tmp_path / "went-on").exists()
+
+
+@pytest.mark.parametrize("name", ["test_a.py", "test_g.py", "test_z.py"])
+def test_a_worker_that_dies_fails_one_test(tmp_path: Path, name: str) -> None:
+    """The run goes on without that test and ends, be its file the first, one of many or the last."""
+    for letter in "bcdefhijklmnopqrstuvwxy":
+        (tmp_path / f"test_{letter}.py").write_text(PASSES.format(letter))
+    (tmp_path / name).write_text(CRASHES)
+    with _run(tmp_path, workers=2) as controller:
+        printed, _ = controller.communicate(timeout=180)
+    assert controller.returncode == 1, printed
+    assert f"crashed while running '{name}::test_crashes'" in printed
+    assert "1 failed, 25 passed" in printed
+
+
+def _run(directory: Path, workers: int) -> subprocess.Popen[str]:
+    """Start a run of the tests in *directory* by so many workers, which takes the suite's own hooks."""
     environment = {
         **os.environ,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
@@ -35,15 +73,12 @@ def test_sigterm_reaches_the_controller_only(tmp_path: Path) -> None:
     }
     for name in [name for name in environment if name.startswith("PYTEST_XDIST")]:
         del environment[name]
-    options = ["-p", "xdist.plugin", "-p", "tests.conftest", "-n", "1", "-c", os.devnull, "--rootdir", "."]
-    with subprocess.Popen(
-        [sys.executable, "-m", "pytest", *options, "test_long.py"],
-        cwd=tmp_path,
+    options = ["-p", "xdist.plugin", "-p", "tests.conftest", "-c", os.devnull, "--rootdir", "."]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options, "-n", str(workers)],
+        cwd=directory,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-    ) as controller:
-        (tmp_path / "controller").write_text(str(controller.pid))
-        printed, _ = controller.communicate(timeout=180)
-    assert (tmp_path / "stopped").exists(), printed.decode()
-    assert not (tmp_path / "went-on").exists()
+        text=True,
+    )
