@@ -340,8 +340,13 @@ class Engine:
         totals = observer.counts.totals if observer is not None else ()
         return {name: (upstream, seen) for name, upstream, seen in totals}
 
+    def end_handshakes(self) -> None:
+        """Wait for handshakes that are under way: vLLM does not, and one that ends in an agent without state ends the process."""
+        self.worker._handshake_initiation_executor.shutdown()
+
     def close(self) -> None:
-        """Shut both sides down."""
+        """Shut both sides down, behind the last handshake."""
+        self.end_handshakes()
         self._listener.shutdown()
         self.connector.shutdown()
 
@@ -377,6 +382,8 @@ def instrumented_engines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> It
         for engine in built:
             assert all(upstream == seen for upstream, seen in engine.counts.values()), engine.counts
     finally:
+        for engine in built:  # While their peers still answer.
+            engine.end_handshakes()
         for engine in built:
             engine.close()
         hook.uninstall()
