@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,11 +58,13 @@ class Server:
         self.side_channel_port = free_port()
         self.url = f"http://{LOOPBACK}:{self.port}"
         self._started = time.monotonic()
+        # vLLM's processes leave their sockets there when they are killed.
+        self._sockets = tempfile.TemporaryDirectory(prefix="vllm-", ignore_cleanup_errors=True)
         command = [sys.executable, "-m", spec.module, *_arguments(spec, model, self.port)]
         self.child = Child(
             spec.name,
             command,
-            env=_environment(spec, self.side_channel_port),
+            env=_environment(spec, self.side_channel_port) | {"VLLM_RPC_BASE_PATH": self._sockets.name},
             cwd=ROOT,
             log=logs / f"{spec.name}.log",
         )
@@ -103,6 +106,7 @@ class Server:
     def stop(self) -> None:
         """End it and all its processes."""
         self.child.stop()
+        self._sockets.cleanup()
 
 
 def _arguments(spec: ServerSpec, model: Path, port: int) -> list[str]:
