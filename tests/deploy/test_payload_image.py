@@ -23,7 +23,7 @@ _MOST_BYTES = 250_000_000
 
 def _container() -> dict[str, Any]:
     """Return the component's init container."""
-    source = yaml.safe_load((_ROOT / "deploy/kustomize/component/penstock.yaml").read_text())
+    source = yaml.safe_load((_ROOT / "deploy/kustomize/component/source/penstock.yaml").read_text())
     (container,) = (
         each for each in source["template"]["spec"]["initContainers"] if each["name"] == "penstock-payload"
     )

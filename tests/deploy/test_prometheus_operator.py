@@ -116,7 +116,7 @@ def test_units(name: str, unit: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["kustomize/component/penstock.yaml", "kustomize/daemonset/agent/daemonset.yaml"],
+    ["kustomize/component/source/penstock.yaml", "kustomize/daemonset/agent/daemonset.yaml"],
 )
 def test_the_monitor_scrapes_the_sidecar(source: str) -> None:
     """The port is the one that the manifests of the sidecar name, and the path is the agent's."""

@@ -114,7 +114,7 @@ def test_every_image_that_is_named_is_of_this_version() -> None:
             if path.suffix in {".yaml", ".yml", ".md"}:
                 for tag in named.findall(path.read_text()):
                     found.setdefault(path.relative_to(_ROOT).as_posix(), set()).add(tag)
-    assert "deploy/kustomize/daemonset/component/kustomization.yaml" in found
+    assert "deploy/kustomize/daemonset/component/source/kustomization.yaml" in found
     wrong = {path: tags for path, tags in found.items() if tags - {__version__, "VERSION", "NEW", "OLD"}}
     assert not wrong
 

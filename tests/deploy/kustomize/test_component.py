@@ -259,6 +259,32 @@ def test_in_another_kustomization(checkout: Checkout) -> None:
     assert "PodTemplate" not in {each["kind"] for each in built.values()}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("part", ["component", "daemonset/component"])
+def test_kustomizations_with_it_side_by_side(checkout: Checkout, version: str, part: str) -> None:
+    """Prefill and decode have the component each, and one kustomization lists both."""
+    above = checkout.place / "above"
+    for role in ("prefill", "decode"):
+        place = above / role
+        place.mkdir(parents=True)
+        (place / "deployment.yaml").write_text(_engine_with("").replace("name: mine", f"name: {role}", 1))
+        (place / "kustomization.yaml").write_text(
+            f"resources: [deployment.yaml]\ncomponents: [../../penstock/{part}]\n"
+        )
+    (above / "kustomization.yaml").write_text("resources: [prefill, decode]\n")
+    found = documents(build(above, version=version))
+    assert {each["metadata"]["name"] for each in found} == {"prefill", "decode"}
+    assert all("PENSTOCK_ENDPOINT" in environment_of(each) for each in found)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_listed_twice_is_listed_once(checkout: Checkout, version: str) -> None:
+    """A second time changes nothing."""
+    manifest = _engine_with("")
+    once = checkout.build(manifest, "component", version=version)
+    assert checkout.build(manifest, "component", "component", version=version) == once
+
+
 def _engine_with(labels: str, *variables: str) -> str:
     return f"""\
 apiVersion: apps/v1
