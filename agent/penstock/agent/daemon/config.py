@@ -62,6 +62,10 @@ class Config:
     state_dir: Path
     policy_file: Path | None
     policy_sources: tuple[SourceSpec, ...]
+    nats_credentials: Path | None
+    nats_ca: Path | None
+    nats_cert: Path | None
+    nats_key: Path | None
     state_limit: int
     memory_limit: int
     audit_entries: int
@@ -214,6 +218,15 @@ OPTIONS: tuple[Option, ...] = (
         "Where policies come from: file:PATH or nats://HOST:PORT/BUCKET; several times, the first has precedence.",
         many=True,
     ),
+    Option("nats-credentials", "", parse_optional_path, "For nats://: credentials file of nsc."),
+    Option(
+        "nats-ca",
+        "",
+        parse_optional_path,
+        "For nats://: CA bundle that the server's certificate is signed by.",
+    ),
+    Option("nats-cert", "", parse_optional_path, "For nats://: PEM file of the agent's certificate."),
+    Option("nats-key", "", parse_optional_path, "For nats://: PEM file of the certificate's private key."),
     Option(
         "state-limit",
         "1GiB",
@@ -328,6 +341,7 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         raise ConfigError(
             f"--listen and --admin-listen are both {values['listen']}; give each a socket of its own"
         )
+    _check_nats(values)
     return Config(
         **{name: value for name, value in values.items() if name not in (*_TLS, "policy_source")},
         policy_sources=_policy_sources(values),
@@ -335,6 +349,18 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         export=ExportSettings.from_environment(environment),
         pod_uid=environment.get("POD_UID", ""),
     )
+
+
+def _check_nats(values: Mapping[str, Any]) -> None:
+    """Check that the options for NATS have a use and come together."""
+    names = ("nats_credentials", "nats_ca", "nats_cert", "nats_key")
+    given = [f"--{name.replace('_', '-')}" for name in names if values[name] is not None]
+    if given and not any(spec.kind == "nats" for spec in values["policy_source"]):
+        raise ConfigError(
+            f"{given[0]} is given, but no --policy-source is nats://…; add one, or leave it out"
+        )
+    if (values["nats_cert"] is None) != (values["nats_key"] is None):
+        raise ConfigError(f"{given[-1]} is given alone; give --nats-cert and --nats-key, or neither")
 
 
 def _policy_sources(values: Mapping[str, Any]) -> tuple[SourceSpec, ...]:

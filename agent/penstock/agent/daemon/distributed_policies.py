@@ -67,7 +67,7 @@ async def distribute_policies(
 
     """
     store = stored.store
-    sources = [_source(spec, store) for spec in config.policy_sources]
+    sources = [_source(spec, config, store) for spec in config.policy_sources]
     files = tuple(each for each in sources if _is_files(each))
     follower = await _follow(sources, store, parts)
     feed = PolicyFeed(store, stored.pauses, stored.orders, owners=owners)
@@ -78,13 +78,35 @@ def _is_files(source: ManifestSource) -> TypeGuard[FollowedFiles]:
     return source.kind == "file"
 
 
-def _source(spec: SourceSpec, store: PolicyStore) -> ManifestSource:
+def _source(spec: SourceSpec, config: Config, store: PolicyStore) -> ManifestSource:
     """Return the source; its modules are imported late, for an agent without it needs none of them."""
     if spec.kind == "file":
         from penstock.agent.policy.sources.followed_files import FollowedFiles  # noqa: PLC0415
 
         return FollowedFiles(Path(spec.place), store)
+    if spec.kind == "nats":
+        return _nats(spec, config)
     raise ConfigError(f"--policy-source {spec.name}: this version has no source of that kind")
+
+
+def _nats(spec: SourceSpec, config: Config) -> ManifestSource:
+    try:
+        from penstock.agent.policy.sources.nats.connection import NatsAccess  # noqa: PLC0415
+        from penstock.agent.policy.sources.nats.source import NatsSource  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--policy-source {spec.name} needs the package nats-py ({error}): pip install 'nats-py[nkeys]'"
+        ) from error
+    access = NatsAccess(
+        spec.servers,
+        user=spec.user,
+        password=spec.password,
+        credentials=config.nats_credentials,
+        ca=config.nats_ca,
+        cert=config.nats_cert,
+        key=config.nats_key,
+    )
+    return NatsSource(spec.name, access, spec.place)
 
 
 async def _follow(
