@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trustme
 from nats.js.api import KeyValueConfig
 from penstock.agent.errors import ConflictError, NotFoundError
 from penstock.agent.policy.manifest import check_manifest
@@ -239,6 +240,42 @@ async def test_wrong_credentials(tmp_path: Path, database: PolicyDatabase) -> No
         await bucket.put("a", _value("a"))
         await client.close()
         async with following(database, server.url, user="agent", password="right") as followed:
+            await followed.shows({"a": 1})
+    finally:
+        server.kill()
+
+
+async def test_tls_with_a_certificate_of_the_client(tmp_path: Path, database: PolicyDatabase) -> None:
+    """Both sides are verified; a client without a certificate, or of another authority, is away."""
+    authority, other = trustme.CA(), trustme.CA()
+    served, mine = authority.issue_cert("127.0.0.1"), authority.issue_cert("agent")
+    files = {
+        name: tmp_path / f"{name}.pem" for name in ("ca", "other", "server", "server-key", "cert", "key")
+    }
+    authority.cert_pem.write_to_path(files["ca"])
+    other.cert_pem.write_to_path(files["other"])
+    served.cert_chain_pems[0].write_to_path(files["server"])
+    served.private_key_pem.write_to_path(files["server-key"])
+    mine.cert_chain_pems[0].write_to_path(files["cert"])
+    mine.private_key_pem.write_to_path(files["key"])
+    config = (
+        f'tls: {{cert_file: "{files["server"]}", key_file: "{files["server-key"]}", '
+        f'ca_file: "{files["ca"]}", verify: true}}'
+    )
+    server = NatsServer(tmp_path / "nats", config=config).start()
+    url = server.url.replace("nats://", "tls://")
+    pair = {"cert": files["cert"], "key": files["key"]}
+    try:
+        access = NatsAccess((url,), ca=files["ca"], **pair)
+        client = await server.client(tls=access.options()["tls"])
+        bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET))
+        await bucket.put("a", _value("a"))
+        await client.close()
+        for wrong in ({"ca": files["ca"]}, {"ca": files["other"], **pair}, {"ca": tmp_path / "none"}):
+            async with following(database, url, **wrong) as followed:
+                await until(lambda followed=followed: followed.state.state == "away", "away")
+                assert followed.items() == {}
+        async with following(database, url, ca=files["ca"], **pair) as followed:
             await followed.shows({"a": 1})
     finally:
         server.kill()
