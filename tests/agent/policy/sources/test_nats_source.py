@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +28,6 @@ from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
     from penstock.agent.policy.sources.interface import SourceState
     from penstock.agent.policy.store.database import PolicyDatabase
@@ -243,6 +244,36 @@ async def test_wrong_credentials(tmp_path: Path, database: PolicyDatabase) -> No
             await followed.shows({"a": 1})
     finally:
         server.kill()
+
+
+async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, database: PolicyDatabase) -> None:
+    """They allow to follow the bucket, and no write to it."""
+    guide = Path(__file__).parents[4] / "docs" / "guides" / "fleet.md"
+    publish, subscribe = re.findall(r"^(?:publish|subscribe): (\[.*?\])", guide.read_text(), re.MULTILINE | re.DOTALL)
+    config = (
+        'authorization: {users: [{user: ops, password: "o"}, {user: agent, password: "a", '
+        f"permissions: {{publish: {publish}, subscribe: {subscribe}}}}}]}}"
+    )
+    server = NatsServer(tmp_path / "nats", config=config).start()
+    operator = await server.client(user="ops", password="o")
+    try:
+        bucket = await operator.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET))
+        await bucket.put("a", _value("a"))
+        async with following(database, server.url, user="agent", password="a") as followed:
+            await followed.shows({"a": 1})
+            await bucket.put("a", _value("a", 2))
+            await followed.shows({"a": 2})
+            agent = await server.client(user="agent", password="a", error_cb=_ignore)
+            await agent.publish(f"$KV.{BUCKET}.a", b"")
+            await agent.flush()
+            await agent.close()
+            assert (await bucket.get("a")).value == _value("a", 2)
+    finally:
+        await operator.close()
+        server.kill()
+
+
+async def _ignore(_: Exception) -> None: ...
 
 
 async def test_tls_with_a_certificate_of_the_client(tmp_path: Path, database: PolicyDatabase) -> None:
