@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus kubectl kustomize clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats kubectl kustomize clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,19 +37,19 @@ demo-ec: setup ## Agent, a real encoder and a real language model; transfers tha
 demo-eplb: setup ## Two processes move expert weights through vLLM's balancer; what Penstock says of it.
 	@$(PYTHON_IN_VENV) -m demo.eplb
 
-test: setup prometheus kubectl ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other).
+test: setup prometheus nats kubectl ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other).
 	@$(PYTEST) $(TOGETHER) -m "not long" $(ARGS)
 
-test-fast: setup prometheus kubectl ## The same without engines.
+test-fast: setup prometheus nats kubectl ## The same without engines.
 	@$(PYTEST) $(TOGETHER) -m "not long and not engine" $(ARGS)
 
 test-engine: setup ## The same, only the tests that start vLLM.
 	@$(PYTEST) -m "engine and not long" $(ARGS)
 
-test-long: setup prometheus kubectl ## What `make test` leaves out: exhaustive variants, engines included, the five incidents, and all examples of properties.
+test-long: setup prometheus nats kubectl ## What `make test` leaves out: exhaustive variants, engines included, the five incidents, and all examples of properties.
 	@$(PYTEST) $(TOGETHER) -m "long or hypothesis" --hypothesis-profile=long $(ARGS)
 
-test-repeat: setup prometheus kubectl ## `make test` N=10 times beside a busy loop; ends at the first failure.
+test-repeat: setup prometheus nats kubectl ## `make test` N=10 times beside a busy loop; ends at the first failure.
 	@scripts/test-repeat.sh $(or $(N),10) $(PYTEST) $(TOGETHER) -m "not long" $(ARGS)
 
 test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
@@ -137,6 +137,9 @@ check-observability: setup ## Are those what the catalogue, the rules and the al
 
 prometheus:
 	@scripts/need-prometheus.sh
+
+nats:
+	@scripts/need-nats.sh
 
 kubectl: setup
 	@$(PYTHON_IN_VENV) scripts/need_kubectl.py

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ConfigError
 from penstock.agent.parsing import parse_duration
+from penstock.agent.policy.sources import SourceSpec, parse_sources
 from penstock.agent.server import (
     Address,
     AdminTls,
@@ -40,6 +41,7 @@ class Config:
 
     Attributes:
         policy_file: a file or a directory of policies; None for none.
+        policy_sources: all sources of policies in their order; *policy_file* is the first.
         admin_tls: there if, and only if, one address of *admin_listen* is TCP.
         state_limit: bytes that all files of the state directory may have together.
         memory_limit: resident bytes above which nothing is taken from engines.
@@ -59,6 +61,11 @@ class Config:
     http: TcpAddress
     state_dir: Path
     policy_file: Path | None
+    policy_sources: tuple[SourceSpec, ...]
+    nats_credentials: Path | None
+    nats_ca: Path | None
+    nats_cert: Path | None
+    nats_key: Path | None
     state_limit: int
     memory_limit: int
     audit_entries: int
@@ -205,6 +212,22 @@ OPTIONS: tuple[Option, ...] = (
         "Policy file, or a directory of *.yaml and *.yml; changes are applied.",
     ),
     Option(
+        "policy-source",
+        "",
+        parse_sources,
+        "Where policies come from: file:PATH or nats://HOST:PORT/BUCKET; several times, the first has precedence.",
+        many=True,
+    ),
+    Option("nats-credentials", "", parse_optional_path, "For nats://: credentials file of nsc."),
+    Option(
+        "nats-ca",
+        "",
+        parse_optional_path,
+        "For nats://: CA bundle that the server's certificate is signed by.",
+    ),
+    Option("nats-cert", "", parse_optional_path, "For nats://: PEM file of the agent's certificate."),
+    Option("nats-key", "", parse_optional_path, "For nats://: PEM file of the certificate's private key."),
+    Option(
         "state-limit",
         "1GiB",
         at_least(MIN_LIMIT),
@@ -318,12 +341,38 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         raise ConfigError(
             f"--listen and --admin-listen are both {values['listen']}; give each a socket of its own"
         )
+    _check_nats(values)
     return Config(
-        **{name: value for name, value in values.items() if name not in _TLS},
+        **{name: value for name, value in values.items() if name not in (*_TLS, "policy_source")},
+        policy_sources=_policy_sources(values),
         admin_tls=_admin_tls(values),
         export=ExportSettings.from_environment(environment),
         pod_uid=environment.get("POD_UID", ""),
     )
+
+
+def _check_nats(values: Mapping[str, Any]) -> None:
+    """Check that the options for NATS have a use and come together."""
+    names = ("nats_credentials", "nats_ca", "nats_cert", "nats_key")
+    given = [f"--{name.replace('_', '-')}" for name in names if values[name] is not None]
+    if given and not any(spec.kind == "nats" for spec in values["policy_source"]):
+        raise ConfigError(
+            f"{given[0]} is given, but no --policy-source is nats://…; add one, or leave it out"
+        )
+    if (values["nats_cert"] is None) != (values["nats_key"] is None):
+        raise ConfigError(f"{given[-1]} is given alone; give --nats-cert and --nats-key, or neither")
+
+
+def _policy_sources(values: Mapping[str, Any]) -> tuple[SourceSpec, ...]:
+    """Return the policy sources; ``--policy-file`` is one of them and the first."""
+    file: Path | None = values["policy_file"]
+    given: list[SourceSpec] = [] if file is None else [SourceSpec("file", str(file))]
+    for spec in values["policy_source"]:
+        absolute = spec._replace(place=str(Path(spec.place).absolute())) if spec.kind == "file" else spec
+        if absolute in given:
+            raise ConfigError(f"--policy-source {absolute.name} comes twice; keep one")
+        given.append(absolute)
+    return tuple(given)
 
 
 def _admin_tls(values: Mapping[str, Any]) -> AdminTls | None:

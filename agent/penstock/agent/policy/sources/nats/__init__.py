@@ -1,0 +1,5 @@
+"""Policies in a bucket of NATS JetStream KV."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

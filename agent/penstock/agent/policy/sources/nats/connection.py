@@ -1,0 +1,135 @@
+"""One connection to one of several NATS servers, and what its errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import nats
+from nats.errors import AuthorizationError, Error, NoRespondersError, NoServersError
+from nats.js.errors import BucketNotFoundError, ServiceUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+# Until a server has answered, seconds.
+CONNECT_SECONDS = 5.0
+# A server that answers no ping for three of these is away, seconds.
+_PING_SECONDS = 2
+_CLOSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NatsAccess:
+    """How to reach NATS.
+
+    Attributes:
+        servers: ``nats://HOST:PORT`` or ``tls://HOST:PORT``, of one cluster.
+        user: empty for none.
+        password: of the user.
+        credentials: a file of ``nsc``, or None.
+        ca: PEM bundle that the server's certificate must be signed by; None for the system's.
+        cert: the client's certificate, or None.
+        key: of the certificate, or None.
+
+    """
+
+    servers: tuple[str, ...]
+    user: str = ""
+    password: str = ""
+    credentials: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __repr__(self) -> str:
+        """Return the servers, so that no log has the password."""
+        return ",".join(self.servers)
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the client; files are read anew, for they may rotate.
+
+        Raises:
+            OSError: a file cannot be read (``ssl.SSLError`` is one).
+
+        """
+        found: dict[str, Any] = {}
+        if self.user:
+            found |= {"user": self.user, "password": self.password}
+        if self.credentials is not None:
+            self.credentials.open("rb").close()
+            found["user_credentials"] = str(self.credentials)
+        if self.ca or self.cert or self.servers[0].startswith("tls://"):
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+            found["tls"] = context
+        return found
+
+
+@asynccontextmanager
+async def connected(access: NatsAccess, attempt: int, lost: asyncio.Event) -> AsyncIterator[Client]:
+    """Connect to the server whose turn it is at *attempt*; set *lost* when the connection ends.
+
+    The client does not reconnect: after a pause the caller connects anew and reads everything anew.
+
+    Raises:
+        OSError: it cannot be reached.
+        Error: it refuses the client.
+
+    """
+
+    async def closed() -> None:
+        lost.set()
+
+    async def ignored(_: Exception) -> None:
+        """Do nothing: the caller sees the error of its own call."""
+
+    client = nats.NATS()
+    try:
+        await asyncio.wait_for(
+            client.connect(
+                [access.servers[attempt % len(access.servers)]],
+                name="penstock-agent",
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=int(CONNECT_SECONDS),
+                ping_interval=_PING_SECONDS,
+                closed_cb=closed,
+                disconnected_cb=closed,
+                error_cb=ignored,
+                **access.options(),
+            ),
+            2 * CONNECT_SECONDS,
+        )
+        yield client
+    finally:
+        with suppress(Exception):
+            await asyncio.wait_for(client.close(), _CLOSE_SECONDS)
+
+
+def sentence(error: Exception, bucket: str) -> str:  # noqa: PLR0911
+    """Return what *error* means for the operator, without a secret."""
+    text = " ".join(str(error).split())
+    if isinstance(error, AuthorizationError) or "authorization" in text.lower():
+        return "the server refuses the credentials; check --nats-credentials, or user and password"
+    if isinstance(error, BucketNotFoundError):
+        return f"bucket {bucket!r} does not exist; create it: nats kv add {bucket} --history=16"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails ({text}); check --nats-ca, --nats-cert and --nats-key"
+    if isinstance(error, ServiceUnavailableError | NoRespondersError):
+        return "JetStream does not answer: it is not enabled, or its cluster has no leader"
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+        return "the server does not answer in time"
+    if isinstance(error, OSError | NoServersError):
+        return f"the server cannot be reached: {text or type(error).__name__}"
+    if isinstance(error, Error):
+        return text or type(error).__name__
+    return f"{type(error).__name__}: {text}"
