@@ -36,6 +36,8 @@ from penstock.agent.admin.support.policy_impact import (
     check_confirmed,
     engine_changes,
     policy_warnings,
+    share_words,
+    shares,
 )
 from penstock.agent.admin.support.request_durations import DEFAULT_SLOW, ORDERS, add_durations
 from penstock.agent.admin.support.retirement import Retirement
@@ -96,6 +98,8 @@ __all__ = [
     "selected_targets",
     "selected_views",
     "selection_of",
+    "share_words",
+    "shares",
     "slowest_requests",
     "source_target",
     "subscribed_engines",
