@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import ContractError
+from penstock.agent.policy.rollouts import comparison
 from penstock.agent.policy.rollouts.comparison import FALSE_ABORTS, Comparison, compare, share_of_errors
 from penstock.agent.policy.rollouts.measures import (
     MEASURES,
@@ -97,6 +98,13 @@ def share(fleet: Fleet, effect: float, verdict: str, runs: int = 200) -> float:
 def test_a_harmless_policy_is_seldom_called_worse(name: str) -> None:
     """At most 5 percent, though engines differ, failures come together, and it is looked at 24 times."""
     assert share(ALL[name], 1.0, "worse") <= FALSE_ABORTS
+
+
+@pytest.mark.parametrize("name", ["bursts", "halves"])
+def test_requests_are_not_the_units(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulation can tell: with requests as independent units the same fleets abort far too often."""
+    monkeypatch.setattr(comparison, "_dispersion", lambda *_: 1.0)
+    assert share(ALL[name], 1.0, "worse", runs=60) > 2 * FALSE_ABORTS
 
 
 @pytest.mark.parametrize("name", ["smooth", "bursts", "spread", "halves"])
