@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -150,6 +151,23 @@ async def test_a_percentage_that_somebody_sets_pauses(pod: _Pod) -> None:
     assert (pod.state.phase, pod.state.percent) == ("paused", 5)
     await pod.leader.order("p", "resume", author="eve", reason="")
     assert (pod.state.phase, len(pod.selected) > 0) == ("progressing", True)
+
+
+async def test_a_policy_of_a_file_or_one_that_has_expired_is_left_alone(pod: _Pod) -> None:
+    """Neither can be changed here; the first one has its annotation from an export."""
+    await pod.start()
+    exported = pod.store.policies()[0].manifest
+    await pod.store.replace_files([OwnedManifest(exported, "file:p.yaml")])
+    pod.restart()
+    await pod.serve(0.5, 0.01)
+    assert pod.store.policies()[0].manifest == exported
+    await pod.store.release_files()
+    document = exported.document()
+    end = datetime.fromtimestamp(pod.now, UTC) + timedelta(minutes=1)
+    document["spec"]["expiresAt"] = end.isoformat()
+    await pod.store.apply(check_manifest(document), author="me")
+    await pod.serve(0.5, 0.01, minutes=3)
+    assert pod.state.phase == "progressing"
 
 
 async def test_a_policy_that_is_replaced_has_no_rollout(pod: _Pod) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -13,6 +14,7 @@ from penstock.agent.policy.rollouts import machine
 from penstock.agent.policy.rollouts.comparison import compare, share_of_errors
 from penstock.agent.policy.rollouts.measures import EngineCounts
 from penstock.agent.policy.rollouts.state import content_of, state_of, with_state
+from penstock.agent.policy.store import IMPERATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -65,6 +67,8 @@ class RolloutLeader:
         self._clock = clock
         self._tests: dict[str, _Test] = {}
         self._comparisons: dict[str, tuple[Comparison, ...]] = {}
+        # The last error of each, which is logged once.
+        self._troubles: dict[str, str] = {}
 
     async def keep_leading(self, seconds: float = LOOK_SECONDS) -> None:
         """Look at all roll-outs every so many seconds, for ever."""
@@ -79,20 +83,29 @@ class RolloutLeader:
         """Take each live roll-out as far as its evidence goes."""
         policies = self._store.policies()
         names = {policy.manifest.name for policy in policies}
-        for kept in (self._tests, self._comparisons):
+        for kept in (self._tests, self._comparisons, self._troubles):
             for name in kept.keys() - names:
                 del kept[name]
         for policy in policies:
             state = state_of(policy.manifest)
-            if state is None or not state.live or state.phase == "paused":
+            if state is None or not state.live or state.phase == "paused" or not self._leads(policy):
                 continue
+            name, trouble = policy.manifest.name, ""
             try:
                 await self._look_at(policy, state)
             except ConflictError:
                 # Changed meanwhile; the next look sees it.
                 continue
             except PenstockError as error:
-                _log.warning("a roll-out cannot go on", policy=policy.manifest.name, error=str(error))
+                trouble = str(error)
+            if trouble and self._troubles.get(name) != trouble:
+                _log.warning("a roll-out cannot go on; retrying", policy=name, error=trouble)
+            self._troubles[name] = trouble
+
+    def _leads(self, policy: StoredPolicy) -> bool:
+        """Return whether the policy can be changed here: it is not of a file, and has not expired."""
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        return policy.owner == IMPERATIVE and not policy.manifest.expired(now)
 
     async def _look_at(self, policy: StoredPolicy, state: RolloutState) -> None:
         manifest = policy.manifest
