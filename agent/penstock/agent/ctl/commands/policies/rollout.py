@@ -212,7 +212,7 @@ def _send(client: Client, request: admin.SetPolicyRolloutRequest, output: str) -
 
 
 def _table(items: Iterable[admin.PolicyRollout], now: float) -> Table:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             item.name,
             _state_words(item.state),
@@ -256,7 +256,7 @@ def _state(entry: admin.AuditEntry) -> dict[str, Any]:
 
 
 def _history(entries: Iterable[admin.AuditEntry], now: float) -> Table:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for entry in entries:
         state = _state(entry)
         rows.append(
