@@ -77,6 +77,7 @@ AGENT_FLOORS = (
         "metrics.series",
         "policy.files",
         "policy.orders",
+        "policy.rollouts",
         "traces.export",
         "traces.query",
     ),

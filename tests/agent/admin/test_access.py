@@ -141,6 +141,7 @@ def test_what_reads_is_what_it_says() -> None:
         "StopDrill",
         "Backup",
         "Forget",
+        "SetPolicyRollout",
     }
 
 

@@ -316,3 +316,29 @@ def test_a_pause_with_a_refused_policy(agentctl: Agentctl, harness: AdminHarness
         1,
         True,
     )
+
+
+def test_a_share_of_the_engines_is_said_in_words(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """By the dry run, the change, the table, the description and the comparison; the others do not have the policy."""
+    for number in range(8):
+        harness.source(str(number), labels={"role": "decode", "POD_NAME": f"decode-{number}"})
+        harness.engine(str(number), POD_NAME=f"decode-{number}")
+    part = (*_SET, "recompute", "--rollout-percent", "40")
+    dry = agentctl(*part, "--dry-run")
+    selected = [line.split()[0] for line in dry.stdout.splitlines() if "kvLoadFailure.action" in line]
+    assert 0 < len(selected) < 8
+    share = f"policy p: 40 % of the engines: {len(selected)} of 8 here"
+    assert share in dry.stdout.splitlines()
+    assert agentctl(*part, "--wait").stdout.splitlines()[1] == share
+    assert f"{len(selected)}/{len(selected)} (40 % of 8)" in agentctl("get", "policy").stdout
+    lines = agentctl("describe", "policy", "p").stdout.splitlines()
+    assert f"Rollout: 40 % of the engines: {len(selected)} of 8 here" in lines
+    assert sum("without it: the rollout leaves it out" in line for line in lines) == 8 - len(selected)
+    for number in range(8):
+        wanted = harness.feed.wanted(EngineKey("", str(number)))
+        assert bool(wanted) == (str(number) in selected)
+    agentctl(*_SET, "recompute", "--rollout-percent", "41")
+    assert "rollout.percent" in agentctl("diff", "policy", "p").stdout
+    assert agentctl(*_SET, "recompute", "--unset", "rollout").exit_code == 0
+    assert "rollout" not in _spec(harness)
+    assert agentctl(*_SET, "recompute", "--rollout-percent", "101").exit_code == 2

@@ -99,9 +99,19 @@ _TYPED: dict[str, list[list[str]]] = {
     "set-policy": [
         ["set-policy", "p", "--kv-load-failure", "recompute", "-l", "role=decode", "--reason", _EVIL],
         ["set-policy", "p", "--kv-load-failure", "auto", "--wait", "--allow-none"],
+        ["set-policy", "ROLLED", "--kv-load-failure", "auto", "--all", "--rollout-percent", "0"],
     ],
     "apply": [["apply", "-f", "POLICIES", "--all"], ["apply", "-f", "POLICIES", "--all", "--wait"]],
     "rollback": [["rollback", "p"]],
+    "rollout-start": [
+        ["rollout", "start", "ROLLED", "--reason", _EVIL],
+    ],
+    "rollout-status": [["rollout", "status"], ["rollout", "status", "ROLLED"]],
+    "rollout-pause": [["rollout", "pause", "ROLLED"]],
+    "rollout-resume": [["rollout", "resume", "ROLLED"]],
+    "rollout-abort": [["rollout", "abort", "ROLLED"]],
+    "rollout-promote": [["rollout", "start", "ROLLED"], ["rollout", "promote", "ROLLED"]],
+    "rollout-history": [["rollout", "history", "ROLLED"]],
     "delete-policy": [["delete", "policy", "NAME"]],
     "export": [["export"]],
     "import": [["import", "-f", "POLICIES", "--all"], ["import", "-f", "POLICIES", "--all", "--wait"]],
@@ -206,6 +216,7 @@ def test_what_every_command_prints_is_valid(filled: AdminHarness, agentctl: Agen
                     "NAME": "a" if first else "b",
                     "ENGINE": "7" if first else "8",
                     "PEER": _GONE[not first],
+                    "ROLLED": "ra" if first else "rb",
                 }
                 result = agentctl(*(known.get(word, word) for word in line), "-o", output)
                 # Engines vanished: doctor finds something wrong; what is compared may differ.
@@ -222,7 +233,7 @@ def test_what_every_command_prints_is_seen(filled: AdminHarness, agentctl: Agent
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(made))
     for name, command_lines in _TYPED.items():
         for line in command_lines:
-            known = {"POLICIES": str(tmp_path), "NAME": "a", "ENGINE": "7", "PEER": _GONE[0]}
+            known = {"POLICIES": str(tmp_path), "NAME": "a", "ENGINE": "7", "PEER": _GONE[0], "ROLLED": "r"}
             arguments = [known.get(word, word) for word in line]
             for more in [()] if name == "export" else [("-o", "wide"), ()]:
                 _is_seen(agentctl(*arguments, *more).output)

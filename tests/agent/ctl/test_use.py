@@ -209,7 +209,7 @@ def test_every_command_takes_all_formats() -> None:
             for option in command.params
             if option.name == "output" and isinstance(option.type, click.Choice)
         ]
-        lists = names[0] == "get" or names[-1] == "list"
+        lists = names[0] == "get" or names[-1] in {"list", "status", "history"}
         expected = [[*documents, "name"] if lists else documents]
         if names in without or (names[0] == "config" and names[-1] != "get-contexts"):
             expected = choices

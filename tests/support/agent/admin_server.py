@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.agent.admin.service import AdminService
 from penstock.agent.admin.support.context import AgentContext
+from penstock.agent.admin.support.engine_counters import compared_counts
 from penstock.agent.admin.support.retirement import Retirement
 from penstock.agent.journal.journal import Journal
 from penstock.agent.metrics.aggregator import Aggregator
@@ -22,6 +23,7 @@ from penstock.agent.policy.distribution.feed import PolicyFeed
 from penstock.agent.policy.distribution.service import PolicyFeedService
 from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
+from penstock.agent.policy.rollouts.leader import RolloutLeader
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.agent.sources.registry import Registry
@@ -150,6 +152,10 @@ class AdminHarness:
         self.run(begin())
         return subscriber
 
+    def lead(self) -> None:
+        """Let the leader of roll-outs look once."""
+        self.run(self.rollouts.look())
+
     def hang_up(self, engine: Engine) -> None:
         """Take an engine's stream away."""
 
@@ -178,6 +184,12 @@ class AdminHarness:
         self.retirement = Retirement(
             self.journal, self.registry, self.aggregator, self.feed, self._database, clock=lambda: self.now
         )
+        # It looks when a test says so.
+        self.rollouts = RolloutLeader(
+            self.store,
+            lambda: [subscriber.target for subscriber in self.feed.subscribers()],
+            lambda: compared_counts(self.aggregator),
+        )
         self.service = AdminService(
             AgentContext(
                 journal=self.journal,
@@ -188,6 +200,7 @@ class AdminHarness:
                 orders=self.orders,
                 feed=self.feed,
                 retirement=self.retirement,
+                rollouts=self.rollouts,
                 state_dir=self._directory,
                 statuses=(_describe,),
             )

@@ -36,6 +36,7 @@ READING = frozenset(
         "Explain",
         "ListQuarantines",
         "ListDrills",
+        "ListPolicyRollouts",
     }
 )
 

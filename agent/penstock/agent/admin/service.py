@@ -15,6 +15,7 @@ from penstock.agent.admin.calls import (
     forget,
     policies,
     policy_bundles,
+    policy_rollouts,
     quarantines,
     requests,
     rollouts,
@@ -97,6 +98,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListAudit = _unary(policies.list_audit)
     ExportPolicies = _unary(policy_bundles.export_policies)
     ImportPolicies = _unary(policy_bundles.import_policies)
+
+    SetPolicyRollout = _unary(policy_rollouts.set_policy_rollout)
+    ListPolicyRollouts = _unary(policy_rollouts.list_policy_rollouts)
 
     WatchRollout = _stream(rollouts.watch_rollout)
     SetPaused = _stream(rollouts.set_paused)

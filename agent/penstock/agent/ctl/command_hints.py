@@ -16,7 +16,7 @@ PLUGIN = "kubectl penstock"
 PROGRAMS = (PROGRAM, PLUGIN)
 COMMANDS = (
     "apply", "completion", "config", "delete", "describe", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
-    "get", "import", "inject-fault", "pause", "quarantine", "resume", "rollback", "set-policy", "top", "trace", "version",
+    "get", "import", "inject-fault", "pause", "quarantine", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
     "watch",
 )  # fmt: skip
 _META = "penstock.hints"

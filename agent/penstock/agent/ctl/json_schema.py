@@ -83,8 +83,10 @@ _MESSAGES = (
     admin.ListEnginesResponse,
     admin.ListEventsResponse,
     admin.ListPeersResponse,
+    admin.ListPolicyRolloutsResponse,
     admin.ListQuarantinesResponse,
     admin.ListRequestsResponse,
+    admin.PolicyRollout,
     admin.Rollout,
     admin.Trace,
 )

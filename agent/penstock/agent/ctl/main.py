@@ -23,6 +23,10 @@ _COMMANDS = {
     "set-policy": (f"{_POLICIES}.set", "Set fields of a policy by flags; create it if it does not exist."),
     "apply": (f"{_POLICIES}.apply", "Create or replace policies from a file."),
     "rollback": (f"{_POLICIES}.change", "Roll back a policy to an earlier revision."),
+    "rollout": (
+        f"{_POLICIES}.rollout",
+        "Roll out a policy step by step; it aborts by itself if it does harm.",
+    ),
     # Older spellings of "get policy --by-hand -o yaml" and "apply --atomic".
     "export": (f"{_POLICIES}.apply", "Print all policies as one document."),
     "import": (f"{_POLICIES}.apply", "Create or replace many policies in one change: all or none."),
@@ -45,7 +49,7 @@ _HIDDEN = ("export", "import")
 
 _SECTIONS = {
     "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
-    "Change policies": ("set-policy", "apply", "edit", "rollback", "delete"),
+    "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("forget", "config", "version", "completion"),
 }

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.admin.support import AgentContext, Retirement
+from penstock.agent.admin.support import AgentContext, Retirement, compared_counts
 from penstock.agent.daemon.addresses_file import remove_addresses, write_addresses
 from penstock.agent.daemon.distributed_policies import DistributedPolicies, distribute_policies
 from penstock.agent.daemon.drain_deadline import DrainDeadline
@@ -25,6 +25,7 @@ from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, IngestService, LossDetector, SourceAdmission
 from penstock.agent.metrics import AgentMetrics, Exemplars, Gatherer
 from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, PolicySources, SampleRatios
+from penstock.agent.policy.rollouts import RolloutLeader
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
 from penstock.agent.sources import EngineOwners, Registry
@@ -95,8 +96,9 @@ class Daemon:
         )
         ingest = self._make_ingest(log, registry, owners, policies, metrics)
         retirement = self._make_retirement(log, registry, policies)
+        rollouts = self._lead_rollouts(log, policies)
         admin = await self._servers.serve_admin(
-            self._admin_context(directory, log, registry, policies, retirement)
+            self._admin_context(directory, log, registry, policies, retirement, rollouts)
         )
         self._end_pauses(registry, policies)
         engines = await self._servers.serve_engines(
@@ -238,6 +240,7 @@ class Daemon:
         registry: Registry,
         policies: DistributedPolicies,
         retirement: Retirement,
+        rollouts: RolloutLeader,
     ) -> AgentContext:
         """Return what the admin service reads and changes."""
         return AgentContext(
@@ -249,11 +252,23 @@ class Daemon:
             orders=policies.stored.orders,
             feed=policies.feed,
             retirement=retirement,
+            rollouts=rollouts,
             state_dir=directory.path,
             stopping=self._stopping,
             try_backend=lambda: probe_endpoint(self._config.export),
             statuses=(self._report.describe, policies.describe),
         )
+
+    def _lead_rollouts(self, log: CountedLog, policies: DistributedPolicies) -> RolloutLeader:
+        """Start to lead the roll-outs of the agent's own policies."""
+        leader = RolloutLeader(
+            policies.stored.store,
+            lambda: [subscriber.target for subscriber in policies.feed.subscribers()],
+            lambda: compared_counts(log.aggregator),
+        )
+        leading = asyncio.ensure_future(leader.keep_leading())
+        self._parts.callback(leading.cancel)
+        return leader
 
     def _end_pauses(self, registry: Registry, policies: DistributedPolicies) -> None:
         """Start to end each pause at its time, before an engine can learn of one that is over."""

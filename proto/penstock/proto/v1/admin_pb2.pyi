@@ -166,7 +166,7 @@ class RollbackPolicyRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., to_generation: _Optional[int] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
 
 class ApplyPolicyResponse(_message.Message):
-    __slots__ = ("name", "store_generation", "generation", "result", "engines", "warnings", "policies")
+    __slots__ = ("name", "store_generation", "generation", "result", "engines", "warnings", "policies", "shares")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STORE_GENERATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class ApplyPolicyResponse(_message.Message):
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     name: str
     store_generation: int
     generation: int
@@ -181,7 +182,8 @@ class ApplyPolicyResponse(_message.Message):
     engines: _containers.RepeatedCompositeFieldContainer[EngineChange]
     warnings: _containers.RepeatedScalarFieldContainer[str]
     policies: _containers.RepeatedCompositeFieldContainer[PolicyResult]
-    def __init__(self, name: _Optional[str] = ..., store_generation: _Optional[int] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineChange, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[PolicyResult, _Mapping]]] = ...) -> None: ...
+    shares: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., store_generation: _Optional[int] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineChange, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[PolicyResult, _Mapping]]] = ..., shares: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PolicyResult(_message.Message):
     __slots__ = ("name", "generation", "result")
@@ -232,7 +234,7 @@ class ListPoliciesResponse(_message.Message):
     def __init__(self, policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ...) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("name", "generation", "manifest_json", "owner", "author", "changed", "engines_selected", "engines_in_force", "engines_paused")
+    __slots__ = ("name", "generation", "manifest_json", "owner", "author", "changed", "engines_selected", "engines_in_force", "engines_paused", "engines_matched")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +244,7 @@ class Policy(_message.Message):
     ENGINES_SELECTED_FIELD_NUMBER: _ClassVar[int]
     ENGINES_IN_FORCE_FIELD_NUMBER: _ClassVar[int]
     ENGINES_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_MATCHED_FIELD_NUMBER: _ClassVar[int]
     name: str
     generation: int
     manifest_json: str
@@ -251,7 +254,8 @@ class Policy(_message.Message):
     engines_selected: int
     engines_in_force: int
     engines_paused: int
-    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., manifest_json: _Optional[str] = ..., owner: _Optional[str] = ..., author: _Optional[str] = ..., changed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engines_selected: _Optional[int] = ..., engines_in_force: _Optional[int] = ..., engines_paused: _Optional[int] = ...) -> None: ...
+    engines_matched: int
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., manifest_json: _Optional[str] = ..., owner: _Optional[str] = ..., author: _Optional[str] = ..., changed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engines_selected: _Optional[int] = ..., engines_in_force: _Optional[int] = ..., engines_paused: _Optional[int] = ..., engines_matched: _Optional[int] = ...) -> None: ...
 
 class GetEffectivePolicyRequest(_message.Message):
     __slots__ = ("key",)
@@ -991,3 +995,81 @@ class ForgetResponse(_message.Message):
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     engines: _containers.RepeatedCompositeFieldContainer[_common_pb2.EngineKey]
     def __init__(self, engines: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ...) -> None: ...
+
+class SetPolicyRolloutRequest(_message.Message):
+    __slots__ = ("name", "action", "steps", "hold", "abort_if", "author", "reason", "proceed_undecided")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    ABORT_IF_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PROCEED_UNDECIDED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    action: str
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    hold: _duration_pb2.Duration
+    abort_if: _containers.RepeatedScalarFieldContainer[str]
+    author: str
+    reason: str
+    proceed_undecided: bool
+    def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., abort_if: _Optional[_Iterable[str]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., proceed_undecided: bool = ...) -> None: ...
+
+class ListPolicyRolloutsRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListPolicyRolloutsResponse(_message.Message):
+    __slots__ = ("rollouts",)
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    rollouts: _containers.RepeatedCompositeFieldContainer[PolicyRollout]
+    def __init__(self, rollouts: _Optional[_Iterable[_Union[PolicyRollout, _Mapping]]] = ...) -> None: ...
+
+class PolicyRollout(_message.Message):
+    __slots__ = ("name", "generation", "state", "percent", "steps", "hold", "abort_if", "proceed_undecided", "step_began", "step_ends", "author", "message", "comparisons", "engines_selected", "engines_matched", "started")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PERCENT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    ABORT_IF_FIELD_NUMBER: _ClassVar[int]
+    PROCEED_UNDECIDED_FIELD_NUMBER: _ClassVar[int]
+    STEP_BEGAN_FIELD_NUMBER: _ClassVar[int]
+    STEP_ENDS_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    COMPARISONS_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_SELECTED_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_MATCHED_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    generation: int
+    state: str
+    percent: int
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    hold: _duration_pb2.Duration
+    abort_if: _containers.RepeatedScalarFieldContainer[str]
+    proceed_undecided: bool
+    step_began: _timestamp_pb2.Timestamp
+    step_ends: _timestamp_pb2.Timestamp
+    author: str
+    message: str
+    comparisons: _containers.RepeatedCompositeFieldContainer[RolloutComparison]
+    engines_selected: int
+    engines_matched: int
+    started: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., state: _Optional[str] = ..., percent: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., abort_if: _Optional[_Iterable[str]] = ..., proceed_undecided: bool = ..., step_began: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., step_ends: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., message: _Optional[str] = ..., comparisons: _Optional[_Iterable[_Union[RolloutComparison, _Mapping]]] = ..., engines_selected: _Optional[int] = ..., engines_matched: _Optional[int] = ..., started: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class RolloutComparison(_message.Message):
+    __slots__ = ("condition", "verdict", "evidence")
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    condition: str
+    verdict: str
+    evidence: str
+    def __init__(self, condition: _Optional[str] = ..., verdict: _Optional[str] = ..., evidence: _Optional[str] = ...) -> None: ...

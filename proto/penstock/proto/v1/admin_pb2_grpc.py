@@ -159,6 +159,16 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetResponse.FromString,
                 _registered_method=True)
+        self.SetPolicyRollout = channel.unary_unary(
+                '/penstock.v1.Admin/SetPolicyRollout',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetPolicyRolloutRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.PolicyRollout.FromString,
+                _registered_method=True)
+        self.ListPolicyRollouts = channel.unary_unary(
+                '/penstock.v1.Admin/ListPolicyRollouts',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -316,6 +326,20 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetPolicyRollout(self, request, context):
+        """A policy to more and more engines. FAILED_PRECONDITION where the present
+        state does not allow the action.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPolicyRollouts(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -443,6 +467,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetResponse.SerializeToString,
+            ),
+            'SetPolicyRollout': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicyRollout,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetPolicyRolloutRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.PolicyRollout.SerializeToString,
+            ),
+            'ListPolicyRollouts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPolicyRollouts,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1120,6 +1154,60 @@ class Admin(object):
             '/penstock.v1.Admin/Forget',
             penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicyRollout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/SetPolicyRollout',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.SetPolicyRolloutRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.PolicyRollout.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPolicyRollouts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/ListPolicyRollouts',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,6 +12,7 @@ from penstock.agent.admin.support import (
     messages,
     policy_states,
     policy_warnings,
+    shares,
     targets_by_key,
 )
 from penstock.agent.errors import NotFoundError
@@ -113,6 +114,7 @@ def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) 
         result=applied.result,
         engines=engine_changes(agent, known, applied.before, applied.after),
         warnings=() if manifest is None else policy_warnings(agent, known, [manifest], applied.after),
+        shares=() if manifest is None else shares([manifest], known),
     )
 
 
@@ -136,7 +138,8 @@ def _policy(
     stands: PolicyStates,
 ) -> admin.Policy:
     name = stored.manifest.name
-    selected = select(known, stored.manifest.spec.selector.selection)
+    matched = select(known, stored.manifest.spec.selector.selection)
+    selected = [target for target in matched if stored.manifest.selects(target)]
     # An expired policy, or one outranked in every field, is in force nowhere.
     given = {target.key for target in selected if name in giving.get(target.key, ())}
     return admin.Policy(
@@ -149,4 +152,5 @@ def _policy(
         engines_selected=len(selected),
         engines_in_force=len(given & stands.in_force),
         engines_paused=len(given & stands.paused),
+        engines_matched=len(matched),
     )

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support import check_confirmed, engine_changes, policy_warnings, targets_by_key
+from penstock.agent.admin.support import (
+    check_confirmed,
+    engine_changes,
+    policy_warnings,
+    shares,
+    targets_by_key,
+)
 from penstock.agent.errors import ManifestError
 from penstock.agent.policy.manifest import Manifest, check_manifest, prefix_errors, read_json
 from penstock.agent.policy.store import IMPERATIVE, MAX_POLICIES
@@ -55,6 +61,7 @@ async def import_policies(
     )
     response.warnings.extend(f"policy {manifest.name} has expired and is skipped" for manifest in expired)
     response.warnings.extend(policy_warnings(agent, known, manifests, applied.after))
+    response.shares.extend(shares(manifests, known))
     return response
 
 

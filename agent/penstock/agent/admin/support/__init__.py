@@ -6,7 +6,7 @@ from penstock.agent.admin.support import messages
 from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
 from penstock.agent.admin.support.context import AgentContext
 from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.engine_counters import ENGINE_METRICS, engine_counters
+from penstock.agent.admin.support.engine_counters import ENGINE_METRICS, compared_counts, engine_counters
 from penstock.agent.admin.support.last_loads import last_loads
 from penstock.agent.admin.support.messages import (
     MAX_UINT32,
@@ -36,6 +36,8 @@ from penstock.agent.admin.support.policy_impact import (
     check_confirmed,
     engine_changes,
     policy_warnings,
+    share_words,
+    shares,
 )
 from penstock.agent.admin.support.request_durations import DEFAULT_SLOW, ORDERS, add_durations
 from penstock.agent.admin.support.retirement import Retirement
@@ -76,6 +78,7 @@ __all__ = [
     "checked_ttl",
     "clamp_unsigned",
     "clock_offsets",
+    "compared_counts",
     "deferred_requests",
     "describe_present",
     "engine_changes",
@@ -96,6 +99,8 @@ __all__ = [
     "selected_targets",
     "selected_views",
     "selection_of",
+    "share_words",
+    "shares",
     "slowest_requests",
     "source_target",
     "subscribed_engines",

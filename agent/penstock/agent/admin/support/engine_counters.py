@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.messages import clamp_unsigned
 from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.policy.rollouts import EngineCounts
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.metrics import EngineRows, Metric
+    from penstock.agent.metrics import Aggregator, EngineRows, Metric
+    from penstock.agent.model import EngineKey
 
 # The metrics that :func:`engine_counters` reads.
 ENGINE_METRICS = frozenset(
@@ -38,4 +40,27 @@ def engine_counters(engine: EngineRows) -> admin.EngineCounters:
         failures=total(c.TRANSFER_FAILURES),
         recomputed_tokens=total(c.RECOMPUTED_TOKENS),
         requests_failed=total(c.LOAD_OUTCOMES, lambda labels: labels["outcome"] == "failed"),
+    )
+
+
+_COMPARED = frozenset({c.EVENTS, c.LOAD_OUTCOMES, c.DEFERRED_TIME, c.RECOMPUTED_TOKENS})
+_REQUEST = "request_closed"
+
+
+def compared_counts(aggregator: Aggregator) -> dict[EngineKey, EngineCounts]:
+    """Return what each engine has counted of what a roll-out compares, since the state was created."""
+    return {engine.key: _compared(engine) for engine in aggregator.engines(_COMPARED)}
+
+
+def _compared(engine: EngineRows) -> EngineCounts:
+    def total(metric: Metric, label: str = "", value: str = "") -> int:
+        place = metric.labels.index(label) if label else None
+        rows = engine.rows.get(metric, ())
+        return sum(row.total for row in rows if place is None or row.labels[place] == value)
+
+    return EngineCounts(
+        requests=total(c.EVENTS, "kind", _REQUEST),
+        failed=total(c.LOAD_OUTCOMES, "outcome", "failed"),
+        deferred=total(c.DEFERRED_TIME) / c.DEFERRED_TIME.scale,
+        recomputed=total(c.RECOMPUTED_TOKENS),
     )

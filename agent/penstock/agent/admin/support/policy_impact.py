@@ -124,15 +124,29 @@ def policy_warnings(
         yield from _warnings(agent, manifest, known, merged, facts)
 
 
+def share_words(manifest: Manifest, known: Iterable[Target]) -> str:
+    """Return what ``spec.rollout`` means in the *known* engines: ``5 % of the engines: 3 of 60 here``."""
+    matched = select(known, manifest.spec.selector.selection)
+    selected = sum(manifest.selects(target) for target in matched)
+    return f"{manifest.percent} % of the engines: {selected} of {len(matched)} here"
+
+
+def shares(manifests: Iterable[Manifest], known: Mapping[EngineKey, Target]) -> Iterator[str]:
+    """Yield the words of :func:`share_words` for each policy that has ``spec.rollout``."""
+    for manifest in manifests:
+        if manifest.spec.rollout is not None:
+            yield f"policy {manifest.name}: {share_words(manifest, known.values())}"
+
+
 def _paused(
     agent: AgentContext, known: Mapping[EngineKey, Target], manifests: Iterable[Manifest]
 ) -> Iterator[str]:
     """Yield one warning that names the selected engines that are paused."""
-    selections = [manifest.spec.selector.selection for manifest in manifests]
+    manifests = list(manifests)
     paused = [
         str(key)
         for key, target in sorted(known.items())
-        if agent.pauses.is_paused(key) and any(selection.matches(target) for selection in selections)
+        if agent.pauses.is_paused(key) and any(manifest.selects(target) for manifest in manifests)
     ]
     if paused:
         subject = f"engines {', '.join(paused)} are" if len(paused) > 1 else f"engine {paused[0]} is"
@@ -149,10 +163,10 @@ def _warnings(
     if manifest.spec.mode == "observe":
         for section in sorted(_NOT_OBSERVED & {path.partition(".")[0] for path in manifest.leaves}):
             yield f"spec.{section} has no effect in mode observe, which does not simulate it; try mode enforce on one engine"
-    selected = select(known.values(), manifest.spec.selector.selection)
-    if not selected:
+    matched = select(known.values(), manifest.spec.selector.selection)
+    if not matched:
         yield f"policy {manifest.name} selects no known engine; it applies when one connects"
-    for target in selected:
+    for target in (target for target in matched if manifest.selects(target)):
         yield from _unsupported(agent, manifest, target)
         found = merged(target.key)
         given = (found.observed if manifest.spec.mode == "observe" else found.body) or {}

@@ -8,6 +8,7 @@ from penstock.agent.ctl.rollout.progress import (
     follow_rollout,
     show_change,
     show_fields,
+    show_shares,
     show_warnings,
 )
 from penstock.agent.ctl.rollout.wait import Followed, change_name, conclude, time_left, wait_for
@@ -21,6 +22,7 @@ __all__ = [
     "follow_rollout",
     "show_change",
     "show_fields",
+    "show_shares",
     "show_warnings",
     "time_left",
     "wait_for",

@@ -26,6 +26,7 @@ def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
     show_warnings(response)
     tail = " (dry run: nothing was changed)" if dry_run else ""
     say(f"policy {response.name} {response.result}, generation {response.generation}{tail}")
+    show_shares(response)
     if dry_run:
         show_fields(response)
 
@@ -34,6 +35,12 @@ def show_warnings(response: admin.ApplyPolicyResponse) -> None:
     """Print the warnings of a change."""
     for warning in response.warnings:
         say(words.style(f"warning: {warning}", "yellow"), err=True)
+
+
+def show_shares(response: admin.ApplyPolicyResponse) -> None:
+    """Print which share of the engines the changed policies select, where it is not all."""
+    for share in response.shares:
+        say(share)
 
 
 def show_fields(response: admin.ApplyPolicyResponse) -> None:

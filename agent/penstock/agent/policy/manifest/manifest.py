@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent.errors import ManifestError
+from penstock.agent.policy.manifest.engine_share import ALL, engine_identity, in_share
 from penstock.agent.policy.manifest.flat_fields import Leaves, flatten
 from penstock.agent.policy.manifest.sections import (
     Deferral,
@@ -17,6 +18,7 @@ from penstock.agent.policy.manifest.sections import (
     Model,
     PeerQuarantine,
     Selector,
+    Share,
     Telemetry,
 )
 from penstock.agent.policy.manifest.validation_errors import RULE, manifest_error
@@ -35,6 +37,8 @@ from pydantic_core import PydanticCustomError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.agent.parsing import Target
+
 API_VERSION = "penstock.dev/v1alpha1"
 KIND = "TransferPolicy"
 REASON = "penstock.dev/reason"
@@ -43,7 +47,7 @@ BREAK_GLASS_LIMIT = timedelta(hours=4)
 MAX_MANIFEST_BYTES = 64 * 1024
 _SECTIONS = ("kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine", "telemetry")
 # Not merged.
-_NOT_LEAVES = frozenset({"selector", "priority", "expiresAt", "mode"})
+_NOT_LEAVES = frozenset({"selector", "rollout", "priority", "expiresAt", "mode"})
 
 
 def _read_time(value: Any) -> Any:
@@ -83,6 +87,7 @@ class Spec(Model):
     )
 
     selector: Selector = Field(default=Selector(), description="{matchLabels, matchExpressions, models}")
+    rollout: Share | None = Field(default=None, description="{percent: 5}")
     priority: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=100, description="a whole number from 0 to 1000"
     )
@@ -165,10 +170,22 @@ class Manifest(Model):
         return flatten({name: value for name, value in spec.items() if name not in _NOT_LEAVES})
 
     @property
+    def percent(self) -> int:
+        """The share of the engines that its selector matches and that it selects; 100 without ``spec.rollout``."""
+        return ALL if self.spec.rollout is None else self.spec.rollout.percent
+
+    def selects(self, target: Target) -> bool:
+        """Return whether it selects *target*: its selector matches, and its roll-out has come to the engine."""
+        return self.spec.selector.selection.matches(target) and in_share(
+            engine_identity(target), self.name, self.percent
+        )
+
+    @property
     def fails_everywhere(self) -> bool:
         """Whether it makes loads fail in every engine, present and future."""
         return (
             self.spec.mode == "enforce"
+            and self.percent == ALL
             and self.spec.selector.selection.everything
             and "fail" in (self.leaves.get("kvLoadFailure.action"), self.leaves.get("ecLoadFailure.action"))
         )

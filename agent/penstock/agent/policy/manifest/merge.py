@@ -75,7 +75,7 @@ def effective_schedule(
 
 def policies_selecting(policies: Iterable[Manifest], target: Target) -> list[Manifest]:
     """Return those of *policies* that select *target*, expired or not."""
-    return [policy for policy in policies if policy.spec.selector.selection.matches(target)]
+    return [policy for policy in policies if policy.selects(target)]
 
 
 def build_schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep, ...]:

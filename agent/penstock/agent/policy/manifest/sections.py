@@ -140,6 +140,12 @@ class Selector(Model):
         )
 
 
+class Share(Model):
+    """Selects a part of the engines that the selector matches, by a hash of engine and policy."""
+
+    percent: Annotated[int, Field(ge=0, le=100)] = Field(description="a whole number from 0 to 100")
+
+
 class RecomputeBudget(Model):
     """Limit of recomputation."""
 

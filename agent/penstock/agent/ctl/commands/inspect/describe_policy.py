@@ -12,6 +12,7 @@ from penstock.agent.ctl.commands.inspect.get_policy import (
     in_force_words,
     manifest_of,
     selector_words,
+    share_of,
 )
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import POLICY
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 
 _ENTRIES = 5
 _INDENT = "  "
+_LEFT_OUT = "without it: the rollout leaves it out"
 # Shown in lines of their own.
-_NOT_SET = ("selector.", "priority", "mode", "expiresAt")
+_NOT_SET = ("selector.", "rollout.", "priority", "mode", "expiresAt")
 
 
 @click.command()
@@ -73,16 +75,29 @@ def description(
     yield f"Priority: {spec.get('priority', 100)}"
     yield f"Mode: {spec.get('mode', 'enforce')}"
     yield f"Selector: {selector_words(item.manifest_json)}"
+    percent = share_of(item.manifest_json)
+    if percent is not None:
+        here = f"{item.engines_selected} of {item.engines_matched} here"
+        yield f"Rollout: {percent} % of the engines: {here}"
     yield f"Expires: {expiry_words(spec.get('expiresAt', ''), now)}"
     annotations = manifest["metadata"].get("annotations", {})
     yield from _section("Annotations", (f"{key}={value}" for key, value in sorted(annotations.items())))
     fields = (f"{path} = {value}" for path, value in flat_values(spec) if not path.startswith(_NOT_SET))
     yield from _section("Sets", fields)
     yield f"In force: {in_force_words(item)} engines"
-    yield from _section("Engines", (f"{words.engine(engine.key)}: {_standing(engine)}" for engine in engines))
+    standings = (
+        f"{words.engine(engine.key)}: {_LEFT_OUT if _left_out(item, engine) else _standing(engine)}"
+        for engine in engines
+    )
+    yield from _section("Engines", standings)
     history = rows.audit(entries, now).narrow()
     if history.rows:
         yield from _section("Audit", table(history.headers, history.rows).splitlines())
+
+
+def _left_out(item: admin.Policy, engine: admin.Engine) -> bool:
+    partial = item.engines_selected < item.engines_matched
+    return partial and all(policy.name != item.name for policy in engine.wanted_policies)
 
 
 def _standing(engine: admin.Engine) -> str:

@@ -18,7 +18,7 @@ from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.field_diff import Difference, difference_rows, differences, plain_rows
 from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document, say_table
-from penstock.agent.ctl.rollout import show_fields, show_warnings
+from penstock.agent.ctl.rollout import show_fields, show_shares, show_warnings
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def policy(client: Client, name: str, file: str | None, generation: int | None, 
         _show(name, before, after, found, file)
         if change is not None:
             show_warnings(change)
+            show_shares(change)
             if found:
                 say("")
                 show_fields(change)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The owner of policies that are set over the wire.
 _BY_HAND = "imperative"
 _REASON = "penstock.dev/reason"
-_NOT_SET = frozenset({"selector", "priority", "expiresAt", "mode"})
+_NOT_SET = frozenset({"selector", "rollout", "priority", "expiresAt", "mode"})
 
 
 @click.command()
@@ -157,9 +157,17 @@ def manifest_of(item: admin.Policy) -> dict[str, Any]:
 
 
 def in_force_words(item: admin.Policy) -> str:
-    """Return in how many of the selected engines a policy is in force."""
+    """Return in how many of the selected engines a policy is in force, and how many its rollout leaves out."""
     paused = f" ({item.engines_paused} paused)" if item.engines_paused else ""
-    return f"{item.engines_in_force}/{item.engines_selected}{paused}"
+    percent = share_of(item.manifest_json)
+    share = "" if percent is None else f" ({percent} % of {item.engines_matched})"
+    return f"{item.engines_in_force}/{item.engines_selected}{share}{paused}"
+
+
+def share_of(manifest_json: str) -> int | None:
+    """Return ``spec.rollout.percent`` of a manifest; None without it."""
+    rollout = json.loads(manifest_json)["spec"].get("rollout")
+    return None if rollout is None else int(rollout["percent"])
 
 
 def selector_words(manifest_json: str) -> str:

@@ -25,6 +25,7 @@ from penstock.agent.ctl.rollout import (
     conclude,
     show_change,
     show_fields,
+    show_shares,
     show_warnings,
     time_left,
     wait_for,
@@ -99,6 +100,7 @@ def apply_bundle(
     response = client.call("ImportPolicies", request)
     if output == "table":
         show_warnings(response)
+        show_shares(response)
         tail = " (dry run: nothing was changed)" if dry_run else ""
         for policy in response.policies:
             say(f"policy {policy.name} {policy.result}, generation {policy.generation}{tail}")

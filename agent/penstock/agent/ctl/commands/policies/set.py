@@ -36,6 +36,12 @@ _REASON = "penstock.dev/reason"
     "--selector", "-l", type=SELECTOR, help="Select engines by label: role=decode,tier in (a,b),!canary."
 )
 @click.option("--model", "models", multiple=True, metavar="GLOB", help="Select engines by model: llama-*.")
+@click.option(
+    "--rollout-percent",
+    type=click.IntRange(0, 100),
+    metavar="PERCENT",
+    help="Select this share of those engines, by a hash of engine and policy; a larger one adds engines.",
+)
 @click.option("--priority", type=int, help="Higher wins, field by field.  [default: 100]")
 @click.option(
     "--mode", type=click.Choice(["enforce", "observe"]), help="observe: decide and report, change nothing."
@@ -106,6 +112,7 @@ def _patched(
     *,
     selector: str | None,
     models: tuple[str, ...],
+    rollout_percent: int | None,
     priority: int | None,
     mode: str | None,
     ttl: timedelta | None,
@@ -141,6 +148,8 @@ def _patched(
         spec["selector"] = kept | _selector(selector)
     if models:
         spec.setdefault("selector", {})["models"] = list(models)
+    if rollout_percent is not None:
+        spec["rollout"] = {"percent": rollout_percent}
     spec |= {key: value for key, value in (("priority", priority), ("mode", mode)) if value is not None}
     if ttl is not None:
         # Expiry runs by the agent's clock.

@@ -1,0 +1,30 @@
+"""A policy to more and more engines, step by step, with a comparison that ends it; the decisions are pure."""
+
+from __future__ import annotations
+
+from penstock.agent.policy.rollouts.comparison import Comparison
+from penstock.agent.policy.rollouts.leader import RolloutLeader
+from penstock.agent.policy.rollouts.measures import EngineCounts, parse_conditions
+from penstock.agent.policy.rollouts.state import (
+    DEFAULT_CONDITIONS,
+    DEFAULT_HOLD,
+    DEFAULT_STEPS,
+    MAX_HOLD,
+    RolloutPlan,
+    RolloutState,
+    state_of,
+)
+
+__all__ = [
+    "DEFAULT_CONDITIONS",
+    "DEFAULT_HOLD",
+    "DEFAULT_STEPS",
+    "MAX_HOLD",
+    "Comparison",
+    "EngineCounts",
+    "RolloutLeader",
+    "RolloutPlan",
+    "RolloutState",
+    "parse_conditions",
+    "state_of",
+]

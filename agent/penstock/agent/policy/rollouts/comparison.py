@@ -1,0 +1,188 @@
+"""Compares the engines that have a policy with those that do not: a sequential test that may be looked at at any time. Pure.
+
+Wald's sequential probability ratio test between "no worse" (the ratio of the two rates is 1) and "worse" (it is the
+limit of the condition), given the total of both groups: so a rate that changes for all engines, such as a network that
+fails, is no evidence. Engines differ from each other, and failures of one engine come together; so the evidence is
+divided by the dispersion between engines of one group (quasi-likelihood), of which an upper bound is taken. Where one
+engine alone makes the difference, that is the engine's and not the policy's: the worst one is left out.
+docs/decisions/0037-roll-outs.md has the assumptions and what they cost.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.agent.policy.rollouts.measures import AbortCondition, EngineCounts
+
+Verdict = Literal["worse", "not_worse", "undecided"]
+
+FALSE_ABORTS = 0.05
+"""Share of roll-outs of a harmless policy that may abort, over all looks, conditions and steps."""
+# A harmful policy that counts as harmless may be as frequent, in each condition.
+_FALSE_PASSES = 0.05
+# Of a group; the worst one is left out once more.
+LEAST_ENGINES = 2
+# Below this quantile of chi-square the dispersion is not expected.
+_DISPERSION_QUANTILE = NormalDist().inv_cdf(0.05)
+# Of a Poisson variable, of which none was seen.
+_UNSEEN = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The verdict of one condition.
+
+    Attributes:
+        evidence: a sentence with the numbers.
+
+    """
+
+    condition: AbortCondition
+    verdict: Verdict
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The engines of a group that have served requests: amount and requests of each."""
+
+    engines: tuple[tuple[float, float], ...]
+
+    @property
+    def amount(self) -> float:
+        return math.fsum(amount for amount, _ in self.engines)
+
+    @property
+    def requests(self) -> float:
+        return math.fsum(requests for _, requests in self.engines)
+
+    @property
+    def rate(self) -> float:
+        return self.amount / self.requests if self.requests else 0.0
+
+    def without_worst(self) -> _Group:
+        worst = max(range(len(self.engines)), key=lambda index: self.engines[index][0])
+        return _Group(self.engines[:worst] + self.engines[worst + 1 :])
+
+    def pearson(self) -> tuple[float, int]:
+        """Return Pearson's chi-square about the group's rate, and its degrees of freedom; none where nothing happened."""
+        rate = self.rate
+        if not rate:
+            return 0.0, 0
+        total = math.fsum(
+            (amount - rate * requests) ** 2 / (rate * requests) for amount, requests in self.engines
+        )
+        return total, len(self.engines) - 1
+
+
+def share_of_errors(conditions: int, test: int) -> float:
+    """Return the share of false aborts of one condition in the *test*-th test of a roll-out, from 1.
+
+    The sum over all tests and conditions is :data:`FALSE_ABORTS`, however many tests there are.
+    """
+    return FALSE_ABORTS / (conditions * test * (test + 1))
+
+
+def compare(
+    condition: AbortCondition,
+    treated: Sequence[EngineCounts],
+    control: Sequence[EngineCounts],
+    error: float,
+) -> Comparison:
+    """Compare the engines with the policy and those without, by what each has counted since the step began.
+
+    Args:
+        condition: the measure and its limit.
+        treated: an entry an engine; those without requests are left out.
+        control: likewise.
+        error: probability of "worse" for a harmless policy, over all looks.
+
+    """
+    measure = condition.measure
+    inside, outside = (
+        _Group(tuple((measure.of(counts), counts.requests) for counts in group if counts.requests > 0))
+        for group in (treated, control)
+    )
+    few = _too_few(inside, outside)
+    if few:
+        return Comparison(condition, "undecided", f"{condition}: {few}")
+    dispersion = _dispersion(inside, outside, measure.grain)
+    verdict: Verdict = "undecided"
+    worse = -math.log(error)
+    if _is_worse(condition, inside, outside, dispersion, worse):
+        verdict = "worse"
+    elif _is_fine(condition, inside, outside, dispersion):
+        verdict = "not_worse"
+    return Comparison(condition, verdict, f"{condition}: {_numbers(condition, inside, outside)}")
+
+
+def _too_few(inside: _Group, outside: _Group) -> str:
+    for group, which in ((inside, "with the policy"), (outside, "without it")):
+        count = len(group.engines)
+        if count < LEAST_ENGINES:
+            engines = "no engine" if not count else "1 engine"
+            return f"{engines} {which} has served requests, at least {LEAST_ENGINES} are compared"
+    return ""
+
+
+def _is_worse(
+    condition: AbortCondition, inside: _Group, outside: _Group, dispersion: float, threshold: float
+) -> bool:
+    if inside.rate <= condition.measure.floor:
+        return False
+    return all(
+        _log_ratio(group, outside, condition.limit) > threshold * dispersion
+        for group in (inside, inside.without_worst())
+    )
+
+
+def _is_fine(condition: AbortCondition, inside: _Group, outside: _Group, dispersion: float) -> bool:
+    measure = condition.measure
+    # So little that the ratio does not matter.
+    unseen = _UNSEEN * max(dispersion if math.isfinite(dispersion) else 0.0, measure.grain)
+    if (inside.amount + unseen) / inside.requests <= measure.floor:
+        return True
+    return -_log_ratio(inside, outside, condition.limit) > -math.log(_FALSE_PASSES) * dispersion
+
+
+def _log_ratio(inside: _Group, outside: _Group, limit: float) -> float:
+    """Return the logarithm of the likelihood of the limit's ratio over that of 1, in the amount's unit."""
+    share = inside.requests / (inside.requests + outside.requests)
+    tilted = limit * share / (limit * share + 1 - share)
+    return inside.amount * math.log(tilted / share) + outside.amount * math.log((1 - tilted) / (1 - share))
+
+
+def _dispersion(inside: _Group, outside: _Group, grain: float) -> float:
+    """Return an upper bound of the variance over the mean, between engines of one group, in the amount's unit; at least *grain*."""
+    chi_squares, freedoms = zip(inside.pearson(), outside.pearson(), strict=True)
+    freedom = sum(freedoms)
+    if not freedom:
+        return grain if not (inside.amount or outside.amount) else math.inf
+    # Wilson and Hilferty's approximation of the quantile.
+    term = 2 / (9 * freedom)
+    quantile = freedom * max(1 - term + _DISPERSION_QUANTILE * math.sqrt(term), 0.0) ** 3
+    if not quantile:
+        return math.inf
+    return max(math.fsum(chi_squares) / quantile, grain)
+
+
+def _numbers(condition: AbortCondition, inside: _Group, outside: _Group) -> str:
+    scale, words = condition.measure.scale, condition.measure.words
+    ratio = (
+        f"{inside.rate / outside.rate:.3g}x"
+        if outside.rate
+        else "none without it"
+        if inside.rate
+        else "no difference"
+    )
+    return (
+        f"{inside.rate * scale:.3g} {words} in {len(inside.engines)} engines with the policy "
+        f"({inside.requests:.0f} requests), {outside.rate * scale:.3g} in {len(outside.engines)} without it "
+        f"({outside.requests:.0f} requests): {ratio}"
+    )

@@ -1,0 +1,171 @@
+"""The plan and the state of a roll-out, as the policy's annotation keeps them: who leads next goes on from there. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from penstock.agent.errors import ContractError
+from penstock.agent.policy.manifest import check_manifest
+from penstock.agent.policy.rollouts.measures import AbortCondition, parse_conditions
+
+if TYPE_CHECKING:
+    from penstock.agent.policy.manifest import Manifest
+
+ANNOTATION = "penstock.dev/rollout"
+_REASON = "penstock.dev/reason"
+ALL = 100
+DEFAULT_STEPS = (5, 25, ALL)
+DEFAULT_HOLD = 600.0
+DEFAULT_CONDITIONS = ("failed>2x", "deferred>1.5x", "recomputed>2x")
+MAX_STEPS = 16
+MAX_HOLD = 7 * 86_400.0
+_MAX_TEXT = 400
+
+Phase = Literal["progressing", "undecided", "paused", "promoted", "aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """What was ordered.
+
+    Attributes:
+        steps: percents, ascending; the last one is 100.
+        hold: the least seconds of each step.
+        abort_if: the roll-out aborts once one of them holds.
+        proceed_undecided: go on after the hold where the comparison is undecided.
+
+    """
+
+    steps: tuple[int, ...] = DEFAULT_STEPS
+    hold: float = DEFAULT_HOLD
+    abort_if: tuple[AbortCondition, ...] = parse_conditions(DEFAULT_CONDITIONS)
+    proceed_undecided: bool = False
+
+    def check(self) -> None:
+        """Check the bounds.
+
+        Raises:
+            ContractError: steps or hold are out of bounds.
+
+        """
+        steps = ",".join(map(str, self.steps))
+        ascending = all(one < other for one, other in zip(self.steps, self.steps[1:], strict=False))
+        if not self.steps or len(self.steps) > MAX_STEPS or not ascending or not self.steps[0] > 0:
+            raise ContractError(
+                f"the steps are {steps or 'empty'}; give at most {MAX_STEPS} ascending percents such as 5,25,100"
+            )
+        if self.steps[-1] != ALL:
+            raise ContractError(f"the steps are {steps}; the last one must be 100, as in {steps},100")
+        if not 0 < self.hold <= MAX_HOLD:
+            raise ContractError(f"the hold is {self.hold:g} s; give a duration up to 7 days such as 10m")
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutState:
+    """How far a roll-out has come.
+
+    Attributes:
+        phase: ``undecided`` is past its hold without enough evidence.
+        step: index of the present step.
+        began: of the present step, seconds since the epoch.
+        started: seconds since the epoch.
+        tests: number of the present sequential test, from 1; a new step or a new leader begins one.
+        percent: of the engines that have the policy.
+        content: digest of what is rolled out.
+        message: why it is in its phase.
+
+    """
+
+    plan: RolloutPlan
+    author: str
+    started: float
+    content: str
+    phase: Phase = "progressing"
+    step: int = 0
+    began: float = 0.0
+    tests: int = 1
+    percent: int = 0
+    message: str = ""
+
+    @property
+    def live(self) -> bool:
+        """True until it is promoted or aborted."""
+        return self.phase not in {"promoted", "aborted"}
+
+    @property
+    def ends(self) -> float:
+        """When the present step may end, seconds since the epoch."""
+        return self.began + self.plan.hold
+
+
+def content_of(manifest: Manifest) -> str:
+    """Return the digest of what a roll-out of *manifest* carries: all of its spec but the percentage."""
+    spec = {name: value for name, value in manifest.document()["spec"].items() if name != "rollout"}
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def state_of(manifest: Manifest) -> RolloutState | None:
+    """Return the state that a policy's annotation has; None without one, or if it cannot be read."""
+    text = manifest.metadata.annotations.get(ANNOTATION, "")
+    try:
+        return _read(json.loads(text)) if text else None
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, ContractError):
+        return None
+
+
+def with_state(manifest: Manifest, state: RolloutState) -> Manifest:
+    """Return *manifest* at the state's percentage, with the state, and its message as the reason of the change."""
+    document = manifest.document()
+    annotations = dict(manifest.metadata.annotations)
+    annotations[ANNOTATION] = json.dumps(_written(state), separators=(",", ":"))
+    annotations[_REASON] = state.message
+    document["metadata"]["annotations"] = annotations
+    document["spec"]["rollout"] = {"percent": state.percent}
+    return check_manifest(document)
+
+
+def _written(state: RolloutState) -> dict[str, Any]:
+    plan = state.plan
+    return {
+        "phase": state.phase,
+        "step": state.step,
+        "began": state.began,
+        "started": state.started,
+        "tests": state.tests,
+        "percent": state.percent,
+        "content": state.content,
+        "author": state.author[:_MAX_TEXT],
+        "message": state.message[:_MAX_TEXT],
+        "steps": plan.steps,
+        "hold": plan.hold,
+        "abortIf": [str(condition) for condition in plan.abort_if],
+        "proceedUndecided": plan.proceed_undecided,
+    }
+
+
+def _read(document: dict[str, Any]) -> RolloutState:
+    plan = RolloutPlan(
+        tuple(map(int, document["steps"])),
+        float(document["hold"]),
+        parse_conditions(map(str, document["abortIf"])),
+        bool(document["proceedUndecided"]),
+    )
+    plan.check()
+    phase, step = document["phase"], int(document["step"])
+    if phase not in get_args(Phase) or not 0 <= step < len(plan.steps):
+        raise ValueError(phase)
+    return RolloutState(
+        plan,
+        str(document["author"]),
+        float(document["started"]),
+        str(document["content"]),
+        phase,
+        step,
+        float(document["began"]),
+        max(int(document["tests"]), 1),
+        int(document["percent"]),
+        str(document["message"]),
+    )

@@ -1,0 +1,124 @@
+"""A real agent with 40 simulated engines: a bad policy aborts itself at its first step, and the others never had it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from click.testing import CliRunner
+from penstock.agent.ctl.main import cli
+from penstock.proto.v1.common_pb2 import OUTCOME_FAILED
+
+from tests.support.agent.agent import AgentProcess, short_directory
+from tests.support.agent.ingest_client import FakeEngine
+from tests.support.agent.stories import closed, outcome
+from tests.support.policy.feed import Engine, eventually, hash_of
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+ENGINES = 40
+REQUESTS = 300
+# More than it takes.
+ROUNDS = 60
+
+
+class _Simulated:
+    """An engine that serves; with the policy half of its requests fail.
+
+    Attributes:
+        had: it had a policy in force at some time.
+
+    """
+
+    def __init__(self, agent: AgentProcess, number: int) -> None:
+        labels = {"POD_NAME": f"decode-{number}"}
+        self.feed = Engine(agent.listen, str(number), **labels)
+        self.ingest = FakeEngine(agent.listen, engine=str(number), labels=labels)
+        self.hash, self.had = "", False
+
+    async def obey(self) -> None:
+        """Acknowledge each push."""
+        while True:
+            push = await self.feed._stream.read()
+            self.hash = hash_of(push)
+            self.had = self.had or bool(self.hash)
+            await self.feed.ack(push)
+
+    def serve(self) -> None:
+        """End some requests."""
+        failing = REQUESTS // 2 if self.hash else 3
+        self.ingest.publish(
+            *(closed(f"r{number}") for number in range(REQUESTS)),
+            *(outcome(f"r{number}", OUTCOME_FAILED) for number in range(failing)),
+        )
+
+
+async def test_a_bad_policy_aborts_itself_in_a_real_agent() -> None:
+    """Set up, started and read by agentctl; led by the agent alone."""
+    with short_directory() as directory:
+        agent = AgentProcess(directory).start()
+        try:
+            async with AsyncExitStack() as parts:
+                await _abort(agent, parts)
+        finally:
+            agent.stop()
+
+
+async def _abort(agent: AgentProcess, parts: AsyncExitStack) -> None:
+    engines = [_Simulated(agent, number) for number in range(ENGINES)]
+    for engine in engines:
+        await parts.enter_async_context(engine.feed)
+        parts.enter_context(engine.ingest)
+        task = asyncio.ensure_future(engine.obey())
+        parts.callback(task.cancel)
+
+    async def agentctl(*arguments: str) -> Result:
+        runner = CliRunner(env={"AGENTCTL_ADDRESS": agent.admin})
+        return await asyncio.to_thread(runner.invoke, cli, arguments)
+
+    async def status() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            (await agentctl("rollout", "status", "strict", "-o", "json")).stdout
+        )
+        return found
+
+    prepared = await agentctl(
+        "set-policy",
+        "strict",
+        "--kv-load-failure",
+        "fail",
+        "-l",
+        "role=decode",
+        "--rollout-percent",
+        "0",
+        "--wait",
+    )
+    assert prepared.exit_code == 0, prepared.output
+    assert not any(engine.had for engine in engines)
+    started = await agentctl(
+        "rollout", "start", "strict", "--steps", "20,50,100", "--hold", "1h", "--abort-if", "failed>2x"
+    )
+    assert started.exit_code == 0, started.output
+    first = (await status())["enginesSelected"]
+    assert 3 <= first < ENGINES / 2
+    await eventually(
+        lambda: sum(bool(engine.hash) for engine in engines) == first, "the first step is in force"
+    )
+    for _ in range(ROUNDS):
+        if (await status())["state"] != "progressing":
+            break
+        for engine in engines:
+            await asyncio.to_thread(engine.serve)
+    found = await status()
+    assert (found["state"], found["percent"]) == ("aborted", 0)
+    assert found["message"].startswith("aborted at 20 %: failed>2x: ")
+    await eventually(lambda: not any(engine.hash for engine in engines), "the policy is taken back")
+    assert sum(engine.had for engine in engines) == first
+    entries = json.loads((await agentctl("rollout", "history", "strict", "-o", "json")).stdout)["entries"]
+    assert next((entry["author"], entry["reason"]) for entry in entries) == ("rollout", found["message"])
+    assert any(
+        record.get("event") == "roll-out" and record.get("state") == "aborted" for record in agent.records()
+    )
