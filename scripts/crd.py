@@ -231,7 +231,7 @@ def _rules_of_spec(spec: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _sets_one(path: str, part: dict[str, Any]) -> str:
-    """Return an expression: is there a scalar below *path*?"""
+    """Return an expression that is true if there is a scalar below *path*."""
     tests = (
         _sets_one(f"{path}.{name}", field) if field["type"] == "object" else f"has({path}.{name})"
         for name, field in part["properties"].items()
