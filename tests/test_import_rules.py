@@ -76,6 +76,7 @@ AGENT_FLOORS = (
         "metrics.exposition",
         "metrics.series",
         "policy.files",
+        "policy.kubernetes",
         "policy.orders",
         "traces.export",
         "traces.query",
