@@ -71,7 +71,7 @@ AGENT_FLOORS = (
     ("admin.calls",),
     ("admin.support",),
     ("metrics",),
-    ("metrics.gauges", "metrics.latencies", "policy.distribution"),
+    ("metrics.gauges", "metrics.latencies", "policy.distribution", "policy.sources"),
     (
         "metrics.exposition",
         "metrics.series",
@@ -136,7 +136,7 @@ DOORS = frozenset(
         "penstock.agent.ctl.render.events", "penstock.agent.ctl.render.field_diff", "penstock.agent.ctl.render.json_values",
         "penstock.agent.ctl.render.jsonpath", "penstock.agent.ctl.render.latency", "penstock.agent.ctl.render.order_rows", "penstock.agent.ctl.render.output", "penstock.agent.ctl.render.rows",
         "penstock.agent.ctl.render.span_tree", "penstock.agent.parsing.yaml_documents",
-        "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.server.certificates", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server",
+        "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files", "penstock.agent.policy.sources.follower", "penstock.agent.server.certificates", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server",
         "penstock.agent.server.request_decoding", "penstock.agent.server.status_codes", "penstock.agent.server.tls",
         "penstock.agent.traces.export.exporter",
         "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",

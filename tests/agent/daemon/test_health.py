@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -48,6 +49,7 @@ async def test_troubles(condition, monkeypatch):
     condition.phase = "serving"
     condition.place.trouble = "no disk"
     condition.not_copied = "no copy"
+    condition.sources = SimpleNamespace(problem=lambda: "the source is away")
     monkeypatch.setattr(DatabaseFiles, "notice", "put back")
     condition.journal._writer.error = "no room"
     condition.journal.damage = "damaged"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ConfigError
 from penstock.agent.parsing import parse_duration
+from penstock.agent.policy.sources import SourceSpec, parse_sources
 from penstock.agent.server import (
     Address,
     AdminTls,
@@ -40,6 +41,7 @@ class Config:
 
     Attributes:
         policy_file: a file or a directory of policies; None for none.
+        policy_sources: all sources of policies in their order; *policy_file* is the first.
         admin_tls: there if, and only if, one address of *admin_listen* is TCP.
         state_limit: bytes that all files of the state directory may have together.
         memory_limit: resident bytes above which nothing is taken from engines.
@@ -59,6 +61,7 @@ class Config:
     http: TcpAddress
     state_dir: Path
     policy_file: Path | None
+    policy_sources: tuple[SourceSpec, ...]
     state_limit: int
     memory_limit: int
     audit_entries: int
@@ -205,6 +208,13 @@ OPTIONS: tuple[Option, ...] = (
         "Policy file, or a directory of *.yaml and *.yml; changes are applied.",
     ),
     Option(
+        "policy-source",
+        "",
+        parse_sources,
+        "Where policies come from: file:PATH or nats://HOST:PORT/BUCKET; several times, the first has precedence.",
+        many=True,
+    ),
+    Option(
         "state-limit",
         "1GiB",
         at_least(MIN_LIMIT),
@@ -319,11 +329,24 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
             f"--listen and --admin-listen are both {values['listen']}; give each a socket of its own"
         )
     return Config(
-        **{name: value for name, value in values.items() if name not in _TLS},
+        **{name: value for name, value in values.items() if name not in (*_TLS, "policy_source")},
+        policy_sources=_policy_sources(values),
         admin_tls=_admin_tls(values),
         export=ExportSettings.from_environment(environment),
         pod_uid=environment.get("POD_UID", ""),
     )
+
+
+def _policy_sources(values: Mapping[str, Any]) -> tuple[SourceSpec, ...]:
+    """Return the policy sources; ``--policy-file`` is one of them and the first."""
+    file: Path | None = values["policy_file"]
+    given: list[SourceSpec] = [] if file is None else [SourceSpec("file", str(file))]
+    for spec in values["policy_source"]:
+        absolute = spec._replace(place=str(Path(spec.place).absolute())) if spec.kind == "file" else spec
+        if absolute in given:
+            raise ConfigError(f"--policy-source {absolute.name} comes twice; keep one")
+        given.append(absolute)
+    return tuple(given)
 
 
 def _admin_tls(values: Mapping[str, Any]) -> AdminTls | None:

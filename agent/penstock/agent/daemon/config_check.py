@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ConfigError, FilesError
@@ -17,7 +18,6 @@ from penstock.agent.traces.export.otlp_client import OtlpClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from penstock.agent.daemon.config import Config
 
@@ -101,15 +101,21 @@ def _certificates(config: Config) -> Iterator[CheckResult]:
 
 
 def _policies(config: Config) -> Iterator[CheckResult]:
-    if config.policy_file is None:
-        return
+    for spec in config.policy_sources:
+        if spec.kind == "file":
+            flag = "--policy-file" if Path(spec.place) == config.policy_file else "--policy-source"
+            yield _files(flag, Path(spec.place))
+        else:
+            yield CheckResult(f"--policy-source {spec.name}: read when the agent runs")
+
+
+def _files(flag: str, path: Path) -> CheckResult:
     try:
-        found = read_files(scan_directory(config.policy_file))
+        found = read_files(scan_directory(path))
         policies = check_files(found, (), datetime.now(UTC)).policies
     except (FilesError, OSError) as error:
-        yield CheckResult(f"--policy-file {config.policy_file}: {error}", wrong=True)
-        return
-    yield CheckResult(f"--policy-file {config.policy_file}: {len(policies)} policies")
+        return CheckResult(f"{flag} {path}: {error}", wrong=True)
+    return CheckResult(f"{flag} {path}: {len(policies)} policies")
 
 
 def _export(config: Config) -> Iterator[CheckResult]:

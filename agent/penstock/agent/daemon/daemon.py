@@ -78,7 +78,8 @@ class Daemon:
         http = self._report.http = await self._start_http()
         log, stored = await self._open_state(directory)
         owners = EngineOwners(self._config.source_grace)
-        policies = await distribute_policies(stored, owners, self._config.policy_file, self._parts)
+        policies = await distribute_policies(stored, owners, self._config, self._parts)
+        self._health.sources = policies.sources
         registry = _registry(log)
         exemplars, metrics = Exemplars(), self._measure(directory, log, policies)
         self._report.exporter = self._start_export(
@@ -151,7 +152,8 @@ class Daemon:
             self._config.engines_expected,
             commit_queue=lambda: journal.depth,
             export_backlog=lambda: max(0, checkpoint.at - exporting().position),
-            policy_files=lambda: None if policies.files is None else policies.files.status,
+            policy_files=policies.file_status,
+            policy_sources=policies.sources.states if policies.sources is not None else tuple,
             exporting=exporting,
             state=StateGauges(directory, journal, self._health).families,
             poisoned=lambda: checkpoint.poisoned,
@@ -250,7 +252,7 @@ class Daemon:
             state_dir=directory.path,
             stopping=self._stopping,
             try_backend=lambda: probe_endpoint(self._config.export),
-            statuses=(self._report.describe, *([policies.files.describe] if policies.files else [])),
+            statuses=(self._report.describe, policies.describe),
         )
 
     def _end_pauses(self, registry: Registry, policies: DistributedPolicies) -> None:

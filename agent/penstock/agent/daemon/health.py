@@ -8,6 +8,7 @@ from penstock.agent.state import count_damaged
 
 if TYPE_CHECKING:
     from penstock.agent.journal import Journal
+    from penstock.agent.policy.sources.follower import SourceFollower
     from penstock.agent.policy.store import PolicyDatabase
     from penstock.agent.state import DatabaseFiles, StateDirectory
 
@@ -18,6 +19,7 @@ REASONS = (
     "databases_set_aside",
     "databases_restored",
     "policies_not_copied",
+    "policy_source_away",
 )
 """Reasons of a degradation: values of a metric's label."""
 
@@ -43,6 +45,7 @@ class Health:
         self.place: StateDirectory | None = None
         self.journal: Journal | None = None
         self.policies: PolicyDatabase | None = None
+        self.sources: SourceFollower | None = None
         self.not_copied = ""
 
     def health(self) -> str:
@@ -73,6 +76,7 @@ class Health:
                 filter(None, (each.notice for each in self._whereabouts().values()))
             ),
             "policies_not_copied": self.not_copied,
+            "policy_source_away": self.sources.problem() if self.sources is not None else "",
         }
         return [HealthProblem(reason, text) for reason, text in texts.items() if text]
 

@@ -16,10 +16,11 @@ from penstock.proto.names import NANOS
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.agent.metrics.catalogue import Metric
     from penstock.agent.policy.files.file_source import FileStatus
+    from penstock.agent.policy.sources import SourceState
 
 BUILD = {
     "version": __version__,
@@ -52,6 +53,7 @@ class AgentMetrics:
         commit_queue: returns the batches that wait for their commit.
         export_backlog: returns the batches that the trace export has not passed.
         policy_files: returns how the policy files are; None if there are none.
+        policy_sources: returns the states of the policy sources.
         exporting: returns how the trace export stands.
         build: versions by the names of the labels of `c.BUILD`.
         runtime: registers the collectors of the process and the interpreter.
@@ -75,6 +77,7 @@ class AgentMetrics:
         commit_queue: Callable[[], int] = lambda: 0,
         export_backlog: Callable[[], int] = lambda: 0,
         policy_files: Callable[[], FileStatus | None] = lambda: None,
+        policy_sources: Callable[[], Sequence[SourceState]] = tuple,
         exporting: Callable[[], ExportStatus] = ExportStatus,
         build: Mapping[str, str] = BUILD,
         runtime: Callable[[CollectorRegistry], None] = register_runtime,
@@ -103,6 +106,7 @@ class AgentMetrics:
         self._commit_queue = commit_queue
         self._export_backlog = export_backlog
         self._policy_files = policy_files
+        self._policy_sources = policy_sources
         self._exporting = exporting
         self._state = state
         self._poisoned = poisoned
@@ -137,6 +141,7 @@ class AgentMetrics:
         yield from self._state()
         yield Family(c.AUDIT_TRIMMED, [Sample((), self._audit_trimmed())])
         yield from _policy_files(self._policy_files())
+        yield from _sources(self._policy_sources())
 
 
 def _spans(status: ExportStatus) -> Iterator[Family]:
@@ -154,6 +159,21 @@ def _spans(status: ExportStatus) -> Iterator[Family]:
     )
     if status.oldest_unexported_unix_nano:
         yield Family(c.OLDEST_UNEXPORTED, [Sample((), status.oldest_unexported_unix_nano / NANOS)])
+
+
+def _sources(states: Sequence[SourceState]) -> Iterator[Family]:
+    if not states:
+        return
+    yield Family(c.POLICY_SOURCE_UP, [Sample((each.name,), each.state == "connected") for each in states])
+    yield Family(
+        c.POLICY_SOURCE_OBJECTS,
+        [
+            Sample((each.name, state), count)
+            for each in states
+            for state, count in (("accepted", each.accepted), ("refused", len(each.refused)))
+        ],
+    )
+    yield Family(c.POLICY_SOURCE_CHANGES, [Sample((each.name,), each.changes) for each in states])
 
 
 def _policy_files(status: FileStatus | None) -> Iterator[Family]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # What begins an author's name that the agent vouches for.
 TLS_PREFIX = "tls:"
-_OWN_PREFIXES = (TLS_PREFIX, "file:")
+_OWN_PREFIXES = (TLS_PREFIX, "file:", "kubernetes:", "nats://")
 _MAX_CLAIM = 256
 
 

@@ -34,7 +34,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, try_backend: bool = ...) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now", "listen_address", "engines_expected", "messages_refused", "last_refusal", "last_refused", "disk_free_bytes", "policy_file", "policy_file_error", "acknowledged_entries_lost")
+    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now", "listen_address", "engines_expected", "messages_refused", "last_refusal", "last_refused", "disk_free_bytes", "policy_file", "policy_file_error", "acknowledged_entries_lost", "policy_sources")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_TIME_FIELD_NUMBER: _ClassVar[int]
     STATE_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class AgentStatus(_message.Message):
     POLICY_FILE_FIELD_NUMBER: _ClassVar[int]
     POLICY_FILE_ERROR_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_ENTRIES_LOST_FIELD_NUMBER: _ClassVar[int]
+    POLICY_SOURCES_FIELD_NUMBER: _ClassVar[int]
     version: str
     start_time: _timestamp_pb2.Timestamp
     state_dir: str
@@ -79,7 +80,38 @@ class AgentStatus(_message.Message):
     policy_file: str
     policy_file_error: str
     acknowledged_entries_lost: int
-    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., listen_address: _Optional[str] = ..., engines_expected: _Optional[int] = ..., messages_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refused: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disk_free_bytes: _Optional[int] = ..., policy_file: _Optional[str] = ..., policy_file_error: _Optional[str] = ..., acknowledged_entries_lost: _Optional[int] = ...) -> None: ...
+    policy_sources: _containers.RepeatedCompositeFieldContainer[PolicySourceStatus]
+    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., listen_address: _Optional[str] = ..., engines_expected: _Optional[int] = ..., messages_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refused: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disk_free_bytes: _Optional[int] = ..., policy_file: _Optional[str] = ..., policy_file_error: _Optional[str] = ..., acknowledged_entries_lost: _Optional[int] = ..., policy_sources: _Optional[_Iterable[_Union[PolicySourceStatus, _Mapping]]] = ...) -> None: ...
+
+class PolicySourceStatus(_message.Message):
+    __slots__ = ("name", "kind", "state", "since", "revision", "error", "accepted", "refused", "refusals")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    state: str
+    since: _timestamp_pb2.Timestamp
+    revision: str
+    error: str
+    accepted: int
+    refused: int
+    refusals: _containers.RepeatedCompositeFieldContainer[PolicySourceRefusal]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., revision: _Optional[str] = ..., error: _Optional[str] = ..., accepted: _Optional[int] = ..., refused: _Optional[int] = ..., refusals: _Optional[_Iterable[_Union[PolicySourceRefusal, _Mapping]]] = ...) -> None: ...
+
+class PolicySourceRefusal(_message.Message):
+    __slots__ = ("name", "sentence")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sentence: str
+    def __init__(self, name: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class EngineSelector(_message.Message):
     __slots__ = ("labels", "models", "engines")

@@ -37,6 +37,32 @@ def check_agent(
     return found
 
 
+def _sources(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
+    """Check the policy sources; the content of files has its own finding."""
+    for each in status.policy_sources:
+        where = "resource or the agent's rights" if each.kind == "kubernetes" else "server and its address"
+        if each.state != "connected":
+            yield Finding(
+                WRONG,
+                AGENT,
+                f"policy source {each.name} is {each.state} since {words.ago_of(each.since, now)}; its last "
+                f"{each.accepted} policies stay in force: {words.one_line(each.error, 200)}",
+                f"check the {where}; the agent connects again by itself",
+            )
+        elif each.kind != "file" and each.error:
+            yield Finding(WRONG, AGENT, f"policy source {each.name}: {words.one_line(each.error, 200)}", "")
+        elif each.kind != "file":
+            yield Finding(OK, AGENT, f"{each.accepted} policies come from {each.name}")
+        for refusal in each.refusals:
+            yield Finding(
+                WRONG,
+                AGENT,
+                f"policy {refusal.name} of {each.name} is refused, the last good one stays in force: "
+                f"{words.one_line(refusal.sentence, 200)}",
+                "correct it at its source",
+            )
+
+
 def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
     agent_now = status.now.ToNanoseconds() / 1e9
     since = words.ago_of(status.start_time, agent_now)
@@ -59,6 +85,7 @@ def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
         )
     elif status.policy_file:
         yield Finding(OK, AGENT, f"policies come from {status.policy_file}")
+    yield from _sources(status, agent_now)
     if status.acknowledged_entries_lost:
         yield Finding(
             WRONG,

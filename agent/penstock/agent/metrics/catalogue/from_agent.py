@@ -82,6 +82,27 @@ POLICY_FILES_SUCCESS: Final = Metric(
     "When a content of the policy files was last applied.",
     per_engine=False,
 )
+POLICY_SOURCE_UP: Final = Metric(
+    "penstock_policy_source_up",
+    MetricKind.GAUGE,
+    "1 while the policy source is connected, 0 while it is away and its last policies stay in force.",
+    ("source",),
+    per_engine=False,
+)
+POLICY_SOURCE_OBJECTS: Final = Metric(
+    "penstock_policy_source_objects",
+    MetricKind.GAUGE,
+    "Policies that the source brings: accepted, or refused, of which the last good one stays in force.",
+    ("source", "state"),
+    per_engine=False,
+)
+POLICY_SOURCE_CHANGES: Final = Metric(
+    "penstock_policy_source_changes_total",
+    MetricKind.COUNTER,
+    "Sets of policies of the source that changed what is in force.",
+    ("source",),
+    per_engine=False,
+)
 REFUSED_MESSAGES: Final = Metric(
     "penstock_agent_refused_messages_total",
     MetricKind.COUNTER,

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from penstock.agent.aio import run_on_daemon_thread
@@ -21,9 +21,10 @@ from penstock.agent.policy.files.parse import parse_files
 from penstock.agent.policy.store import IMPERATIVE, Clock, OwnedManifest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from penstock.agent.policy.store import Store
+    from penstock.agent.policy.store import AppliedAll, StoredPolicy
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 _log = structlog.get_logger(__name__)
@@ -53,6 +54,16 @@ class FileStatus:
     last_success: float = 0.0
 
 
+class FileStore(Protocol):
+    """What the files are applied to: a store, or the merge of several sources before it."""
+
+    def policies(self) -> Sequence[StoredPolicy]:
+        """Return all policies in force."""
+
+    async def replace_files(self, policies: Sequence[OwnedManifest]) -> AppliedAll:
+        """Replace the policies of files, all or none."""
+
+
 class FileSource:
     """Applies policy files to the store.
 
@@ -62,11 +73,20 @@ class FileSource:
 
     """
 
-    def __init__(self, path: Path, store: Store, *, clock: Clock = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        store: FileStore,
+        *,
+        clock: Clock = time.time,
+        on_refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Apply the files at *path* to *store*; *on_refused* gets the sentence when a content is refused."""
         self.path = path
         self.status = FileStatus()
         self._store = store
         self._clock = clock
+        self._on_refused = on_refused
         self._seen: DirectoryState | None = None
         self._applied: DirectoryState | None = None
         self._settled = asyncio.Event()
@@ -178,3 +198,4 @@ class FileSource:
             in_force=owned,
         )
         self.status = replace(self.status, error=str(error), refused=self.status.refused + 1)
+        self._on_refused(str(error))

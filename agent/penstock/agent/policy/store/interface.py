@@ -27,7 +27,7 @@ class StoredPolicy:
 
     Attributes:
         generation: from 1 for each name; counts on after a deletion.
-        owner: ``imperative``, or ``file:NAME`` for a policy of a file.
+        owner: ``imperative``, ``file:NAME`` for a policy of a file, or the name of another policy source.
 
     """
 
@@ -40,7 +40,7 @@ class StoredPolicy:
 
 @dataclass(frozen=True, slots=True)
 class OwnedManifest:
-    """A policy of a file; the owner is ``file:NAME``."""
+    """A policy of a source; the owner is ``file:NAME``, or the name of the source."""
 
     manifest: Manifest
     owner: str
@@ -103,7 +103,7 @@ class Store(Protocol):
 
         Raises:
             ManifestError: it has expired, or lasts too long.
-            OwnedError: a file owns the name; so in every edit here but :meth:`replace_files`.
+            OwnedError: a policy source owns the name; so in every edit here but :meth:`replace_files`.
             ConflictError: the policy is not at *if_generation* (0: does not exist).
             FullError: there are too many policies.
 
@@ -149,7 +149,7 @@ class Store(Protocol):
         """
 
     async def replace_files(self, policies: Sequence[OwnedManifest]) -> AppliedAll:
-        """Replace the policies of files by *policies*, all or none; other policies of files are deleted.
+        """Replace the policies of files and other sources by *policies*, all or none; those left out are deleted.
 
         Takes over imperative policies of the same name. Does not check expiry. ``results`` has no unchanged ones.
 
@@ -158,8 +158,8 @@ class Store(Protocol):
 
         """
 
-    async def release_files(self) -> AppliedAll:
-        """Make all policies of files imperative, as no file is read any more."""
+    async def release_files(self, kept: Callable[[str], bool] = lambda _: False) -> AppliedAll:
+        """Make the policies of files and other sources imperative, but those whose owner is *kept*."""
 
     async def changes(self, name: str, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the log, newest first; of all names if *name* is empty."""

@@ -153,12 +153,12 @@ class PolicyStore(Store):
             return replace(applied, results=changed)
 
     @override
-    async def release_files(self) -> AppliedAll:
+    async def release_files(self, kept: Callable[[str], bool] = lambda _: False) -> AppliedAll:
         async with self._turn:
             edits = [
-                Edit(name, old.manifest, "release", old.owner, "the agent reads no policy files any more")
+                Edit(name, old.manifest, "release", old.owner, _why_released(old.owner))
                 for name, old in sorted(self._policies.items())
-                if old.owner != IMPERATIVE
+                if old.owner != IMPERATIVE and not kept(old.owner)
             ]
             return await self._change(edits, dry_run=False)
 
@@ -184,9 +184,8 @@ class PolicyStore(Store):
     def _check_owner(self, name: str) -> None:
         present = self._policies.get(name)
         if present is not None and present.owner != IMPERATIVE:
-            file = present.owner.removeprefix(FILE_PREFIX)
             raise OwnedError(
-                f"policy {name!r} belongs to the file {file}; change it there, or override it "
+                f"policy {name!r} belongs to {_place(present.owner)}; change it there, or override it "
                 f"for a time by a policy of another name: agentctl set-policy {name[:50]}-now --priority "
                 f"{BREAK_GLASS_PRIORITY} --ttl 1h --reason WHY …"
             )
@@ -200,7 +199,7 @@ class PolicyStore(Store):
     def _why_gone(self, policy: StoredPolicy) -> str:
         if policy.manifest.expired(self._now()):
             return "it has expired"
-        return f"it is no longer in the file {policy.owner.removeprefix(FILE_PREFIX)}"
+        return f"it is no longer in {_place(policy.owner)}"
 
     def _check_generation(self, name: str, expected: int | None) -> None:
         present = self._policies.get(name)
@@ -268,6 +267,18 @@ class PolicyStore(Store):
     def _last_generations(self, names: Sequence[str]) -> dict[str, int]:
         with self._database.reading() as connection:
             return {name: audit.last_generation(connection, name) for name in names}
+
+
+def _place(owner: str) -> str:
+    if owner.startswith(FILE_PREFIX):
+        return f"the file {owner.removeprefix(FILE_PREFIX)}"
+    return f"the policy source {owner}"
+
+
+def _why_released(owner: str) -> str:
+    if owner.startswith(FILE_PREFIX):
+        return "the agent reads no policy files any more"
+    return f"the agent has no policy source {owner} any more"
 
 
 def _manifests(policies: Mapping[str, StoredPolicy]) -> tuple[Manifest, ...]:

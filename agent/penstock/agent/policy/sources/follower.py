@@ -1,0 +1,243 @@
+"""Follows the policy sources: stores the merge of what they bring, and knows their states."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.errors import FullError, StateError
+from penstock.agent.policy.sources.interface import (
+    AWAY,
+    CONNECTED,
+    CONNECTING,
+    MAX_ITEMS,
+    MAX_REFUSALS,
+    MAX_SENTENCE,
+    SourceState,
+)
+from penstock.agent.policy.sources.second_look import SecondLook
+from penstock.agent.policy.sources.source_sets import CheckedSet, SourceKey, check_set, merge_sets
+from penstock.agent.policy.store import IMPERATIVE, Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.agent.policy.sources.interface import ManifestSource, SourceSet
+    from penstock.agent.policy.store import AppliedAll, Store
+    from penstock.proto.v1.admin_pb2 import AgentStatus
+
+_log = structlog.get_logger(__name__)
+
+# Maximum wait at the start for the first sets.
+START_SECONDS = 5.0
+# Until a set is handed over again that the store could not take.
+RETRY_SECONDS = 10.0
+# Until a source starts again that ended with an exception.
+_RESTART_SECONDS = 5.0
+
+
+class SourceFollower:
+    """Runs *sources* and stores the merge of their sets. Its methods are the loop's; states may be read by any thread."""
+
+    def __init__(self, sources: Sequence[ManifestSource], store: Store, *, clock: Clock = time.time) -> None:
+        """Follow *sources*, in the order of their precedence; *clock* gives seconds since the epoch."""
+        self._store = store
+        self._clock = clock
+        self._followed = [FollowedSource(self, source, clock) for source in sources]
+        self._order = [each.key for each in self._followed]
+        self._sets: dict[str, CheckedSet] = {}
+        self._turn = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def owns(self, owner: str) -> bool:
+        """Return whether one of the sources brings policies of *owner*."""
+        return any(key.owns(owner) for key in self._order)
+
+    async def start(self) -> None:
+        """Run the sources. Waits until each has handed over its set or is away, at most 5 s."""
+        self._tasks = [asyncio.ensure_future(each.keep_running()) for each in self._followed]
+        waits = [each.settled.wait() for each in self._followed]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*waits), START_SECONDS)
+        for each in self._followed:
+            if not each.settled.is_set():
+                _log.warning(
+                    "policy source not read in time; its last policies stay in force", source=each.key.name
+                )
+
+    async def stop(self) -> None:
+        """Stop the sources. Idempotent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def states(self) -> list[SourceState]:
+        """Return the states, in the order of the sources. Any thread."""
+        return [each.state for each in self._followed]
+
+    def problem(self) -> str:
+        """Return which sources are away; empty for none. Any thread."""
+        return "; ".join(
+            f"the policy source {each.name} is away, its last policies stay in force: {each.error}"
+            for each in self.states()
+            if each.state == AWAY
+        )
+
+    def describe(self, status: AgentStatus) -> None:
+        """Fill the field of ``GetStatus`` about the sources."""
+        for each in self.states():
+            item = status.policy_sources.add(
+                name=each.name,
+                kind=each.kind,
+                state=each.state,
+                revision=each.revision,
+                error=each.error[:MAX_SENTENCE],
+                accepted=each.accepted,
+                refused=len(each.refused),
+            )
+            item.since.FromNanoseconds(int(each.since * 1e9))
+            for name, sentence in sorted(each.refused.items())[:MAX_REFUSALS]:
+                item.refusals.add(name=name, sentence=sentence[:MAX_SENTENCE])
+
+    def holds(self, key: SourceKey) -> bool:
+        """Return whether the store has policies of the source."""
+        return any(key.owns(each.owner) for each in self._store.policies())
+
+    def check(self, found: SourceSet, owner: str) -> CheckedSet:
+        """Check the manifests of *found* now."""
+        known = {each.manifest.canonical for each in self._store.policies()}
+        return check_set(found, owner, known, datetime.fromtimestamp(self._clock(), UTC))
+
+    async def put(self, source: str, checked: CheckedSet) -> AppliedAll:
+        """Store the merge with *checked* as the set of *source*.
+
+        Raises:
+            FullError: there would be too many policies; the last set stays.
+            StateError: the database cannot be written.
+
+        """
+        async with self._turn:
+            sets = {**self._sets, source: checked}
+            merged = merge_sets(self._order, sets, self._store.policies())
+            by_hand = {each.manifest.name for each in self._store.policies() if each.owner == IMPERATIVE}
+            for policy in merged.policies:
+                if policy.manifest.name in by_hand:
+                    _log.warning(
+                        "a policy source takes over a policy that was set by hand; 'agentctl get audit' has its content",
+                        policy=policy.manifest.name,
+                        source=policy.owner,
+                    )
+            applied = await self._store.replace_files(merged.policies)
+            self._sets = sets
+            for each in self._followed:
+                name = each.key.name
+                each.state = replace(
+                    each.state, accepted=merged.accepted[name], refused=dict(merged.refused[name])
+                )
+            return applied
+
+
+class FollowedSource:
+    """One source with its state: its sink.
+
+    Attributes:
+        settled: set when the source has handed over a set or is away.
+        state: replaced as a whole, so that any thread may read it.
+
+    """
+
+    def __init__(self, follower: SourceFollower, source: ManifestSource, clock: Clock) -> None:
+        self.key = SourceKey(source.name, source.kind)
+        self.settled = asyncio.Event()
+        self.state = SourceState(source.name, source.kind, CONNECTING, clock())
+        self._follower = follower
+        self._source = source
+        self._clock = clock
+        self._look = SecondLook()
+
+    async def keep_running(self) -> None:
+        """Run the source until cancelled."""
+        while True:
+            try:
+                await self._source.run(self)
+            except Exception as error:  # noqa: BLE001  (a bug must not end a source for ever)
+                _log.exception("policy source failed; it starts again", source=self.key.name)
+                self.away(f"{type(error).__name__}, see the agent's log")
+            await asyncio.sleep(_RESTART_SECONDS)
+
+    def connected(self) -> None:
+        """Note that the source has reached its place."""
+        if self.state.state != CONNECTED:
+            _log.info("policy source connected", source=self.key.name)
+            self.state = replace(self.state, state=CONNECTED, since=self._clock(), error="")
+
+    def away(self, error: str) -> None:
+        """Note that the source cannot reach its place."""
+        self._look.reset()
+        if self.state.state != AWAY:
+            _log.warning(
+                "policy source away; its last policies stay in force", source=self.key.name, error=error
+            )
+            self.state = replace(self.state, state=AWAY, since=self._clock())
+        self.state = replace(self.state, error=error[:MAX_SENTENCE])
+        self.settled.set()
+
+    def report(self, error: str, *, settled: bool = False) -> None:
+        """Note why the last set is not in force; empty if it is."""
+        self.state = replace(self.state, error=error[:MAX_SENTENCE])
+        if settled:
+            self.settled.set()
+
+    async def hand_over(self, found: SourceSet) -> float:
+        """Put *found* in force; see :class:`~penstock.agent.policy.sources.interface.SourceSink`."""
+        try:
+            return await self._hand_over(found)
+        finally:
+            self.settled.set()
+
+    async def put(self, checked: CheckedSet, revision: str = "") -> AppliedAll:
+        """Store a checked set.
+
+        Raises:
+            FullError: there would be too many policies.
+            StateError: the database cannot be written.
+
+        """
+        applied = await self._follower.put(self.key.name, checked)
+        changes = self.state.changes + bool(applied.results)
+        self.state = replace(self.state, error="", revision=revision, changes=changes)
+        return applied
+
+    async def _hand_over(self, found: SourceSet) -> float:
+        if len(found.items) > MAX_ITEMS:
+            self.report(
+                f"it has {len(found.items)} policies, the limit is {MAX_ITEMS}; the last ones stay in force"
+            )
+            return 0.0
+        if found.items:
+            self._look.reset()
+        elif self._follower.holds(self.key):
+            wait = self._look.wait(asyncio.get_running_loop().time())
+            if wait:
+                self.report("it is empty after it was not; the policies are withdrawn if it stays empty")
+                return wait
+        try:
+            applied = await self.put(self._follower.check(found, self.key.name), found.revision)
+        except (FullError, StateError) as error:
+            self.report(str(error))
+            return RETRY_SECONDS
+        if applied.results:
+            _log.info(
+                "policies of a source in force",
+                source=self.key.name,
+                revision=found.revision,
+                changes=[f"{item.name} {item.result}" for item in applied.results],
+            )
+        for name, sentence in self.state.refused.items():
+            _log.warning("a policy of a source is refused", source=self.key.name, policy=name, error=sentence)
+        return 0.0
