@@ -62,6 +62,9 @@ class Config:
     state_dir: Path
     policy_file: Path | None
     policy_sources: tuple[SourceSpec, ...]
+    kube_api: str
+    kube_token_file: Path | None
+    kube_ca: Path | None
     state_limit: int
     memory_limit: int
     audit_entries: int
@@ -211,9 +214,12 @@ OPTIONS: tuple[Option, ...] = (
         "policy-source",
         "",
         parse_sources,
-        "Where policies come from: file:PATH or nats://HOST:PORT/BUCKET; several times, the first has precedence.",
+        "Where policies come from: file:PATH, kubernetes[:NAMESPACE] or nats://HOST:PORT/BUCKET; several times, the first has precedence.",
         many=True,
     ),
+    Option("kube-api", "", str, "Outside a pod: address of the Kubernetes API server, https://HOST:PORT."),
+    Option("kube-token-file", "", parse_optional_path, "With --kube-api: file of the bearer token."),
+    Option("kube-ca", "", parse_optional_path, "With --kube-api: CA bundle of the API server."),
     Option(
         "state-limit",
         "1GiB",

@@ -67,7 +67,7 @@ async def distribute_policies(
 
     """
     store = stored.store
-    sources = [_source(spec, store) for spec in config.policy_sources]
+    sources = [_source(spec, store, config) for spec in config.policy_sources]
     files = tuple(each for each in sources if _is_files(each))
     follower = await _follow(sources, store, parts)
     feed = PolicyFeed(store, stored.pauses, stored.orders, owners=owners)
@@ -78,12 +78,16 @@ def _is_files(source: ManifestSource) -> TypeGuard[FollowedFiles]:
     return source.kind == "file"
 
 
-def _source(spec: SourceSpec, store: PolicyStore) -> ManifestSource:
+def _source(spec: SourceSpec, store: PolicyStore, config: Config) -> ManifestSource:
     """Return the source; its modules are imported late, for an agent without it needs none of them."""
     if spec.kind == "file":
         from penstock.agent.policy.sources.followed_files import FollowedFiles  # noqa: PLC0415
 
         return FollowedFiles(Path(spec.place), store)
+    if spec.kind == "kubernetes":
+        from penstock.agent.policy.sources.followed_objects import follow_objects  # noqa: PLC0415
+
+        return follow_objects(spec, config.kube_api, config.kube_token_file, config.kube_ca)
     raise ConfigError(f"--policy-source {spec.name}: this version has no source of that kind")
 
 
