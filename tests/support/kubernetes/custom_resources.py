@@ -8,6 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import celpy
+from celpy.adapter import json_to_cel
+from celpy.evaluation import CELEvalError
 from jsonschema import Draft202012Validator, FormatChecker
 
 if TYPE_CHECKING:
@@ -78,8 +80,8 @@ def _prune(schema: dict[str, Any], value: Any) -> Any:
 def _broken(schema: dict[str, Any], value: Any) -> Iterator[str]:
     for rule in schema.get(_RULES, ()):
         try:
-            holds = bool(_program(rule["rule"]).evaluate({"self": celpy.json_to_cel(value)}))
-        except celpy.CELEvalError:
+            holds = bool(_program(rule["rule"]).evaluate({"self": json_to_cel(value)}))
+        except CELEvalError:
             holds = False
         if not holds:
             yield rule["message"]

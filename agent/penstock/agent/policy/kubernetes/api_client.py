@@ -17,7 +17,7 @@ from penstock.agent.errors import ClusterError
 from penstock.agent.policy.kubernetes.objects import ClusterObject, read_object, resource_version
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from penstock.agent.policy.kubernetes.access import ClusterAccess
 
@@ -92,7 +92,7 @@ class ApiClient:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ClusterError(f"the API server's list is not one of policies ({error!s:.100})") from None
 
-    async def watch(self, revision: str) -> AsyncIterator[list[tuple[str, Any]]]:
+    async def watch(self, revision: str) -> AsyncGenerator[list[tuple[str, Any]], None]:
         """Yield the changes after *revision*, those that came together at once, as (type, object).
 
         The first list is empty: the server has accepted the watch. It ends when the server ends it.
