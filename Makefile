@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats kubectl kustomize clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats kubectl kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -100,7 +100,7 @@ bench-quick: setup ## Ratios only, no engine, against benchmarks/ratios.json; UP
 profile: setup ## Sample an engine and the agent under load with py-spy; what it says: docs/profiles.md.
 	@$(PYTHON_IN_VENV) -m benchmarks.profile
 
-check: lint types check-proto check-observability ## Lint, types, generated code.
+check: lint types check-proto check-observability check-crd ## Lint, types, generated code.
 
 lint: setup ## ruff.
 	@$(VENV)/bin/ruff check
@@ -143,6 +143,15 @@ nats:
 
 kubectl: setup
 	@$(PYTHON_IN_VENV) scripts/need_kubectl.py
+
+kube-apiserver: ## Build a real Kubernetes API server from Debian's source, for the tests of the Kubernetes policy source; skipped in the others without it.
+	@scripts/need-kube-apiserver.sh
+
+crd: setup ## Write deploy/crd/transferpolicies.yaml from the policy model.
+	@$(PYTHON_IN_VENV) scripts/crd.py
+
+check-crd: setup ## Is it what the policy model says?
+	@$(PYTHON_IN_VENV) scripts/crd.py --check
 
 kustomize: setup ## Write what is generated below deploy/kustomize.
 	@$(PYTHON_IN_VENV) scripts/kustomize.py

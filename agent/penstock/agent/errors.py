@@ -100,3 +100,18 @@ class LimitError(FullError):
 
 class FilesError(PenstockError):
     """The files are refused, as a whole; the sentence names file, line and field."""
+
+
+class ClusterError(PenstockError):
+    """A Kubernetes API server does not answer as it should.
+
+    Attributes:
+        outdated: whether what is known of it is too old, so that all has to be listed again.
+        retry_after: the least seconds until the next attempt.
+
+    """
+
+    def __init__(self, message: str, *, outdated: bool = False, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.outdated = outdated
+        self.retry_after = retry_after

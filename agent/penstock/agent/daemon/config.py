@@ -66,6 +66,9 @@ class Config:
     nats_ca: Path | None
     nats_cert: Path | None
     nats_key: Path | None
+    kube_api: str
+    kube_token_file: Path | None
+    kube_ca: Path | None
     state_limit: int
     memory_limit: int
     audit_entries: int
@@ -215,7 +218,7 @@ OPTIONS: tuple[Option, ...] = (
         "policy-source",
         "",
         parse_sources,
-        "Where policies come from: file:PATH or nats://HOST:PORT/BUCKET; several times, the first has precedence.",
+        "Where policies come from: file:PATH, kubernetes[:NAMESPACE] or nats://HOST:PORT/BUCKET; several times, the first has precedence.",
         many=True,
     ),
     Option("nats-credentials", "", parse_optional_path, "For nats://: credentials file of nsc."),
@@ -227,6 +230,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("nats-cert", "", parse_optional_path, "For nats://: PEM file of the agent's certificate."),
     Option("nats-key", "", parse_optional_path, "For nats://: PEM file of the certificate's private key."),
+    Option("kube-api", "", str, "Outside a pod: address of the Kubernetes API server, https://HOST:PORT."),
+    Option("kube-token-file", "", parse_optional_path, "With --kube-api: file of the bearer token."),
+    Option("kube-ca", "", parse_optional_path, "With --kube-api: CA bundle of the API server."),
     Option(
         "state-limit",
         "1GiB",

@@ -86,6 +86,10 @@ def _source(spec: SourceSpec, config: Config, store: PolicyStore) -> ManifestSou
         return FollowedFiles(Path(spec.place), store)
     if spec.kind == "nats":
         return _nats(spec, config)
+    if spec.kind == "kubernetes":
+        from penstock.agent.policy.sources.followed_objects import follow_objects  # noqa: PLC0415
+
+        return follow_objects(spec, config.kube_api, config.kube_token_file, config.kube_ca)
     raise ConfigError(f"--policy-source {spec.name}: this version has no source of that kind")
 
 

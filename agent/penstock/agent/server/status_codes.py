@@ -8,6 +8,7 @@ from urllib.parse import quote
 import grpc
 from penstock.agent.errors import (
     AccessError,
+    ClusterError,
     ConfigError,
     ConflictError,
     ContractError,
@@ -30,6 +31,7 @@ from penstock.agent.errors import (
 
 _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     AccessError: grpc.StatusCode.PERMISSION_DENIED,
+    ClusterError: grpc.StatusCode.UNAVAILABLE,
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     ConflictError: grpc.StatusCode.ABORTED,
     ContractError: grpc.StatusCode.INVALID_ARGUMENT,

@@ -1,0 +1,16 @@
+"""TransferPolicy objects of a Kubernetes API server: list, watch, and go on after any trouble."""
+
+from __future__ import annotations
+
+from penstock.agent.policy.kubernetes.access import ClusterAccess, read_pod_access
+from penstock.agent.policy.kubernetes.follower import ObjectFollower, ObjectSink
+from penstock.agent.policy.kubernetes.objects import ClusterObject, ObjectSet
+
+__all__ = [
+    "ClusterAccess",
+    "ClusterObject",
+    "ObjectFollower",
+    "ObjectSet",
+    "ObjectSink",
+    "read_pod_access",
+]

@@ -1,0 +1,245 @@
+"""Requests to the API server: a list in pages, a watch as a stream of lines. Bounded in bytes, number and time.
+
+The protocol: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Self
+
+import aiohttp
+from penstock.agent.errors import ClusterError
+from penstock.agent.policy.kubernetes.objects import ClusterObject, read_object, resource_version
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from penstock.agent.policy.kubernetes.access import ClusterAccess
+
+PATH = "apis/penstock.dev/v1alpha1/namespaces/{}/transferpolicies"
+MAX_OBJECTS = 256
+_PAGE = 100
+# An object in etcd has at most 1.5 MiB; a page of policies has at most a few.
+_MAX_LINE_BYTES = 2 << 20
+_MAX_PAGE_BYTES = 32 << 20
+_MAX_ERROR_BYTES = 64 * 1024
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 20.0
+_LIST_SECONDS = 60.0
+# The server ends a watch after this time, each at another; the client waits a little longer.
+_WATCH_SECONDS = (240, 300)
+_WATCH_GRACE_SECONDS = 15.0
+# A server whose host or network is gone is noticed after 15 + 3 * 5 s.
+_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
+_MAX_RETRY_AFTER_SECONDS = 300.0
+
+
+class ApiClient:
+    """One connection's requests; the loop's. Each method raises ClusterError for what goes wrong."""
+
+    def __init__(self, access: ClusterAccess) -> None:
+        """Open no connection yet."""
+        self._access = access
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            connector = aiohttp.TCPConnector(ssl=self._access.tls(), limit=2)
+        except OSError as error:
+            raise ClusterError(
+                f"the CA file {self._access.ca_file} cannot be used: {error.strerror or error}"
+            ) from None
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # A compressed answer could be larger than what is read of it.
+            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+            auto_decompress=False,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def list_objects(self) -> tuple[dict[str, ClusterObject], str]:
+        """Return all objects by name, and the resource version of the list."""
+        found: dict[str, ClusterObject] = {}
+        parameters = {"limit": str(_PAGE)}
+        try:
+            async with asyncio.timeout(_LIST_SECONDS):
+                while True:
+                    page = await self._page(parameters)
+                    found |= dict(map(read_object, page["items"] or ()))
+                    if len(found) > MAX_OBJECTS:
+                        raise ClusterError(
+                            f"namespace {self._access.namespace} has more than {MAX_OBJECTS} TransferPolicy objects; combine some"
+                        )
+                    proceed = page["metadata"].get("continue")
+                    if not proceed:
+                        return found, resource_version(page)
+                    parameters["continue"] = proceed
+        except TimeoutError:
+            raise ClusterError(
+                f"the API server did not list the policies within {_LIST_SECONDS:.0f} s"
+            ) from None
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ClusterError(f"the API server's list is not one of policies ({error!s:.100})") from None
+
+    async def watch(self, revision: str) -> AsyncGenerator[list[tuple[str, Any]], None]:
+        """Yield the changes after *revision*, those that came together at once, as (type, object).
+
+        The first list is empty: the server has accepted the watch. It ends when the server ends it.
+        """
+        seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311  (no secret: it spreads the load)
+        parameters = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": revision,
+            "timeoutSeconds": str(seconds),
+        }
+        response = await self._get(parameters, "watch")
+        try:
+            _keep_alive(response)
+            yield []
+            deadline = asyncio.get_running_loop().time() + seconds + _WATCH_GRACE_SECONDS
+            async for lines in _lines(response, deadline):
+                yield [_event(line) for line in lines]
+        except TimeoutError:
+            raise ClusterError("the API server does not end a watch; it hangs") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClusterError(f"the watch broke: {_reason(error)}") from None
+        finally:
+            response.close()
+
+    async def _page(self, parameters: dict[str, str]) -> dict[str, Any]:
+        response = await self._get(parameters, "list")
+        try:
+            page = json.loads(await _body(response, _MAX_PAGE_BYTES))
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClusterError(f"the list broke: {_reason(error)}") from None
+        except (ValueError, RecursionError):
+            raise ClusterError("the API server's answer is not JSON") from None
+        finally:
+            response.close()
+        return dict(page)
+
+    async def _get(self, parameters: dict[str, str], verb: str) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise ClusterError("the client is closed")
+        url = f"{self._access.url}/{PATH.format(self._access.namespace)}"
+        try:
+            headers = self._access.headers()
+        except OSError as error:
+            raise ClusterError(
+                f"the token file {self._access.token_file} cannot be read: {error.strerror}"
+            ) from None
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                # A redirect would take the token elsewhere.
+                response = await self._session.get(
+                    url, params=parameters, headers=headers, allow_redirects=False
+                )
+        except TimeoutError:
+            raise ClusterError(f"{self._access.url} does not answer within {_ANSWER_SECONDS:.0f} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ClusterError(f"{self._access.url} cannot be reached: {_reason(error)}") from None
+        if response.status == HTTPStatus.OK:
+            return response
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                text = await _body(response, _MAX_ERROR_BYTES)
+        except (TimeoutError, aiohttp.ClientError, ClusterError):
+            text = b""
+        finally:
+            response.close()
+        raise self._refusal(response, text, verb)
+
+    def _refusal(self, response: aiohttp.ClientResponse, text: bytes, verb: str) -> ClusterError:
+        status, namespace = response.status, self._access.namespace
+        if status == HTTPStatus.GONE:
+            return ClusterError("the API server no longer has that revision", outdated=True)
+        sentences = {
+            401: f"the API server does not accept the token of {self._access.token_file} (401); "
+            "it may have expired: mount a projected service account token, which is renewed",
+            403: f"the agent's service account may not {verb} TransferPolicy objects in namespace {namespace} (403); "
+            "bind the ClusterRole penstock-agent to it by a RoleBinding in that namespace",
+            404: "the cluster has no TransferPolicy objects (404); apply deploy/crd",
+        }
+        said = _message(text)
+        sentence = sentences.get(status, f"the API server answered {status}{f': {said}' if said else ''}")
+        return ClusterError(sentence, retry_after=_retry_after(response.headers.get("Retry-After", "")))
+
+
+def _event(line: bytes) -> tuple[str, Any]:
+    try:
+        event = json.loads(line)
+        kind, value = event["type"], event["object"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise ClusterError("the API server's watch sent what is no event", outdated=True) from None
+    if kind == "ERROR":
+        code = value.get("code") if isinstance(value, dict) else None
+        text = value.get("message") if isinstance(value, dict) else ""
+        raise ClusterError(f"the watch ended with {code}: {text!s:.200}", outdated=True)
+    return str(kind), value
+
+
+async def _lines(response: aiohttp.ClientResponse, deadline: float) -> AsyncIterator[list[bytes]]:
+    """Yield the complete lines of each chunk. No timeout is open while the caller works."""
+    rest = b""
+    while True:
+        async with asyncio.timeout_at(deadline):
+            chunk = await response.content.readany()
+        if not chunk:
+            return
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _MAX_LINE_BYTES:
+            raise ClusterError(
+                f"the watch sent a line of more than {_MAX_LINE_BYTES >> 20} MiB", outdated=True
+            )
+        if lines:
+            yield [line for line in lines if line.strip()]
+
+
+async def _body(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    found = bytearray()
+    async for chunk in response.content.iter_any():
+        found += chunk
+        if len(found) > limit:
+            raise ClusterError(f"the API server's answer has more than {limit >> 10} KiB")
+    return bytes(found)
+
+
+def _message(text: bytes) -> str:
+    try:
+        return " ".join(str(json.loads(text)["message"]).split())[:200]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return ""
+
+
+def _retry_after(text: str) -> float:
+    # The API server gives seconds, never a date.
+    return min(float(text), _MAX_RETRY_AFTER_SECONDS) if text.isascii() and text.isdigit() else 0.0
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _keep_alive(response: aiohttp.ClientResponse) -> None:
+    connection = response.connection
+    transport = None if connection is None else connection.transport
+    found = None if transport is None else transport.get_extra_info("socket")
+    if found is None:
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        # Linux has them all.
+        if hasattr(socket, name):
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

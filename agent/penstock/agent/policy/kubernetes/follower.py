@@ -1,0 +1,130 @@
+"""Lists the objects once, watches from there, and goes on after any trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.agent.errors import ClusterError
+from penstock.agent.policy.kubernetes.api_client import MAX_OBJECTS, ApiClient
+from penstock.agent.policy.kubernetes.objects import ClusterObject, ObjectSet, read_object, resource_version
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from penstock.agent.policy.kubernetes.access import ClusterAccess
+
+# Between attempts, before jitter: doubled from the first to the last.
+_FIRST_SECONDS = 0.5
+_LAST_SECONDS = 30.0
+# A watch that lasts so long was no failed attempt.
+_STEADY_SECONDS = 5.0
+
+
+class ObjectSink(Protocol):
+    """What the follower calls, on the loop."""
+
+    def connected(self) -> None:
+        """Note that the API server answers."""
+
+    def away(self, error: str) -> None:
+        """Note that it does not; *error* is one sentence without a secret."""
+
+    async def hand_over(self, found: ObjectSet) -> float:
+        """Take all objects; return 0, or the seconds after which all are listed and handed over again."""
+
+
+class ObjectFollower:
+    """Follows the TransferPolicy objects of one namespace."""
+
+    def __init__(self, access: ClusterAccess) -> None:
+        """Do not connect yet."""
+        self._access = access
+        self._attempts = 0
+        self._objects: dict[str, ClusterObject] = {}
+        self._revision = ""
+        self._list_at: float | None = None
+
+    async def run(self, sink: ObjectSink) -> None:
+        """Follow the objects until cancelled.
+
+        A broken watch resumes at its last resource version. The server no longer has that version: all are listed again.
+        """
+        while True:
+            try:
+                # A new client for each attempt: CA file and address may have changed.
+                async with ApiClient(self._access) as client:
+                    while True:
+                        await self._follow(client, sink)
+            except ClusterError as error:
+                if error.outdated:
+                    self._revision = ""
+                    if not self._attempts:
+                        # The server answers; only the revision is too old.
+                        self._attempts = 1
+                        continue
+                sink.away(str(error))
+                await asyncio.sleep(max(self._pause(), error.retry_after))
+
+    async def _follow(self, client: ApiClient, sink: ObjectSink) -> None:
+        """List if it has to be, and watch until the watch ends."""
+        loop = asyncio.get_running_loop()
+        if not self._revision or (self._list_at is not None and loop.time() >= self._list_at):
+            self._list_at = None
+            self._objects, self._revision = await client.list_objects()
+            sink.connected()
+            await self._hand_over(sink)
+        began = loop.time()
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout_at(self._list_at) as limit,
+                aclosing(client.watch(self._revision)) as changes,
+            ):
+                async for events in changes:
+                    if not events:
+                        sink.connected()
+                    elif self._take(events):
+                        # What is handed over is stored: it is not interrupted.
+                        limit.reschedule(None)
+                        await self._hand_over(sink)
+                        limit.reschedule(self._list_at)
+                    if events or loop.time() - began > _STEADY_SECONDS:
+                        self._attempts = 0
+            if loop.time() - began < _STEADY_SECONDS:
+                # A server that accepts each watch and ends it at once.
+                await asyncio.sleep(self._pause())
+            else:
+                self._attempts = 0
+
+    async def _hand_over(self, sink: ObjectSink) -> None:
+        again = await sink.hand_over(ObjectSet(dict(self._objects), self._revision))
+        self._list_at = asyncio.get_running_loop().time() + again if again else None
+
+    def _take(self, events: list[tuple[str, Any]]) -> bool:
+        """Apply *events* and return whether an object changed."""
+        changed = False
+        try:
+            for kind, value in events:
+                if kind in {"ADDED", "MODIFIED"}:
+                    name, found = read_object(value)
+                    changed |= self._objects.get(name) != found
+                    self._objects[name] = found
+                elif kind == "DELETED":
+                    changed |= self._objects.pop(read_object(value)[0], None) is not None
+                self._revision = resource_version(value)
+        except ValueError as error:
+            raise ClusterError(f"the watch sent what is no policy: {error}", outdated=True) from None
+        if len(self._objects) > MAX_OBJECTS:
+            raise ClusterError(
+                f"namespace {self._access.namespace} has more than {MAX_OBJECTS} TransferPolicy objects; combine some",
+                outdated=True,
+            )
+        return changed
+
+    def _pause(self) -> float:
+        """Return the seconds until the next attempt: with jitter, so that agents do not return all at once."""
+        most = min(_FIRST_SECONDS * 2**self._attempts, _LAST_SECONDS)
+        self._attempts = min(self._attempts + 1, 10)
+        return random.uniform(most / 2, most)  # noqa: S311  (no secret)

@@ -1,0 +1,183 @@
+"""A real Kubernetes API server with its etcd, on loopback; ``make kube-apiserver`` builds it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import trustme
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from penstock.agent.policy.kubernetes import ClusterAccess
+
+from demo.common.processes import free_port
+from tests.support.kubernetes.custom_resources import without_rules
+
+_ROOT = Path(__file__).parents[3]
+_PROGRAM = _ROOT / ".cache" / "kubernetes" / "api-server" / "kube-apiserver"
+_DEFINITION = _ROOT / "deploy" / "crd" / "transferpolicies.yaml"
+_ROLES = _ROOT / "deploy" / "crd" / "roles.yaml"
+_START_SECONDS = 120.0
+NAMESPACE = "default"
+POLICIES = f"/apis/penstock.dev/v1alpha1/namespaces/{NAMESPACE}/transferpolicies"
+ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+BINDINGS = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings"
+
+
+class ApiServer:
+    """An API server and its etcd; each may be killed and started again."""
+
+    def __init__(self, place: Path) -> None:
+        """Write the keys to *place*; skip the test where there is no API server."""
+        if not _PROGRAM.exists() or shutil.which("etcd") is None:
+            pytest.skip("no API server: `make kube-apiserver` builds it (Debian 12, about ten minutes)")
+        self.place = place
+        self._etcd_port, self._peer_port, self._port = free_port(), free_port(), free_port()
+        authority = trustme.CA()
+        self.ca = place / "ca.crt"
+        authority.cert_pem.write_to_path(str(self.ca))
+        server = authority.issue_cert("127.0.0.1", "localhost")
+        self._admin = authority.issue_cert(
+            "admin.invalid", common_name="admin", organization_name="system:masters"
+        )
+        server.private_key_pem.write_to_path(str(place / "server.key"))
+        server.cert_chain_pems[0].write_to_path(str(place / "server.crt"))
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        pem, traditional = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+        (place / "sa.key").write_bytes(key.private_bytes(pem, traditional, serialization.NoEncryption()))
+        self.etcd: subprocess.Popen[bytes] | None = None
+        self.server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the API server."""
+        return f"https://127.0.0.1:{self._port}"
+
+    def start_etcd(self) -> None:
+        """Start etcd over its data."""
+        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"
+        self.etcd = self._run(
+            "etcd", "--data-dir", str(self.place / "etcd"), "--name=one", "--unsafe-no-fsync",
+            f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=one={peer}",
+        )  # fmt: skip
+
+    def start_server(self) -> None:
+        """Start the API server, and wait until it is ready."""
+        self.server = self._run(
+            str(_PROGRAM), f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", f"--secure-port={self._port}",
+            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+            f"--tls-cert-file={self.place}/server.crt", f"--tls-private-key-file={self.place}/server.key",
+            f"--client-ca-file={self.ca}", f"--service-account-key-file={self.place}/sa.key",
+            f"--service-account-signing-key-file={self.place}/sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc", "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24", "--disable-admission-plugins=ServiceAccount",
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """Kill both. Idempotent."""
+        for process in (self.server, self.etcd):
+            if process is not None:
+                process.kill()
+                process.wait()
+
+    async def ready(self) -> None:
+        """Wait until it answers; end the test with its last lines if it does not."""
+        limit = time.monotonic() + _START_SECONDS
+        while time.monotonic() < limit:
+            try:
+                status, _ = await self.call("GET", "/readyz")
+                if status == 200:
+                    return
+            except aiohttp.ClientError:
+                pass
+            if self.server is not None and self.server.poll() is not None:
+                break
+            await asyncio.sleep(0.2)
+        pytest.fail((self.place / "kube-apiserver.log").read_text()[-3000:])
+
+    async def call(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json"
+    ) -> tuple[int, Any]:
+        """Ask as an administrator; return the status and the answer."""
+        import ssl
+
+        context = ssl.create_default_context(cafile=str(self.ca))
+        self._admin.configure_cert(context)
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
+            session.request(
+                method,
+                f"{self.url}{path}",
+                data=None if body is None else json.dumps(body),
+                headers={"Content-Type": kind},
+                ssl=context,
+            ) as response,
+        ):
+            text = await response.text()
+            return response.status, json.loads(text) if text.startswith("{") else text
+
+    async def must(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask as an administrator; a refusal ends the test."""
+        status, answer = await self.call(method, path, body)
+        assert status < 300, answer
+        return answer
+
+    async def install(self) -> None:
+        """Create the definition, the roles, and the service account ``agent`` with the role of agents."""
+        definition = without_rules(yaml.safe_load(_DEFINITION.read_text()))
+        await self.must("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        for role in yaml.safe_load_all(_ROLES.read_text()):
+            await self.must("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", role)
+        await self.must("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}}) if (
+            await self.call("GET", f"/api/v1/namespaces/{NAMESPACE}")
+        )[0] == 404 else None
+        await self.must("POST", ACCOUNTS, {"metadata": {"name": "agent"}})
+        await self.bind()
+        limit = time.monotonic() + 30
+        while (await self.call("GET", POLICIES))[0] != 200:
+            assert time.monotonic() < limit
+            await asyncio.sleep(0.1)
+
+    async def bind(self) -> None:
+        """Give the service account the role of agents."""
+        binding = {
+            "metadata": {"name": "agent"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "penstock-agent",
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": NAMESPACE}],
+        }
+        await self.must("POST", BINDINGS, binding)
+
+    async def access(self) -> ClusterAccess:
+        """Return the access of the service account, with a new token."""
+        await self.write_token()
+        return ClusterAccess(self.url, NAMESPACE, self.place / "token", self.ca)
+
+    async def write_token(self) -> None:
+        """Replace the token as the kubelet does."""
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 600},
+        }
+        answer = await self.must("POST", f"{ACCOUNTS}/agent/token", request)
+        written = self.place / "token.new"
+        written.write_text(answer["status"]["token"])
+        written.replace(self.place / "token")
+
+    def _run(self, *command: str) -> subprocess.Popen[bytes]:
+        log = (self.place / f"{Path(command[0]).name}.log").open("ab")
+        with log:
+            return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.place)
