@@ -249,7 +249,9 @@ async def test_wrong_credentials(tmp_path: Path, database: PolicyDatabase) -> No
 async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, database: PolicyDatabase) -> None:
     """They allow to follow the bucket, and no write to it."""
     guide = Path(__file__).parents[4] / "docs" / "guides" / "fleet.md"
-    publish, subscribe = re.findall(r"^(?:publish|subscribe): (\[.*?\])", guide.read_text(), re.MULTILINE | re.DOTALL)
+    publish, subscribe = re.findall(
+        r"^(?:publish|subscribe): (\[.*?\])", guide.read_text(), re.MULTILINE | re.DOTALL
+    )
     config = (
         'authorization: {users: [{user: ops, password: "o"}, {user: agent, password: "a", '
         f"permissions: {{publish: {publish}, subscribe: {subscribe}}}}}]}}"
