@@ -43,7 +43,7 @@ class Rule:
 
 AGENT_EXTRA = frozenset(
     {
-        *WIRE, "aiohttp", "backports", "click", "compression", "cryptography", "grpc_health", "opentelemetry", "prometheus_client", "pydantic",
+        *WIRE, "aiohttp", "backports", "click", "compression", "cryptography", "grpc_health", "nats", "opentelemetry", "prometheus_client", "pydantic",
         "pydantic_core", "structlog", "tomli", "typing_extensions", "yaml",
     }
 )  # fmt: skip

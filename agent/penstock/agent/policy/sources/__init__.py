@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from penstock.agent.policy.sources.interface import (
+    MAX_ITEM_BYTES,
+    MAX_ITEMS,
     ManifestSource,
     SourceItem,
     SourceSet,
@@ -12,6 +14,8 @@ from penstock.agent.policy.sources.interface import (
 from penstock.agent.policy.sources.source_spec import SourceSpec, parse_sources
 
 __all__ = [
+    "MAX_ITEMS",
+    "MAX_ITEM_BYTES",
     "ManifestSource",
     "SourceItem",
     "SourceSet",

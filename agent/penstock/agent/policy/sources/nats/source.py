@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nats.js.errors import BucketNotFoundError, NotFoundError
 from penstock.agent.parsing.yaml_documents import DocumentError, read_documents
-from penstock.agent.policy.sources.interface import MAX_ITEM_BYTES, MAX_ITEMS, SourceItem, SourceSet
+from penstock.agent.policy.sources import MAX_ITEM_BYTES, MAX_ITEMS, SourceItem, SourceSet
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js.client import JetStreamContext
-    from penstock.agent.policy.sources.interface import SourceSink
+    from penstock.agent.policy.sources import SourceSink
 
 POLL_SECONDS = 1.0
 # Between two attempts to connect.
