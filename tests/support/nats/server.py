@@ -72,7 +72,7 @@ class NatsServer:
 
     async def client(self, **options: object) -> Client:
         """Connect a client of the test's own."""
-        return await nats.connect(self.url, **options)  # type: ignore[arg-type]
+        return await nats.connect(self.url, **options)
 
     def _listens(self) -> bool:
         assert self._process is not None

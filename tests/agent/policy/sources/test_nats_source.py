@@ -83,6 +83,14 @@ class Followed:
         await until(lambda: self.items() == items, f"the policies {items}, not {self.items()}")
 
 
+def _is_away(followed: Followed) -> Callable[[], bool]:
+    return lambda: followed.state.state == "away"
+
+
+def _reached(followed: Followed, revision: int) -> Callable[[], bool]:
+    return lambda: int(followed.state.revision or 0) >= revision
+
+
 @asynccontextmanager
 async def following(database: PolicyDatabase, *servers: str, **access: Any) -> AsyncIterator[Followed]:
     """Follow the bucket with a store of the database."""
@@ -145,10 +153,8 @@ async def test_a_garbled_value_keeps_the_last_good_one(server: NatsServer, datab
                 b"x" * 70_000,
             ):
                 await bucket.put("a", garbled)
-                revision = str((await bucket.get("a")).revision)
-                await until(
-                    lambda revision=revision: followed.state.revision >= revision, "the garbled value"
-                )
+                revision = (await bucket.get("a")).revision
+                await until(_reached(followed, revision), "the garbled value")
                 assert followed.items() == {"a": 1, "b": 1}
                 assert set(followed.state.refused) == {"a"}
             await bucket.put("b", _value("b", 2))
@@ -297,7 +303,7 @@ async def test_tls_with_a_certificate_of_the_client(tmp_path: Path, database: Po
     )
     server = NatsServer(tmp_path / "nats", config=config).start()
     url = server.url.replace("nats://", "tls://")
-    pair = {"cert": files["cert"], "key": files["key"]}
+    pair: dict[str, Any] = {"cert": files["cert"], "key": files["key"]}
     try:
         access = NatsAccess((url,), ca=files["ca"], **pair)
         client = await server.client(tls=access.options()["tls"])
@@ -306,7 +312,7 @@ async def test_tls_with_a_certificate_of_the_client(tmp_path: Path, database: Po
         await client.close()
         for wrong in ({"ca": files["ca"]}, {"ca": files["other"], **pair}, {"ca": tmp_path / "none"}):
             async with following(database, url, **wrong) as followed:
-                await until(lambda followed=followed: followed.state.state == "away", "away")
+                await until(_is_away(followed), "away")
                 assert followed.items() == {}
         async with following(database, url, ca=files["ca"], **pair) as followed:
             await followed.shows({"a": 1})

@@ -22,10 +22,12 @@ async def put_policy(bucket: KeyValue, manifest: Manifest, if_revision: int) -> 
     value = manifest.canonical.encode()
     try:
         if not if_revision:
-            return await bucket.create(manifest.name, value)
-        return await bucket.update(manifest.name, value, last=if_revision)
+            revision: int = await bucket.create(manifest.name, value)
+        else:
+            revision = await bucket.update(manifest.name, value, last=if_revision)
     except KeyWrongLastSequenceError:
         raise _conflict(manifest.name, if_revision) from None
+    return revision
 
 
 async def delete_policy(bucket: KeyValue, name: str, if_revision: int) -> None:
