@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
 
 from tests.support.engine import schedulers
 from tests.support.engine.recorder import Recorder, policy
+from tests.support.engine.remote_loads import blocks, fail_load, failure, park
 from tests.support.engine.schedulers import BLOCK, LOCAL, PEER, REMOTE, request, step
 
 if TYPE_CHECKING:
@@ -21,38 +21,6 @@ if TYPE_CHECKING:
 
 BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-def failure(request_id: str, rank: int = 0) -> LoadFailure:
-    """Return what a worker reports of a handshake that timed out."""
-    peer = Peer(PEER, "prefill-engine")
-    return LoadFailure(request_id, c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_TIMEOUT, peer, rank)
-
-
-def park(scheduler: Any, request_id: str = "cmpl-a-0-12345678", **arguments: Any) -> Any:
-    """Add a request that reads its KV from the peer, and let a step park it."""
-    parked = request(request_id, params=REMOTE, **arguments)
-    scheduler.add_request(parked)
-    step(scheduler)
-    assert parked.status.name == "WAITING_FOR_REMOTE_KVS"
-    return parked
-
-
-def blocks(scheduler: Any, waiting: Any) -> set[int]:
-    """Return the blocks that a request holds."""
-    return set(scheduler.kv_cache_manager.get_block_ids(waiting.request_id)[0])
-
-
-def fail_load(scheduler: Any, waiting: Any, *, with_blocks: bool = True) -> Any:
-    """Let a step report that the load of a request failed, as NIXL does with one rank."""
-    each = waiting.request_id
-    return step(
-        scheduler,
-        finished_recving={each},
-        failed_recving={each},
-        invalid_block_ids=blocks(scheduler, waiting) if with_blocks else set(),
-        kv_connector_worker_meta=WorkerReport(failures=(failure(each),)),
-    )
 
 
 @BOTH

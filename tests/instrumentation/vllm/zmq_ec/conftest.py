@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.ec.rig import Notes, Rig, publisher, rig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 
@@ -34,3 +35,13 @@ def notes(consumer: Rig) -> Notes:
     kept = Notes()
     consumer.consumer.observe(kept)
     return kept
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Build connectors by vLLM's factory."""
+    # Other tests of this directory run without vLLM.
+    from tests.support.ec.connectors import connectors
+
+    with connectors(tmp_path) as build:
+        yield build

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from tests.support.ec.keys import make_keys
+from tests.support.ec.connectors import WIDTH, greet, output, pair, run, save
 from tests.support.ec.rig import PATIENT, Notes, feature, request, wait_for
 
 with warnings.catch_warnings():
@@ -18,86 +17,11 @@ with warnings.catch_warnings():
     from penstock.instrumentation.vllm.ec.protocol import EcLoader, EcPeerSource, EcRehearsal
     from penstock.instrumentation.vllm.zmq_ec.connector import ZmqECConnector
     from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
-    from vllm.config import ECTransferConfig
-    from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
-    from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
     from vllm.v1.outputs import ECConnectorOutput
 
-    from tests.support.engine import schedulers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-WIDTH = 64  # of the tiny model
-PATH = "penstock.instrumentation.vllm.zmq_ec"
-
-
-def config(directory: Path, role: str, port: int = 0, path: str | None = PATH, **extra: Any) -> Any:
-    """Return the configuration of an engine with this connector."""
-    found = schedulers.vllm_config(directory)
-    found.ec_transfer_config = ECTransferConfig(
-        ec_connector="ZmqECConnector",
-        ec_role=role,
-        ec_port=port,
-        ec_buffer_size=16e6,
-        ec_connector_module_path=path,
-        ec_connector_extra_config=extra,
-    )
-    return found
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Build connectors by vLLM's factory; they are shut down at the end."""
-    made = []
-
-    def build(side: str, role: str, *, change: Any = None, **given: Any) -> Any:
-        configuration = config(tmp_path, role, **given)
-        if change is not None:
-            change(configuration)
-        connector = ECConnectorFactory.create_connector(configuration, ECConnectorRole[side])
-        made.append(connector)
-        return connector
-
-    yield build
-    for connector in made:
-        connector.shutdown()
-        connector.shutdown()
-
-
-def pair(make: Callable[..., Any], **extra: Any) -> tuple[Any, Any]:
-    """Return a producer's worker, and a consumer's scheduler that knows it."""
-    producer = make("WORKER", "ec_producer")
-    given = {"producers": [producer._publisher.server.address], **PATIENT, **extra}
-    return producer, make("SCHEDULER", "ec_consumer", **given)
-
-
-def output(*, new: tuple[Any, ...] = (), freed: tuple[str, ...] = ()) -> Any:
-    """Return a step, as far as a connector looks at it."""
-    return SimpleNamespace(scheduled_new_reqs=new, free_encoder_mm_hashes=list(freed))
-
-
-def save(producer: Any, item: str, sent: torch.Tensor) -> None:
-    """Let the producer's worker encode."""
-    producer.save_caches({item: sent}, item)
-
-
-def run(worker: Any, orders: Any, cache: dict[str, torch.Tensor]) -> Any:
-    """Run one step's hooks of a consumer's worker, as vLLM's runner does; return what it reports."""
-    worker.bind_connector_metadata(pickle.loads(pickle.dumps(orders)))
-    worker.start_load_caches(cache)
-    report = worker.build_connector_worker_meta()
-    worker.clear_connector_metadata()
-    return report
-
-
-def greet(scheduler: Any, *workers: Any) -> None:
-    """Run a step that loads nothing, as any engine does before long."""
-    orders = scheduler.build_connector_meta(output())
-    for worker in workers:
-        report = run(worker, orders, {})
-        scheduler.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
+    from collections.abc import Callable
 
 
 def test_from_a_producer_to_two_ranks(make: Callable[..., Any]) -> None:
@@ -419,56 +343,3 @@ def test_before_the_workers_have_said_that_they_can_read(
     asked = request("r", feature("a", 5, media=media))
     wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
     assert scheduler.has_cache_item("a") is loads
-
-
-def curve(tmp_path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the settings of a producer and of a consumer that it allows."""
-    producer, consumer = make_keys(tmp_path, "producer"), make_keys(tmp_path, "consumer")
-    (tmp_path / "clients").mkdir()
-    (tmp_path / "clients" / "consumer.key").write_bytes(consumer.public.read_bytes())
-    return (
-        {"curve_key_file": str(producer.secret), "curve_allowed_clients": str(tmp_path / "clients")},
-        {"curve_key_file": str(consumer.secret), "curve_server_key_file": str(producer.public)},
-    )
-
-
-def test_curve_reaches_both_roles(make: Callable[..., Any], tmp_path: Path) -> None:
-    """From vLLM's configuration to the sockets: an item arrives, and a consumer without keys gets none."""
-    served, allowed = curve(tmp_path)
-    producer = make("WORKER", "ec_producer", **served)
-    sent = torch.randn(5, WIDTH)
-    save(producer, "a", sent)
-    addresses = {"producers": [producer._publisher.server.address], **PATIENT}
-    scheduler = make("SCHEDULER", "ec_consumer", **addresses, **allowed)
-    worker = make("WORKER", "ec_consumer", **allowed)
-    greet(scheduler, worker)
-    asked = request("r", feature("a", 5))
-    wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
-    assert scheduler.has_cache_item("a")
-    scheduler.update_state_after_alloc(asked, 0)
-    cache: dict[str, torch.Tensor] = {}
-    run(worker, scheduler.build_connector_meta(output()), cache)
-    assert torch.equal(cache["a"], sent)
-
-    stranger = make("SCHEDULER", "ec_consumer", **addresses)
-    greet(stranger, worker)
-    wait_for(lambda: stranger.ensure_cache_available(asked, 0))
-    assert not stranger.has_cache_item("a")
-
-
-@pytest.mark.parametrize(
-    ("side", "role", "missing"),
-    [
-        ("WORKER", "ec_producer", "curve_allowed_clients"),
-        ("SCHEDULER", "ec_consumer", "curve_server_key_file"),
-        ("WORKER", "ec_both", "curve_allowed_clients"),
-        ("SCHEDULER", "ec_both", "curve_server_key_file"),
-    ],
-)
-def test_half_a_curve_configuration_ends_the_start(
-    make: Callable[..., Any], tmp_path: Path, side: str, role: str, missing: str
-) -> None:
-    """An engine with a key never serves or fetches without CURVE."""
-    own = make_keys(tmp_path, "own")
-    with pytest.raises(ValueError, match=f"{missing} is missing"):
-        make(side, role, curve_key_file=str(own.secret))
