@@ -80,6 +80,8 @@ drop_another_pythons
 mkdir -p "$venv"
 : >"$log"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
+# Python compiles what it imports; of these packages that is the smaller part.
+export PIP_NO_COMPILE=1
 must "a virtual environment in $venv" "$python" -m venv "$venv"
 
 if ! step "PyTorch for CPU, from pip's configured sources" "${pip[@]}" install -r scripts/requirements-torch.txt; then
