@@ -265,6 +265,7 @@ class Daemon:
             policies.stored.store,
             lambda: [subscriber.target for subscriber in policies.feed.subscribers()],
             lambda: compared_counts(log.aggregator),
+            refusing=policies.feed.refusing,
         )
         leading = asyncio.ensure_future(leader.keep_leading())
         self._parts.callback(leading.cancel)

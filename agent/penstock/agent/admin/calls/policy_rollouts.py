@@ -96,7 +96,7 @@ def _message(
         abort_if=map(str, plan.abort_if),
         proceed_undecided=plan.proceed_undecided,
         author=state.author,
-        message=state.message,
+        message="; ".join(filter(None, (state.message, leader.obstacle(policy)))),
         comparisons=[
             admin.RolloutComparison(
                 condition=str(comparison.condition), verdict=comparison.verdict, evidence=comparison.evidence

@@ -22,7 +22,8 @@ DEFAULT_HOLD = 600.0
 DEFAULT_CONDITIONS = ("failed>2x", "deferred>1.5x", "recomputed>2x")
 MAX_STEPS = 16
 MAX_HOLD = 7 * 86_400.0
-_MAX_TEXT = 400
+# Together, each character escaped, below the 4,096 characters of an annotation.
+_MAX_AUTHOR, _MAX_MESSAGE = 160, 400
 
 Phase = Literal["progressing", "undecided", "paused", "promoted", "aborted"]
 
@@ -75,6 +76,7 @@ class RolloutState:
         tests: number of the present sequential test, from 1; a new step or a new leader begins one.
         percent: of the engines that have the policy.
         content: digest of what is rolled out.
+        generation: of the policy with this state; at another one, somebody else has put the state there.
         message: why it is in its phase.
 
     """
@@ -89,6 +91,7 @@ class RolloutState:
     tests: int = 1
     percent: int = 0
     message: str = ""
+    generation: int = 0
 
     @property
     def live(self) -> bool:
@@ -120,7 +123,7 @@ def with_state(manifest: Manifest, state: RolloutState) -> Manifest:
     """Return *manifest* at the state's percentage, with the state, and its message as the reason of the change."""
     document = manifest.document()
     annotations = dict(manifest.metadata.annotations)
-    annotations[ANNOTATION] = json.dumps(_written(state), separators=(",", ":"))
+    annotations[ANNOTATION] = json.dumps(_written(state), separators=(",", ":"), ensure_ascii=False)
     annotations[_REASON] = state.message
     document["metadata"]["annotations"] = annotations
     document["spec"]["rollout"] = {"percent": state.percent}
@@ -137,8 +140,9 @@ def _written(state: RolloutState) -> dict[str, Any]:
         "tests": state.tests,
         "percent": state.percent,
         "content": state.content,
-        "author": state.author[:_MAX_TEXT],
-        "message": state.message[:_MAX_TEXT],
+        "generation": state.generation,
+        "author": state.author[:_MAX_AUTHOR],
+        "message": state.message[:_MAX_MESSAGE],
         "steps": plan.steps,
         "hold": plan.hold,
         "abortIf": [str(condition) for condition in plan.abort_if],
@@ -168,4 +172,5 @@ def _read(document: dict[str, Any]) -> RolloutState:
         max(int(document["tests"]), 1),
         int(document["percent"]),
         str(document["message"]),
+        int(document.get("generation", 0)),
     )
