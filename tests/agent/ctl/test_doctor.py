@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
 from penstock.agent.ctl.diagnosis.load_checks import Orders
+from penstock.agent.ctl.diagnosis.rollout_checks import check_rollouts
 from penstock.agent.ctl.diagnosis.socket_probe import probe_address
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1 import admin_pb2 as admin
@@ -454,3 +455,27 @@ def _hang_up(server: socket.socket) -> None:
     with suppress(OSError):
         while True:
             server.accept()[0].close()
+
+
+@pytest.mark.parametrize(
+    ("state", "level", "what", "advice"),
+    [
+        ("progressing", OK, "at 5 %", ""),
+        ("promoted", None, "", ""),
+        ("undecided", NOTE, "its hold ended 2m ago: at 5 %", "agentctl rollout promote strict"),
+        ("paused", NOTE, "at 5 %", "agentctl rollout resume strict"),
+        ("aborted", NOTE, "at 5 %", "agentctl rollout history strict"),
+    ],
+)
+def test_a_rollout_that_waits_or_was_taken_back_is_a_note(
+    state: str, level: str | None, what: str, advice: str
+) -> None:
+    """Nothing is broken: a person decides."""
+    rollout = admin.PolicyRollout(
+        name="strict", state=state, message="at 5 %", step_ends={"seconds": _NOW - 120}
+    )
+    found = list(check_rollouts([rollout], _NOW))
+    assert [(item.level, item.subject, item.what) for item in found] == (
+        [(level, "rollout strict", what)] if level else []
+    )
+    assert all(advice in item.advice for item in found)

@@ -14,7 +14,7 @@ from penstock.agent.parsing import select
 from penstock.agent.policy.rollouts import machine
 from penstock.agent.policy.rollouts.comparison import compare, share_of_errors
 from penstock.agent.policy.rollouts.measures import EngineCounts
-from penstock.agent.policy.rollouts.state import content_of, state_of, with_state
+from penstock.agent.policy.rollouts.state import Rollouts, content_of, state_of, with_state
 from penstock.agent.policy.store import IMPERATIVE
 
 if TYPE_CHECKING:
@@ -256,6 +256,10 @@ class RolloutLeader:
             for policy, state in found
             if state is not None
         ]
+
+    def summary(self) -> Rollouts:
+        """Return the states of all roll-outs. Any thread."""
+        return Rollouts({policy.manifest.name: state for policy, state, _ in self.rollouts()}, self.aborts)
 
     def obstacle(self, policy: StoredPolicy) -> str:
         """Return why a live roll-out of *policy* does not move, such as a full disk; empty for nothing."""

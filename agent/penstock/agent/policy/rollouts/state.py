@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from penstock.agent.errors import ContractError
 from penstock.agent.policy.manifest import check_manifest
 from penstock.agent.policy.rollouts.measures import AbortCondition, parse_conditions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.agent.policy.manifest import Manifest
 
 ANNOTATION = "penstock.dev/rollout"
@@ -26,6 +29,7 @@ MAX_HOLD = 7 * 86_400.0
 _MAX_AUTHOR, _MAX_MESSAGE = 160, 400
 
 Phase = Literal["progressing", "undecided", "paused", "promoted", "aborted"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,19 @@ class RolloutState:
         return self.began + self.plan.hold
 
 
+class Rollouts(NamedTuple):
+    """What became of the roll-outs of a store.
+
+    Attributes:
+        states: by policy.
+        aborts: those that were aborted by their comparison since the agent started.
+
+    """
+
+    states: Mapping[str, RolloutState] = MappingProxyType({})
+    aborts: int = 0
+
+
 def content_of(manifest: Manifest) -> str:
     """Return the digest of what a roll-out of *manifest* carries: all of its spec but the percentage."""
     spec = {name: value for name, value in manifest.document()["spec"].items() if name != "rollout"}
@@ -159,7 +176,7 @@ def _read(document: dict[str, Any]) -> RolloutState:
     )
     plan.check()
     phase, step = document["phase"], int(document["step"])
-    if phase not in get_args(Phase) or not 0 <= step < len(plan.steps):
+    if phase not in PHASES or not 0 <= step < len(plan.steps):
         raise ValueError(phase)
     return RolloutState(
         plan,
