@@ -376,3 +376,103 @@ async def test_a_long_reason_in_any_script_is_no_obstacle(pod: _Pod, letter: str
     await pod.leader.start("p", replace(PLAN, steps=steps), author=letter * 1_000, reason=letter * 1_000)
     await pod.leader.order("p", "abort", author=letter * 1_000, reason=letter * 1_000)
     assert pod.state.phase == "aborted"
+
+
+AUTO = {"action": "auto", "maxRecomputeTokens": 64}
+
+
+async def _begin_change(pod: _Pod, plan: RolloutPlan = PLAN) -> None:
+    """Put a policy in force, and start to roll out a change of it."""
+    await pod.store.apply(manifest("p", kvLoadFailure=AUTO, priority=7), author="me")
+    change = manifest("p", kvLoadFailure=action("fail"), priority=7)
+    await pod.leader.start("p", plan, author="me", reason="", change=change)
+
+
+def _having(pod: _Pod, wanted: str) -> list[EngineKey]:
+    """Return the engines in which the action is as *wanted*."""
+    (policy,) = pod.store.policies()
+    versions = {engine.key: policy.manifest.version_for(engine) for engine in ENGINES}
+    return [key for key, has in versions.items() if has and has.leaves["kvLoadFailure.action"] == wanted]
+
+
+async def test_a_change_is_rolled_out_and_replaces_the_policy(pod: _Pod) -> None:
+    """All engines have one of the two at any time; in the end the policy is the change, without a trace of the old."""
+    await _begin_change(pod)
+    first = _having(pod, "fail")
+    assert 2 <= len(first) <= 8
+    assert len(_having(pod, "auto")) == 60 - len(first)
+    await pod.serve(0.01, 0.01)
+    assert (pod.state.percent, len(_having(pod, "auto")) + len(_having(pod, "fail"))) == (25, 60)
+    await pod.serve(0.01, 0.01)
+    assert pod.state.phase == "promoted"
+    spec = pod.store.policies()[0].manifest.document()["spec"]
+    assert spec["kvLoadFailure"] == {"action": "fail"}
+    assert "rollout" not in spec
+
+
+async def test_a_bad_change_is_taken_back_and_the_policy_stays(pod: _Pod) -> None:
+    """In all engines, as it was."""
+    await _begin_change(pod)
+    for _ in range(9):
+        inside = set(_having(pod, "fail"))
+        for engine in ENGINES:
+            more = EngineCounts(2_000, 1_000 if engine.key in inside else 20)
+            pod.counts[engine.key] = pod.counts.get(engine.key, EngineCounts()).adding(more)
+        pod.now += 60
+        await pod.leader.look()
+    assert (pod.state.phase, pod.state.percent) == ("aborted", 0)
+    assert len(_having(pod, "auto")) == 60
+    spec = pod.store.policies()[0].manifest.document()["spec"]
+    assert spec["kvLoadFailure"] == AUTO
+    assert "rollout" not in spec
+    again = manifest("p", kvLoadFailure=action("recompute"), priority=7)
+    await pod.leader.start("p", PLAN, author="me", reason="", change=again)
+    assert pod.state.percent == 5
+
+
+async def test_a_change_that_somebody_takes_out_takes_nothing_with_it(pod: _Pod) -> None:
+    """The roll-out pauses; its end leaves what they have put there."""
+    await _begin_change(pod)
+    document = pod.store.policies()[0].manifest.document()
+    del document["spec"]["rollout"]
+    await pod.store.apply(check_manifest(document), author="eve")
+    await pod.leader.look()
+    assert pod.state.phase == "paused"
+    assert len(_having(pod, "auto")) == 60
+    with pytest.raises(ImpossibleError, match="somebody has taken the change out of policy 'p'"):
+        await pod.leader.order("p", "resume", author="me", reason="")
+    await pod.leader.order("p", "abort", author="me", reason="")
+    assert len(_having(pod, "auto")) == 60
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (manifest("q", kvLoadFailure=action("fail"), priority=7), "metadata.name of the change differs"),
+        (manifest("p", kvLoadFailure=action("fail")), "spec.priority of the change differs"),
+        (
+            manifest("p", kvLoadFailure=action("fail"), priority=7, selector={"matchLabels": {"a": "b"}}),
+            "spec.selector of the change differs",
+        ),
+        (
+            manifest("p", kvLoadFailure=action("fail"), priority=7, rollout={"percent": 5}),
+            "spec.rollout of the change differs",
+        ),
+        (manifest("p", kvLoadFailure=AUTO, priority=7), "is already"),
+    ],
+)
+async def test_a_change_of_more_than_a_candidate_has_is_refused(
+    pod: _Pod, change: Manifest, text: str
+) -> None:
+    """What differs is named, and nothing is written."""
+    await pod.store.apply(manifest("p", kvLoadFailure=AUTO, priority=7), author="me")
+    with pytest.raises(ImpossibleError, match=text):
+        await pod.leader.start("p", PLAN, author="me", reason="", change=change)
+    assert pod.store.policies()[0].generation == 1
+
+
+async def test_a_change_of_a_policy_that_is_not_everywhere_is_refused(pod: _Pod) -> None:
+    """The candidate would come to engines that never had the policy."""
+    await pod.store.apply(manifest("p", rollout={"percent": 5}), author="me")
+    with pytest.raises(ImpossibleError, match="policy 'p' is in 5 % of its engines"):
+        await pod.leader.start("p", PLAN, author="me", reason="", change=manifest("p", priority=5))

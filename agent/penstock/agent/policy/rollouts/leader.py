@@ -14,7 +14,7 @@ from penstock.agent.parsing import select
 from penstock.agent.policy.rollouts import machine
 from penstock.agent.policy.rollouts.comparison import compare, share_of_errors
 from penstock.agent.policy.rollouts.measures import EngineCounts
-from penstock.agent.policy.rollouts.state import Rollouts, content_of, state_of, with_state
+from penstock.agent.policy.rollouts.state import Rollouts, content_of, state_of, with_candidate, with_state
 from penstock.agent.policy.store import IMPERATIVE
 
 if TYPE_CHECKING:
@@ -179,20 +179,22 @@ class RolloutLeader:
         for target in select(test.seen.values(), manifest.spec.selector.selection):
             grown = test.grown.get(target.key)
             if grown is not None:
-                (inside if manifest.selects(target) else outside).append(grown)
+                (inside if manifest.in_rollout(target) else outside).append(grown)
         conditions = state.plan.abort_if
         error = share_of_errors(max(len(conditions), 1), state.tests)
         return tuple(compare(condition, inside, outside, error) for condition in conditions)
 
     def _refusals(self, manifest: Manifest, refusing: Collection[EngineKey]) -> str:
-        count = sum(target.key in refusing and manifest.selects(target) for target in self._engines())
+        count = sum(target.key in refusing and manifest.in_rollout(target) for target in self._engines())
         if not count:
             return ""
         engines = "1 engine refuses" if count == 1 else f"{count} engines refuse"
         return f"{engines} the policy, 'agentctl describe policy {manifest.name}' shows why"
 
-    async def start(self, name: str, plan: RolloutPlan, *, author: str, reason: str) -> None:
-        """Start to roll out policy *name*.
+    async def start(
+        self, name: str, plan: RolloutPlan, *, author: str, reason: str, change: Manifest | None = None
+    ) -> None:
+        """Start to roll out policy *name*, or *change*, which takes its place.
 
         Raises:
             NotFoundError: no such policy.
@@ -202,9 +204,11 @@ class RolloutLeader:
             OwnedError: a file owns the policy.
 
         """
-        await self._retry(lambda: self._start(name, plan, author=author, reason=reason))
+        await self._retry(lambda: self._start(name, plan, change, author=author, reason=reason))
 
-    async def _start(self, name: str, plan: RolloutPlan, *, author: str, reason: str) -> None:
+    async def _start(
+        self, name: str, plan: RolloutPlan, change: Manifest | None, *, author: str, reason: str
+    ) -> None:
         policy = self._policy(name)
         state = state_of(policy.manifest)
         if state is not None and state.live:
@@ -214,6 +218,8 @@ class RolloutLeader:
         if policy.owner == IMPERATIVE:
             self._check_alone(policy.manifest)
         self._check_expiry(policy.manifest, plan)
+        if change is not None:
+            policy = replace(policy, manifest=with_candidate(policy.manifest, change))
         by = author + (f": {reason}" if reason else "")
         started = machine.start_rollout(
             plan,
@@ -221,6 +227,7 @@ class RolloutLeader:
             content=content_of(policy.manifest),
             percent=policy.manifest.percent,
             now=self._clock(),
+            changes=policy.manifest.candidate is not None,
         )
         await self._write(policy, started, author)
 
@@ -244,6 +251,11 @@ class RolloutLeader:
             )
         after = machine.command(state, action, author=author, reason=reason, now=self._clock())
         if action == "resume":
+            if state.changes and policy.manifest.candidate is None:
+                raise ImpossibleError(
+                    f"somebody has taken the change out of policy {name!r}; 'agentctl rollout abort {name}' ends its "
+                    "roll-out and leaves the policy as it is"
+                )
             # Of what is in the policy now, whoever changed it.
             after = machine.adopt(after, content_of(policy.manifest), policy.manifest.percent)
         await self._write(policy, after, author)
@@ -271,7 +283,7 @@ class RolloutLeader:
     def shares(self, manifest: Manifest) -> tuple[int, int]:
         """Return how many engines *manifest* selects here, and how many its selector matches."""
         matched = select(self._engines(), manifest.spec.selector.selection)
-        return sum(manifest.selects(target) for target in matched), len(matched)
+        return sum(manifest.in_rollout(target) for target in matched), len(matched)
 
     def _policy(self, name: str) -> StoredPolicy:
         for policy in self._store.policies():

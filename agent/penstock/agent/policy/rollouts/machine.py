@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 ACTIONS = ("start", "pause", "resume", "promote", "abort")
 
 
-def start_rollout(plan: RolloutPlan, *, author: str, content: str, percent: int, now: float) -> RolloutState:
+def start_rollout(
+    plan: RolloutPlan, *, author: str, content: str, percent: int, now: float, changes: bool = False
+) -> RolloutState:
     """Return the first state.
 
     Args:
@@ -25,6 +27,7 @@ def start_rollout(plan: RolloutPlan, *, author: str, content: str, percent: int,
         content: digest of what is rolled out.
         percent: of the engines that have the policy now.
         now: seconds since the epoch.
+        changes: it is of a change of a policy that all engines have.
 
     Raises:
         ContractError: the plan is out of bounds.
@@ -38,7 +41,7 @@ def start_rollout(plan: RolloutPlan, *, author: str, content: str, percent: int,
             f"the policy is in {percent} % of the engines, and the first step of {first} % would take it away from "
             f"some; give steps from {percent} on, or set it to 0 % first: agentctl set-policy NAME --rollout-percent 0"
         )
-    state = RolloutState(plan, author, now, content, began=now)
+    state = RolloutState(plan, author, now, content, began=now, changes=changes)
     return _at_step(state, 0, now, f"started by {author}")
 
 
