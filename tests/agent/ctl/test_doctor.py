@@ -12,6 +12,7 @@ import pytest
 from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
 from penstock.agent.ctl.diagnosis.load_checks import Orders
+from penstock.agent.ctl.diagnosis.rollout_checks import check_rollouts
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -347,3 +348,27 @@ def test_the_agents_clock_is_compared_with_the_time_of_its_answer(
     command = importlib.import_module("penstock.agent.ctl.commands.inspect.doctor")
     monkeypatch.setattr(command, "time", SimpleNamespace(time=lambda: next(moments)))
     assert ("its clock is" in agentctl("doctor").stdout) is is_noted
+
+
+@pytest.mark.parametrize(
+    ("state", "level", "what", "advice"),
+    [
+        ("progressing", OK, "at 5 %", ""),
+        ("promoted", None, "", ""),
+        ("undecided", NOTE, "its hold ended 2m ago: at 5 %", "agentctl rollout promote strict"),
+        ("paused", NOTE, "at 5 %", "agentctl rollout resume strict"),
+        ("aborted", NOTE, "at 5 %", "agentctl rollout history strict"),
+    ],
+)
+def test_a_rollout_that_waits_or_was_taken_back_is_a_note(
+    state: str, level: str | None, what: str, advice: str
+) -> None:
+    """Nothing is broken: a person decides."""
+    rollout = admin.PolicyRollout(
+        name="strict", state=state, message="at 5 %", step_ends={"seconds": _NOW - 120}
+    )
+    found = list(check_rollouts([rollout], _NOW))
+    assert [(item.level, item.subject, item.what) for item in found] == (
+        [(level, "rollout strict", what)] if level else []
+    )
+    assert all(advice in item.advice for item in found)

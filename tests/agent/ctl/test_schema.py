@@ -99,7 +99,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "set-policy": [
         ["set-policy", "p", "--kv-load-failure", "recompute", "-l", "role=decode", "--reason", _EVIL],
         ["set-policy", "p", "--kv-load-failure", "auto", "--wait", "--allow-none"],
-        ["set-policy", "ROLLED", "--kv-load-failure", "auto", "--all", "--rollout-percent", "0"],
+        ["set-policy", "ROLLED", "--kv-load-failure", "auto", "-l", "ROLLED", "--rollout-percent", "0"],
     ],
     "apply": [["apply", "-f", "POLICIES", "--all"], ["apply", "-f", "POLICIES", "--all", "--wait"]],
     "rollback": [["rollback", "p"]],

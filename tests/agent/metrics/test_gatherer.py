@@ -17,6 +17,7 @@ from penstock.agent.metrics.exposition.text_formats import OPENMETRICS, PLAIN
 from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.policy.files.file_source import FileStatus
+from penstock.agent.policy.rollouts.state import RolloutPlan, Rollouts, RolloutState
 from penstock.agent.policy.sources.interface import AWAY, CONNECTED, SourceState
 from penstock.agent.traces.export.status import ExportStatus
 from penstock.proto.v1 import common_pb2 as common
@@ -196,6 +197,9 @@ def golden_exposition() -> Gatherer:
             SourceState("file:/etc/penstock", "file", CONNECTED, accepted=2, changes=1),
             SourceState("nats://n:4222/policies", "nats", AWAY, accepted=3, refused={"a": "no"}, changes=4),
         ],
+        rollouts=lambda: Rollouts(
+            {"strict": RolloutState(RolloutPlan(), "me", TIME / 1e9, "c", percent=5)}, 1
+        ),
         exporting=lambda: ExportStatus("http://collector:4317", "", 1, 2, 3, TIME - MINUTE, 70, 1, 5),
         build=dict.fromkeys(BUILD, "1.2.3"),
         runtime=lambda registry: registry.register(FixedProcess()),

@@ -189,6 +189,7 @@ class AdminHarness:
             self.store,
             lambda: [subscriber.target for subscriber in self.feed.subscribers()],
             lambda: compared_counts(self.aggregator),
+            refusing=self.feed.refusing,
         )
         self.service = AdminService(
             AgentContext(

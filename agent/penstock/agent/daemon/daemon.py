@@ -82,7 +82,8 @@ class Daemon:
         policies = await distribute_policies(stored, owners, self._config, self._parts)
         self._health.sources = policies.sources
         registry = _registry(log)
-        exemplars, metrics = Exemplars(), self._measure(directory, log, policies)
+        rollouts = self._lead_rollouts(log, policies)
+        exemplars, metrics = Exemplars(), self._measure(directory, log, policies, rollouts)
         self._report.exporter = self._start_export(
             log.journal, registry, policies, exemplars, metrics.export.observe
         )
@@ -96,7 +97,6 @@ class Daemon:
         )
         ingest = self._make_ingest(log, registry, owners, policies, metrics)
         retirement = self._make_retirement(log, registry, policies)
-        rollouts = self._lead_rollouts(log, policies)
         admin = await self._servers.serve_admin(
             self._admin_context(directory, log, registry, policies, retirement, rollouts)
         )
@@ -144,7 +144,11 @@ class Daemon:
         return http
 
     def _measure(
-        self, directory: StateDirectory, log: CountedLog, policies: DistributedPolicies
+        self,
+        directory: StateDirectory,
+        log: CountedLog,
+        policies: DistributedPolicies,
+        rollouts: RolloutLeader,
     ) -> AgentMetrics:
         """Return the agent's own metrics; the export, which starts after them, is read at each scrape."""
         journal, checkpoint = log.journal, log.checkpoint
@@ -160,6 +164,7 @@ class Daemon:
             state=StateGauges(directory, journal, self._health).families,
             poisoned=lambda: checkpoint.poisoned,
             audit_trimmed=lambda: policies.stored.database.audit_trimmed,
+            rollouts=rollouts.summary,
         )
         journal.observe_commits(metrics.commit.observe)
         return metrics
@@ -265,6 +270,7 @@ class Daemon:
             policies.stored.store,
             lambda: [subscriber.target for subscriber in policies.feed.subscribers()],
             lambda: compared_counts(log.aggregator),
+            refusing=policies.feed.refusing,
         )
         leading = asyncio.ensure_future(leader.keep_leading())
         self._parts.callback(leading.cancel)

@@ -10,6 +10,7 @@ import grpc
 from penstock.agent.metrics.agent_collectors import FamilyCollector, register_runtime
 from penstock.agent.metrics.catalogue import from_agent as c
 from penstock.agent.metrics.exposition import Family, Sample
+from penstock.agent.policy.rollouts import PHASES, Rollouts
 from penstock.agent.traces.export import ExportStatus
 from penstock.proto import __version__
 from penstock.proto.names import NANOS
@@ -60,6 +61,7 @@ class AgentMetrics:
         state: returns the metrics of the state directory.
         poisoned: returns the batches that could not be counted.
         audit_trimmed: returns the entries that the audit log has lost to its limit.
+        rollouts: returns what became of the policies' roll-outs.
 
     Attributes:
         registry: all of them, for prometheus_client's writers.
@@ -84,6 +86,7 @@ class AgentMetrics:
         state: Callable[[], Iterable[Family]] = tuple,
         poisoned: Callable[[], int] = lambda: 0,
         audit_trimmed: Callable[[], int] = lambda: 0,
+        rollouts: Callable[[], Rollouts] = Rollouts,
     ) -> None:
         self.engines_expected = engines_expected
         # Prometheus ignores them, and 0.0.4 has them as gauges of their own.
@@ -111,6 +114,7 @@ class AgentMetrics:
         self._state = state
         self._poisoned = poisoned
         self._audit_trimmed = audit_trimmed
+        self._rollouts = rollouts
         self.registry.register(FamilyCollector(self._families))
         runtime(self.registry)
 
@@ -142,6 +146,7 @@ class AgentMetrics:
         yield Family(c.AUDIT_TRIMMED, [Sample((), self._audit_trimmed())])
         yield from _policy_files(self._policy_files())
         yield from _sources(self._policy_sources())
+        yield from _rollouts(self._rollouts())
 
 
 def _spans(status: ExportStatus) -> Iterator[Family]:
@@ -174,6 +179,23 @@ def _sources(states: Sequence[SourceState]) -> Iterator[Family]:
         ],
     )
     yield Family(c.POLICY_SOURCE_CHANGES, [Sample((each.name,), each.changes) for each in states])
+
+
+def _rollouts(rollouts: Rollouts) -> Iterator[Family]:
+    yield Family(c.ROLLOUT_ABORTS, [Sample((), rollouts.aborts)])
+    if not rollouts.states:
+        return
+    yield Family(
+        c.ROLLOUT_PERCENT, [Sample((name,), state.percent) for name, state in rollouts.states.items()]
+    )
+    yield Family(
+        c.ROLLOUT_STATE,
+        [
+            Sample((name, phase), state.phase == phase)
+            for name, state in rollouts.states.items()
+            for phase in PHASES
+        ],
+    )
 
 
 def _policy_files(status: FileStatus | None) -> Iterator[Family]:

@@ -145,11 +145,18 @@ class Aggregator:
         with self._lock:
             return self._accounts.get(epoch)
 
-    def engines(self, metrics: Collection[Metric] | None = None) -> list[EngineRows]:
-        """Return a consistent copy, ordered by engine: of all series, or of those of *metrics* only."""
+    def engines(self, metrics: Collection[Metric] | None = None, *, idle: bool = False) -> list[EngineRows]:
+        """Return a consistent copy, ordered by engine: of all series, or of those of *metrics* only.
+
+        With *idle*, those of *metrics* that are idle and not exposed are there, too.
+        """
         with self._lock:
             return [
-                EngineRows(key, engine.time, engine.rows() if metrics is None else engine.rows_of(metrics))
+                EngineRows(
+                    key,
+                    engine.time,
+                    engine.rows() if metrics is None else engine.rows_of(metrics, idle=idle),
+                )
                 for key, engine in sorted(self._engines.items())
             ]
 

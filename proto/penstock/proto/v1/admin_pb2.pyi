@@ -997,7 +997,7 @@ class ForgetResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ...) -> None: ...
 
 class SetPolicyRolloutRequest(_message.Message):
-    __slots__ = ("name", "action", "steps", "hold", "abort_if", "author", "reason", "proceed_undecided")
+    __slots__ = ("name", "action", "steps", "hold", "abort_if", "author", "reason", "proceed_undecided", "manifest_json")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -1006,6 +1006,7 @@ class SetPolicyRolloutRequest(_message.Message):
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PROCEED_UNDECIDED_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
     name: str
     action: str
     steps: _containers.RepeatedScalarFieldContainer[int]
@@ -1014,7 +1015,8 @@ class SetPolicyRolloutRequest(_message.Message):
     author: str
     reason: str
     proceed_undecided: bool
-    def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., abort_if: _Optional[_Iterable[str]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., proceed_undecided: bool = ...) -> None: ...
+    manifest_json: str
+    def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., abort_if: _Optional[_Iterable[str]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., proceed_undecided: bool = ..., manifest_json: _Optional[str] = ...) -> None: ...
 
 class ListPolicyRolloutsRequest(_message.Message):
     __slots__ = ("name",)
@@ -1029,7 +1031,7 @@ class ListPolicyRolloutsResponse(_message.Message):
     def __init__(self, rollouts: _Optional[_Iterable[_Union[PolicyRollout, _Mapping]]] = ...) -> None: ...
 
 class PolicyRollout(_message.Message):
-    __slots__ = ("name", "generation", "state", "percent", "steps", "hold", "abort_if", "proceed_undecided", "step_began", "step_ends", "author", "message", "comparisons", "engines_selected", "engines_matched", "started")
+    __slots__ = ("name", "generation", "state", "percent", "steps", "hold", "abort_if", "proceed_undecided", "step_began", "step_ends", "author", "message", "comparisons", "engines_selected", "engines_matched", "started", "changes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -1046,6 +1048,7 @@ class PolicyRollout(_message.Message):
     ENGINES_SELECTED_FIELD_NUMBER: _ClassVar[int]
     ENGINES_MATCHED_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     name: str
     generation: int
     state: str
@@ -1062,7 +1065,8 @@ class PolicyRollout(_message.Message):
     engines_selected: int
     engines_matched: int
     started: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., state: _Optional[str] = ..., percent: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., abort_if: _Optional[_Iterable[str]] = ..., proceed_undecided: bool = ..., step_began: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., step_ends: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., message: _Optional[str] = ..., comparisons: _Optional[_Iterable[_Union[RolloutComparison, _Mapping]]] = ..., engines_selected: _Optional[int] = ..., engines_matched: _Optional[int] = ..., started: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    changes: bool
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., state: _Optional[str] = ..., percent: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., abort_if: _Optional[_Iterable[str]] = ..., proceed_undecided: bool = ..., step_began: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., step_ends: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., message: _Optional[str] = ..., comparisons: _Optional[_Iterable[_Union[RolloutComparison, _Mapping]]] = ..., engines_selected: _Optional[int] = ..., engines_matched: _Optional[int] = ..., started: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., changes: bool = ...) -> None: ...
 
 class RolloutComparison(_message.Message):
     __slots__ = ("condition", "verdict", "evidence")

@@ -141,3 +141,43 @@ def test_part_of_the_engines_is_not_everywhere() -> None:
     """A file that makes loads fail in 5 percent of the engines is not the incident of 'fail everywhere'."""
     assert manifest(kvLoadFailure=action("fail")).fails_everywhere
     assert not manifest(kvLoadFailure=action("fail"), rollout={"percent": 5}).fails_everywhere
+
+
+def test_a_candidate_takes_the_place_of_the_policy_in_its_share() -> None:
+    """Also of a field that it does not have; the others keep the policy, whatever the percentage."""
+    candidate = {"kvLoadFailure": {"action": "fail"}}
+    base = {"kvLoadFailure": {"action": "auto", "maxRecomputeTokens": 64}, "deferral": {"maxStartWait": "3s"}}
+    engines = [target(str(number), POD_NAME=f"pod-{number}") for number in range(200)]
+    before = merge_policies([manifest("p", **base)])
+    had: set[str] = set()
+    for percent in (0, 5, 50, 100):
+        policy = manifest("p", **base, rollout={"percent": percent, "candidate": candidate})
+        merged = {each.key: merge_policies(policies_selecting([policy], each)) for each in engines}
+        have = {
+            key.engine for key, found in merged.items() if found.leaves() == {"kvLoadFailure.action": "fail"}
+        }
+        assert have == {each.key.engine for each in engines if policy.in_rollout(each)}
+        assert had <= have
+        assert all(found.hash == before.hash for key, found in merged.items() if key.engine not in have)
+        assert all(policy.selects(each) for each in engines)
+        had = have
+    assert len(had) == len(engines)
+
+
+def test_a_candidate_sets_something() -> None:
+    """As a policy does."""
+    with pytest.raises(ManifestError, match=r"spec\.rollout\.candidate sets no field"):
+        manifest("p", rollout={"percent": 5, "candidate": {}})
+
+
+def test_a_candidate_that_fails_everywhere_is_known_before_it_does() -> None:
+    """So that it is confirmed as such a policy is."""
+    candidate = {"kvLoadFailure": {"action": "fail"}}
+    assert not manifest("p", selector={}, kvLoadFailure={"action": "recompute"}).fails_everywhere
+    policy = manifest(
+        "p",
+        selector={},
+        kvLoadFailure={"action": "recompute"},
+        rollout={"percent": 5, "candidate": candidate},
+    )
+    assert policy.fails_everywhere

@@ -170,6 +170,23 @@ def test_one_bad_engine_is_not_the_policy() -> None:
     assert _verdict(treated, _same(EngineCounts(1000, 10), 40)).verdict != "worse"
 
 
+def test_one_bad_engine_with_little_traffic_is_not_the_policy() -> None:
+    """It has fewer failures than the others, and still makes the difference alone."""
+    control = [EngineCounts(100_000, 1_000)] * 40
+    treated = [EngineCounts(100_000, 1_010), EngineCounts(100_000, 1_005), EngineCounts(1_100, 1_004)]
+    group = comparison._Group(tuple((counts.failed, counts.requests) for counts in treated))
+    outside = comparison._Group(tuple((counts.failed, counts.requests) for counts in control))
+    assert not comparison._is_worse(parse_condition("failed>1.4x"), group, outside, 0.1, 3.0)
+
+
+def test_equal_prompts_are_no_proof() -> None:
+    """One prompt was computed again in each of two engines of four: that is likely, and 8,192 tokens are one event."""
+    recomputed = parse_condition("recomputed>2x")
+    once = EngineCounts(1_000).adding(EngineCounts(recomputed=8_192))
+    found = compare(recomputed, [once, once], [EngineCounts(1_000)] * 2, 0.05)
+    assert found.verdict == "undecided"
+
+
 def test_an_outage_of_all_engines_is_not_the_policy() -> None:
     """Both groups fail half of their requests."""
     assert (

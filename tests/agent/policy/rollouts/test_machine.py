@@ -43,6 +43,11 @@ def begun(plan: RolloutPlan = PLAN) -> RolloutState:
     return machine.start_rollout(plan, author="me@host", content="c", percent=0, now=NOW)
 
 
+def observe(state: RolloutState, now: float, comparisons: tuple[Comparison, ...]) -> RolloutState:
+    """Look at *now*, with a leader since the step began."""
+    return machine.observe(state, now, comparisons, held=now - state.began)
+
+
 @pytest.mark.parametrize(
     ("after", "verdicts", "phase", "percent", "message"),
     [
@@ -66,7 +71,7 @@ def begun(plan: RolloutPlan = PLAN) -> RolloutState:
 )
 def test_a_look(after: float, verdicts: tuple[Verdict, ...], phase: str, percent: int, message: str) -> None:
     """From the first step."""
-    state = machine.observe(begun(), NOW + after, found(*verdicts))
+    state = observe(begun(), NOW + after, found(*verdicts))
     assert (state.phase, state.percent, state.message) == (phase, percent, message)
 
 
@@ -75,17 +80,17 @@ def test_steps_lead_to_all_engines() -> None:
     state, seen = begun(), []
     for look in range(1, 5):
         seen.append((state.percent, state.tests, state.phase))
-        state = machine.observe(state, NOW + 601 * look, found("not_worse"))
+        state = observe(state, NOW + 601 * look, found("not_worse"))
     assert seen == [(5, 1, "progressing"), (25, 2, "progressing"), (100, 2, "promoted"), (100, 2, "promoted")]
 
 
 def test_an_undecided_one_goes_on_with_evidence_or_by_its_plan() -> None:
     """Evidence may come later; a plan may say that none is needed."""
-    waiting = machine.observe(begun(), NOW + 700, found("undecided"))
-    assert machine.observe(waiting, NOW + 701, found("undecided")) is waiting
-    assert machine.observe(waiting, NOW + 702, found("not_worse")).percent == 25
-    assert machine.observe(waiting, NOW + 702, found("worse")).phase == "aborted"
-    bold = machine.observe(begun(replace(PLAN, proceed_undecided=True)), NOW + 700, found("undecided"))
+    waiting = observe(begun(), NOW + 700, found("undecided"))
+    assert observe(waiting, NOW + 701, found("undecided")) is waiting
+    assert observe(waiting, NOW + 702, found("not_worse")).percent == 25
+    assert observe(waiting, NOW + 702, found("worse")).phase == "aborted"
+    bold = observe(begun(replace(PLAN, proceed_undecided=True)), NOW + 700, found("undecided"))
     assert (bold.percent, bold.message) == (25, "at 25 %: 5 % held for 11.7 min, undecided")
 
 
@@ -103,7 +108,7 @@ def test_a_person_decides(action: str, phase: str, percent: int) -> None:
 def test_a_pause_stops_the_clock() -> None:
     """The step begins again when it is resumed, and so does its test."""
     paused = machine.command(begun(), "pause", author="me", reason="", now=NOW)
-    assert machine.observe(paused, NOW + 9_999, found("worse")) is paused
+    assert observe(paused, NOW + 9_999, found("worse")) is paused
     resumed = machine.command(paused, "resume", author="me", reason="", now=NOW + 5_000)
     assert (resumed.began, resumed.tests, resumed.percent, resumed.phase) == (
         NOW + 5_000,
@@ -184,7 +189,7 @@ def test_any_history_keeps_the_rules(history, bold: bool) -> None:
             except ImpossibleError:
                 assert state is before
         else:
-            state = machine.observe(state, now, found(*what))
+            state = observe(state, now, found(*what))
             if state.percent > before.percent:
                 assert now >= before.ends
                 assert "worse" not in what

@@ -17,6 +17,8 @@ from tests.support.agent.stories import closed, outcome
 from tests.support.policy.feed import Engine, eventually, hash_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from click.testing import Result
 
 ENGINES = 40
@@ -122,3 +124,58 @@ async def _abort(agent: AgentProcess, parts: AsyncExitStack) -> None:
     assert any(
         record.get("event") == "roll-out" and record.get("state") == "aborted" for record in agent.records()
     )
+
+
+async def test_a_change_of_a_policy_in_force_in_a_real_agent(tmp_path: Path) -> None:
+    """The engines of the step have the change, the others keep the policy; an abort gives it back, a promotion ends it."""
+    with short_directory() as directory:
+        agent = AgentProcess(directory).start()
+        try:
+            async with AsyncExitStack() as parts:
+                await _change(agent, parts, tmp_path / "new.json")
+        finally:
+            agent.stop()
+
+
+async def _change(agent: AgentProcess, parts: AsyncExitStack, file: Path) -> None:
+    engines = [_Simulated(agent, number) for number in range(16)]
+    for engine in engines:
+        await parts.enter_async_context(engine.feed)
+        task = asyncio.ensure_future(engine.obey())
+        parts.callback(task.cancel)
+
+    async def agentctl(*arguments: str) -> str:
+        runner = CliRunner(env={"AGENTCTL_ADDRESS": agent.admin})
+        result = await asyncio.to_thread(runner.invoke, cli, arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def hashes() -> set[str]:
+        return {engine.hash for engine in engines}
+
+    await agentctl("set-policy", "base", "--kv-load-failure", "recompute", "-l", "role=decode", "--wait")
+    await eventually(lambda: len(hashes()) == 1 and "" not in hashes(), "the policy is in force")
+    (old,) = hashes()
+    document = json.loads(await agentctl("get", "policy", "base", "-o", "json"))
+    document["spec"]["kvLoadFailure"] = {"action": "fail"}
+    await asyncio.to_thread(file.write_text, json.dumps(document))
+    start = ("rollout", "start", "base", "-f", str(file), "--steps", "40,100", "--hold", "1h")
+    said = await agentctl(*start)
+    assert said.startswith("rollout of base progressing, 40 %: ")
+    share = json.loads(await agentctl("rollout", "status", "base", "-o", "json"))
+    assert share["changes"]
+    count = share["enginesSelected"]
+    assert 0 < count < len(engines)
+    await eventually(
+        lambda: sum(engine.hash != old for engine in engines) == count, "the change is in its share"
+    )
+    assert len(hashes()) == 2
+    assert "its candidate in 40 %" in await agentctl("get", "policy", "base")
+    await agentctl("rollout", "abort", "base")
+    await eventually(lambda: hashes() == {old}, "all engines have the policy as it was")
+    await agentctl(*start)
+    await agentctl("rollout", "promote", "base")
+    await eventually(lambda: len(hashes()) == 1 and old not in hashes(), "all engines have the change")
+    document = json.loads(await agentctl("get", "policy", "base", "-o", "json"))
+    assert document["spec"]["kvLoadFailure"] == {"action": "fail"}
+    assert "rollout" not in document["spec"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support import author_and_reason, timedelta_of, timestamp_message
 from penstock.agent.errors import ContractError, ImpossibleError, NotFoundError
+from penstock.agent.policy.manifest import parse_manifest
 from penstock.agent.policy.rollouts import (
     DEFAULT_CONDITIONS,
     DEFAULT_HOLD,
@@ -35,11 +36,18 @@ async def set_policy_rollout(
     leader = _leader(agent)
     how = author_and_reason(request.author, request.reason)
     if request.action == _START:
-        await leader.start(request.name, _plan(request), **how)
+        change = parse_manifest(request.manifest_json) if request.manifest_json else None
+        await leader.start(request.name, _plan(request), change=change, **how)
     else:
-        if request.steps or request.abort_if or request.HasField("hold") or request.proceed_undecided:
+        if (
+            request.steps
+            or request.abort_if
+            or request.HasField("hold")
+            or request.proceed_undecided
+            or request.manifest_json
+        ):
             raise ContractError(
-                f"steps, hold and conditions are of a start, the action is {request.action!r:.40}"
+                f"steps, hold, conditions and a change are of a start, the action is {request.action!r:.40}"
             )
         await leader.order(request.name, request.action, **how)
     (found,) = _rollouts(leader, request.name)
@@ -96,7 +104,7 @@ def _message(
         abort_if=map(str, plan.abort_if),
         proceed_undecided=plan.proceed_undecided,
         author=state.author,
-        message=state.message,
+        message="; ".join(filter(None, (state.message, leader.obstacle(policy)))),
         comparisons=[
             admin.RolloutComparison(
                 condition=str(comparison.condition), verdict=comparison.verdict, evidence=comparison.evidence
@@ -105,6 +113,7 @@ def _message(
         ],
         engines_selected=selected,
         engines_matched=matched,
+        changes=state.changes,
         started=timestamp_message(int(state.started * NANOS)),
     )
     message.hold.FromNanoseconds(int(plan.hold * NANOS))

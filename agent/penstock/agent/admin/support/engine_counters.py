@@ -44,23 +44,29 @@ def engine_counters(engine: EngineRows) -> admin.EngineCounters:
 
 
 _COMPARED = frozenset({c.EVENTS, c.LOAD_OUTCOMES, c.DEFERRED_TIME, c.RECOMPUTED_TOKENS})
-_REQUEST = "request_closed"
 
 
 def compared_counts(aggregator: Aggregator) -> dict[EngineKey, EngineCounts]:
-    """Return what each engine has counted of what a roll-out compares, since the state was created."""
-    return {engine.key: _compared(engine) for engine in aggregator.engines(_COMPARED)}
+    """Return what each engine has counted of what a roll-out compares, since the state was created; without rehearsals.
+
+    What a fault drill causes is its own, and no policy's. Label sets that are idle count, too, so that none that comes
+    back looks new.
+    """
+    return {engine.key: _compared(engine) for engine in aggregator.engines(_COMPARED, idle=True)}
 
 
 def _compared(engine: EngineRows) -> EngineCounts:
-    def total(metric: Metric, label: str = "", value: str = "") -> int:
-        place = metric.labels.index(label) if label else None
-        rows = engine.rows.get(metric, ())
-        return sum(row.total for row in rows if place is None or row.labels[place] == value)
+    def total(metric: Metric, **wanted: str) -> int:
+        places = [(metric.labels.index(label), value) for label, value in wanted.items()]
+        return sum(
+            row.total
+            for row in engine.rows.get(metric, ())
+            if all(row.labels[place] == value for place, value in places)
+        )
 
     return EngineCounts(
-        requests=total(c.EVENTS, "kind", _REQUEST),
-        failed=total(c.LOAD_OUTCOMES, "outcome", "failed"),
+        requests=total(c.EVENTS, kind="request_closed"),
+        failed=total(c.LOAD_OUTCOMES, outcome="failed", rehearsal="false"),
         deferred=total(c.DEFERRED_TIME) / c.DEFERRED_TIME.scale,
-        recomputed=total(c.RECOMPUTED_TOKENS),
+        recomputed=total(c.RECOMPUTED_TOKENS, rehearsal="false"),
     )

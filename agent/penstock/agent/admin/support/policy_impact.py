@@ -50,24 +50,25 @@ _PERHAPS = "MultiConnector"
 _DEADLINES = ("deferral.maxStartWait", "deferral.maxTransferWait")
 
 Selected = tuple[str, ...]
-"""Names of the policies that select an engine, in their order in the store."""
+"""Texts of the policies that select an engine, each in the version that it has, in their order in the store."""
 
 
 class MergedPolicies:
     """Merges of policies, computed once for all engines that the same policies select."""
 
     def __init__(self, policies: Iterable[Manifest], now: datetime) -> None:
-        self._alive = {policy.name: policy for policy in policies if not policy.expired(now)}
+        self._alive = [policy for policy in policies if not policy.expired(now)]
+        self._versions = {each.canonical: each for policy in self._alive for each in policy.versions}
         self._merged: dict[Selected, Merged] = {}
 
     def selected(self, target: Target) -> Selected:
         """Return the policies that select *target*."""
-        return tuple(policy.name for policy in policies_selecting(self._alive.values(), target))
+        return tuple(policy.canonical for policy in policies_selecting(self._alive, target))
 
     def merged(self, selected: Selected) -> Merged:
         """Return the merge for engines selected by *selected*."""
         if selected not in self._merged:
-            self._merged[selected] = merge_policies(self._alive[name] for name in selected)
+            self._merged[selected] = merge_policies(self._versions[text] for text in selected)
         return self._merged[selected]
 
 
@@ -118,7 +119,7 @@ def policy_warnings(
     # Merge once an engine: an import may have 256 policies.
     merged = cache(lambda key: merges.merged(merges.selected(known[key])))
     facts = {view.key: view.facts for view in agent.registry.engines() if view.facts is not None}
-    manifests = list(manifests)
+    manifests = [version for manifest in manifests for version in manifest.versions]
     yield from _paused(agent, known, manifests)
     for manifest in manifests:
         yield from _warnings(agent, manifest, known, merged, facts)
@@ -127,8 +128,9 @@ def policy_warnings(
 def share_words(manifest: Manifest, known: Iterable[Target]) -> str:
     """Return what ``spec.rollout`` means in the *known* engines: ``5 % of the engines: 3 of 60 here``."""
     matched = select(known, manifest.spec.selector.selection)
-    selected = sum(manifest.selects(target) for target in matched)
-    return f"{manifest.percent} % of the engines: {selected} of {len(matched)} here"
+    selected = sum(manifest.in_rollout(target) for target in matched)
+    what = "" if manifest.candidate is None else "its candidate in "
+    return f"{what}{manifest.percent} % of the engines: {selected} of {len(matched)} here"
 
 
 def shares(manifests: Iterable[Manifest], known: Mapping[EngineKey, Target]) -> Iterator[str]:

@@ -103,6 +103,26 @@ POLICY_SOURCE_CHANGES: Final = Metric(
     ("source",),
     per_engine=False,
 )
+ROLLOUT_PERCENT: Final = Metric(
+    "penstock_policy_rollout_percent",
+    MetricKind.GAUGE,
+    "Percent of the engines that have the policy, of each that agentctl rollout has put on its way: 0 after an abort.",
+    ("policy",),
+    per_engine=False,
+)
+ROLLOUT_STATE: Final = Metric(
+    "penstock_policy_rollout_state",
+    MetricKind.GAUGE,
+    "1 for the state of the policy's roll-out: progressing, undecided, paused, promoted, aborted; 0 for the others.",
+    ("policy", "state"),
+    per_engine=False,
+)
+ROLLOUT_ABORTS: Final = Metric(
+    "penstock_policy_rollout_aborts_total",
+    MetricKind.COUNTER,
+    "Roll-outs that the agent aborted by itself, because the engines with the policy were worse.",
+    per_engine=False,
+)
 REFUSED_MESSAGES: Final = Metric(
     "penstock_agent_refused_messages_total",
     MetricKind.COUNTER,

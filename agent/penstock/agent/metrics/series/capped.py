@@ -111,11 +111,11 @@ class Series:
             below = up_to
         point.counts[-1] += len(values) - below
 
-    def rows(self) -> list[Row]:
-        """Return copies of the exposed series."""
+    def rows(self, *, idle: bool = False) -> list[Row]:
+        """Return copies of the exposed series; with *idle* also of the parked ones."""
         return [
             Row(labels, point.total, tuple(point.counts), point.touched)
-            for series in (self._live, self._other)
+            for series in (self._live, self._other, *([self._parked] if idle else []))
             for labels, point in series.items()
         ]
 

@@ -64,9 +64,9 @@ class EngineSeries:
         """Return whether a series is about *peer*."""
         return any(series.knows_peer(peer) for series in self.series.values())
 
-    def rows_of(self, metrics: Collection[Metric]) -> dict[Metric, list[Row]]:
-        """Return copies of the series of *metrics*."""
-        return {metric: series.rows() for metric, series in self.series.items() if metric in metrics}
+    def rows_of(self, metrics: Collection[Metric], *, idle: bool = False) -> dict[Metric, list[Row]]:
+        """Return copies of the series of *metrics*; with *idle* also of those that are not exposed."""
+        return {metric: series.rows(idle=idle) for metric, series in self.series.items() if metric in metrics}
 
     def rows(self) -> dict[Metric, list[Row]]:
         """Return copies of all series, and of what became of label sets at the cap."""

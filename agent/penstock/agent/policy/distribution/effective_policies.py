@@ -76,7 +76,7 @@ class EffectivePolicies:
         self._generation = -1
         self._policies: dict[str, StoredPolicy] = {}
         self._of_engine: dict[EngineKey, tuple[Target, PolicySchedule]] = {}
-        # By the names of the selecting policies; unused ones are dropped.
+        # By the texts of the selecting policies; unused ones are dropped.
         self._shared: WeakValueDictionary[tuple[str, ...], PolicySchedule] = WeakValueDictionary()
 
     def of(self, target: Target, now: datetime) -> PolicySchedule:
@@ -99,8 +99,8 @@ class EffectivePolicies:
 
     def _find(self, target: Target, now: datetime) -> PolicySchedule:
         selected = policies_selecting((policy.manifest for policy in self._policies.values()), target)
-        names = tuple(policy.name for policy in selected)
-        found = self._shared.get(names)
+        texts = tuple(policy.canonical for policy in selected)
+        found = self._shared.get(texts)
         if found is None or not found.holds(now):
-            found = self._shared[names] = PolicySchedule(build_schedule(selected, now), self._policies)
+            found = self._shared[texts] = PolicySchedule(build_schedule(selected, now), self._policies)
         return found

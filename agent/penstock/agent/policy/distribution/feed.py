@@ -85,6 +85,14 @@ class PolicyFeed:
         """Return all engines that ever subscribed, ordered by key."""
         return [subscriber for _, subscriber in sorted(self._subscribers.items())]
 
+    def refusing(self) -> set[EngineKey]:
+        """Return the engines whose last answer refused what they were sent."""
+        return {
+            key
+            for key, subscriber in self._subscribers.items()
+            if subscriber.answer is not None and subscriber.answer.error
+        }
+
     def subscriber(self, key: EngineKey) -> Subscriber | None:
         """Return the subscriber of an engine; None if it never subscribed."""
         return self._subscribers.get(key)

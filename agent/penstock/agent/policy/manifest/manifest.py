@@ -12,6 +12,7 @@ from penstock.agent.errors import ManifestError
 from penstock.agent.policy.manifest.engine_share import ALL, engine_identity, in_share
 from penstock.agent.policy.manifest.flat_fields import Leaves, flatten
 from penstock.agent.policy.manifest.sections import (
+    Candidate,
     Deferral,
     EcLoadFailure,
     KvLoadFailure,
@@ -35,7 +36,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from penstock.agent.parsing import Target
 
@@ -47,7 +48,12 @@ BREAK_GLASS_LIMIT = timedelta(hours=4)
 MAX_MANIFEST_BYTES = 64 * 1024
 _SECTIONS = ("kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine", "telemetry")
 # Not merged.
+_CHANGED = frozenset({*_SECTIONS, "mode", "rollout"})
 _NOT_LEAVES = frozenset({"selector", "rollout", "priority", "expiresAt", "mode"})
+
+
+def _plain_without_mode(candidate: Candidate) -> dict[str, Any]:
+    return candidate.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"mode"})
 
 
 def _read_time(value: Any) -> Any:
@@ -140,6 +146,12 @@ class Manifest(Model):
             raise PydanticCustomError(
                 RULE, "spec sets no field; set at least one, such as kvLoadFailure.action"
             )
+        candidate = None if self.spec.rollout is None else self.spec.rollout.candidate
+        if candidate is not None and not flatten(_plain_without_mode(candidate)):
+            raise PydanticCustomError(
+                RULE,
+                "spec.rollout.candidate sets no field; set at least one, such as kvLoadFailure.action",
+            )
         return self
 
     @property
@@ -174,15 +186,54 @@ class Manifest(Model):
         """The share of the engines that its selector matches and that it selects; 100 without ``spec.rollout``."""
         return ALL if self.spec.rollout is None else self.spec.rollout.percent
 
-    def selects(self, target: Target) -> bool:
-        """Return whether it selects *target*: its selector matches, and its roll-out has come to the engine."""
+    @cached_property
+    def candidate(self) -> Manifest | None:
+        """What the policy is in the share of its roll-out, if that is a change of it; None without one."""
+        share = self.spec.rollout
+        if share is None or share.candidate is None:
+            return None
+        changed = share.candidate.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude_unset=True
+        )
+        return self._with_spec(_CHANGED, changed)
+
+    @cached_property
+    def _without_candidate(self) -> Manifest:
+        return self._with_spec({"rollout"}, {})
+
+    @property
+    def versions(self) -> tuple[Manifest, ...]:
+        """What engines may have of it: the policy, and its candidate if it has one; neither of them with a share then."""
+        return (self,) if self.candidate is None else (self._without_candidate, self.candidate)
+
+    def _with_spec(self, removed: Collection[str], added: dict[str, Any]) -> Manifest:
+        document = self.document()
+        kept = {name: value for name, value in document["spec"].items() if name not in removed}
+        return Manifest.model_validate(document | {"spec": kept | added})
+
+    def in_rollout(self, target: Target) -> bool:
+        """Return whether its selector matches *target*, and its roll-out has come to the engine."""
         return self.spec.selector.selection.matches(target) and in_share(
             engine_identity(target), self.name, self.percent
         )
 
+    def version_for(self, target: Target) -> Manifest | None:
+        """Return what *target* has of it, one of its versions; None if it does not select the engine."""
+        if self.in_rollout(target):
+            return self.versions[-1]
+        if self.candidate is not None and self.spec.selector.selection.matches(target):
+            return self.versions[0]
+        return None
+
+    def selects(self, target: Target) -> bool:
+        """Return whether the engine has a version of it."""
+        return self.version_for(target) is not None
+
     @property
     def fails_everywhere(self) -> bool:
         """Whether it makes loads fail in every engine, present and future."""
+        if self.candidate is not None:
+            return any(version.fails_everywhere for version in self.versions)
         return (
             self.spec.mode == "enforce"
             and self.percent == ALL

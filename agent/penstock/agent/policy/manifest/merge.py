@@ -74,8 +74,8 @@ def effective_schedule(
 
 
 def policies_selecting(policies: Iterable[Manifest], target: Target) -> list[Manifest]:
-    """Return those of *policies* that select *target*, expired or not."""
-    return [policy for policy in policies if policy.selects(target)]
+    """Return those of *policies* that select *target*, expired or not, each in the version that *target* has."""
+    return [version for policy in policies if (version := policy.version_for(target)) is not None]
 
 
 def build_schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep, ...]:

@@ -140,12 +140,6 @@ class Selector(Model):
         )
 
 
-class Share(Model):
-    """Selects a part of the engines that the selector matches, by a hash of engine and policy."""
-
-    percent: Annotated[int, Field(ge=0, le=100)] = Field(description="a whole number from 0 to 100")
-
-
 class RecomputeBudget(Model):
     """Limit of recomputation."""
 
@@ -198,3 +192,24 @@ class Telemetry(Model):
         default=None, description="a number from 0 to 1"
     )
     failure_log_interval: _Seconds | None = Field(default=None, description=_SECONDS)
+
+
+class Candidate(Model):
+    """What a policy becomes: the sections that take the place of all its own."""
+
+    mode: Literal["enforce", "observe"] = Field(default="enforce", description="one of enforce, observe")
+    kv_load_failure: KvLoadFailure | None = Field(default=None, description="{action: recompute}")
+    ec_load_failure: EcLoadFailure | None = Field(default=None, description="{action: recompute}")
+    deferral: Deferral | None = Field(default=None, description="{maxTransferWait: 5s}")
+    peer_quarantine: PeerQuarantine | None = Field(default=None, description="{failures: 5}")
+    telemetry: Telemetry | None = Field(default=None, description="{traceSampleRatio: 1.0}")
+
+
+class Share(Model):
+    """A part of the engines that the selector matches, by a hash of engine and policy.
+
+    It has the policy, and the other engines do not; or it has the candidate, and the others the policy.
+    """
+
+    percent: Annotated[int, Field(ge=0, le=100)] = Field(description="a whole number from 0 to 100")
+    candidate: Candidate | None = Field(default=None, description="{kvLoadFailure: {action: fail}}")

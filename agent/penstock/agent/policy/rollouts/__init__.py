@@ -10,7 +10,9 @@ from penstock.agent.policy.rollouts.state import (
     DEFAULT_HOLD,
     DEFAULT_STEPS,
     MAX_HOLD,
+    PHASES,
     RolloutPlan,
+    Rollouts,
     RolloutState,
     state_of,
 )
@@ -20,11 +22,13 @@ __all__ = [
     "DEFAULT_HOLD",
     "DEFAULT_STEPS",
     "MAX_HOLD",
+    "PHASES",
     "Comparison",
     "EngineCounts",
     "RolloutLeader",
     "RolloutPlan",
     "RolloutState",
+    "Rollouts",
     "parse_conditions",
     "state_of",
 ]

@@ -3,8 +3,9 @@
 Wald's sequential probability ratio test between "no worse" (the ratio of the two rates is 1) and "worse" (it is the
 limit of the condition), given the total of both groups: so a rate that changes for all engines, such as a network that
 fails, is no evidence. Engines differ from each other, and failures of one engine come together; so the evidence is
-divided by the dispersion between engines of one group (quasi-likelihood), of which an upper bound is taken. Where one
-engine alone makes the difference, that is the engine's and not the policy's: the worst one is left out.
+divided by the dispersion between engines of one group (quasi-likelihood), of which an upper bound is taken. It is at
+least what comes at once: one prompt of 8,192 tokens is one piece of evidence, and not 8,192. Where one
+engine alone makes the difference, that is the engine's and not the policy's: each one is left out in turn.
 docs/decisions/0037-roll-outs.md has the assumptions and what they cost.
 """
 
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from penstock.agent.policy.rollouts.measures import AbortCondition, EngineCounts
+    from penstock.agent.policy.rollouts.measures import AbortCondition, EngineCounts, Measure
 
 Verdict = Literal["worse", "not_worse", "undecided"]
 
@@ -26,7 +28,7 @@ FALSE_ABORTS = 0.05
 """Share of roll-outs of a harmless policy that may abort, over all looks, conditions and steps."""
 # A harmful policy that counts as harmless may be as frequent, in each condition.
 _FALSE_PASSES = 0.05
-# Of a group; the worst one is left out once more.
+# Of a group; each one is left out once.
 LEAST_ENGINES = 2
 # Below this quantile of chi-square the dispersion is not expected.
 _DISPERSION_QUANTILE = NormalDist().inv_cdf(0.05)
@@ -48,27 +50,23 @@ class Comparison:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Group:
     """The engines of a group that have served requests: amount and requests of each."""
 
     engines: tuple[tuple[float, float], ...]
 
-    @property
+    @cached_property
     def amount(self) -> float:
         return math.fsum(amount for amount, _ in self.engines)
 
-    @property
+    @cached_property
     def requests(self) -> float:
         return math.fsum(requests for _, requests in self.engines)
 
-    @property
+    @cached_property
     def rate(self) -> float:
         return self.amount / self.requests if self.requests else 0.0
-
-    def without_worst(self) -> _Group:
-        worst = max(range(len(self.engines)), key=lambda index: self.engines[index][0])
-        return _Group(self.engines[:worst] + self.engines[worst + 1 :])
 
     def pearson(self) -> tuple[float, int]:
         """Return Pearson's chi-square about the group's rate, and its degrees of freedom; none where nothing happened."""
@@ -112,12 +110,13 @@ def compare(
     few = _too_few(inside, outside)
     if few:
         return Comparison(condition, "undecided", f"{condition}: {few}")
-    dispersion = _dispersion(inside, outside, measure.grain)
+    grain = _grain(measure, (*treated, *control))
+    dispersion = _dispersion(inside, outside, grain)
     verdict: Verdict = "undecided"
     worse = -math.log(error)
     if _is_worse(condition, inside, outside, dispersion, worse):
         verdict = "worse"
-    elif _is_fine(condition, inside, outside, dispersion):
+    elif _is_fine(condition, inside, outside, dispersion, grain):
         verdict = "not_worse"
     return Comparison(condition, verdict, f"{condition}: {_numbers(condition, inside, outside)}")
 
@@ -136,26 +135,50 @@ def _is_worse(
 ) -> bool:
     if inside.rate <= condition.measure.floor:
         return False
+    # With all of them, and without each one.
     return all(
-        _log_ratio(group, outside, condition.limit) > threshold * dispersion
-        for group in (inside, inside.without_worst())
+        _log_ratio((inside.amount - amount, inside.requests - requests), outside, condition.limit)
+        > threshold * dispersion
+        for amount, requests in ((0.0, 0.0), *inside.engines)
     )
 
 
-def _is_fine(condition: AbortCondition, inside: _Group, outside: _Group, dispersion: float) -> bool:
+def _is_fine(
+    condition: AbortCondition, inside: _Group, outside: _Group, dispersion: float, grain: float
+) -> bool:
     measure = condition.measure
     # So little that the ratio does not matter.
-    unseen = _UNSEEN * max(dispersion if math.isfinite(dispersion) else 0.0, measure.grain)
+    unseen = _UNSEEN * max(dispersion if math.isfinite(dispersion) else 0.0, grain)
     if (inside.amount + unseen) / inside.requests <= measure.floor:
         return True
-    return -_log_ratio(inside, outside, condition.limit) > -math.log(_FALSE_PASSES) * dispersion
+    return (
+        -_log_ratio((inside.amount, inside.requests), outside, condition.limit)
+        > -math.log(_FALSE_PASSES) * dispersion
+    )
 
 
-def _log_ratio(inside: _Group, outside: _Group, limit: float) -> float:
-    """Return the logarithm of the likelihood of the limit's ratio over that of 1, in the amount's unit."""
-    share = inside.requests / (inside.requests + outside.requests)
+def _log_ratio(inside: tuple[float, float], outside: _Group, limit: float) -> float:
+    """Return the logarithm of the likelihood of the limit's ratio over that of 1, in the amount's unit.
+
+    Args:
+        inside: amount and requests with the policy.
+        outside: the engines without it.
+        limit: the ratio that is too much.
+
+    """
+    amount, requests = inside
+    share = requests / (requests + outside.requests)
     tilted = limit * share / (limit * share + 1 - share)
-    return inside.amount * math.log(tilted / share) + outside.amount * math.log((1 - tilted) / (1 - share))
+    return amount * math.log(tilted / share) + outside.amount * math.log((1 - tilted) / (1 - share))
+
+
+def _grain(measure: Measure, engines: Iterable[EngineCounts]) -> float:
+    """Return how much comes at once: the mean of it, each weighted by itself, as in the variance of such sums."""
+    amounts, squares = zip(
+        *((measure.of(counts), measure.squares(counts)) for counts in engines), strict=True
+    )
+    amount = math.fsum(amounts)
+    return max(measure.grain, math.fsum(squares) / amount) if amount else measure.unseen
 
 
 def _dispersion(inside: _Group, outside: _Group, grain: float) -> float:

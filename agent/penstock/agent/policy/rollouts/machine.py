@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 ACTIONS = ("start", "pause", "resume", "promote", "abort")
 
 
-def start_rollout(plan: RolloutPlan, *, author: str, content: str, percent: int, now: float) -> RolloutState:
+def start_rollout(
+    plan: RolloutPlan, *, author: str, content: str, percent: int, now: float, changes: bool = False
+) -> RolloutState:
     """Return the first state.
 
     Args:
@@ -25,6 +27,7 @@ def start_rollout(plan: RolloutPlan, *, author: str, content: str, percent: int,
         content: digest of what is rolled out.
         percent: of the engines that have the policy now.
         now: seconds since the epoch.
+        changes: it is of a change of a policy that all engines have.
 
     Raises:
         ContractError: the plan is out of bounds.
@@ -38,30 +41,41 @@ def start_rollout(plan: RolloutPlan, *, author: str, content: str, percent: int,
             f"the policy is in {percent} % of the engines, and the first step of {first} % would take it away from "
             f"some; give steps from {percent} on, or set it to 0 % first: agentctl set-policy NAME --rollout-percent 0"
         )
-    state = RolloutState(plan, author, now, content, began=now)
+    state = RolloutState(plan, author, now, content, began=now, changes=changes)
     return _at_step(state, 0, now, f"started by {author}")
 
 
-def observe(state: RolloutState, now: float, comparisons: Sequence[Comparison]) -> RolloutState:
-    """Return the next state by the *comparisons* of the present step, one a condition; the same state for no change."""
+def observe(
+    state: RolloutState, now: float, comparisons: Sequence[Comparison], *, held: float, obstacle: str = ""
+) -> RolloutState:
+    """Return the next state by the *comparisons* of the present step, one a condition; the same state for no change.
+
+    Args:
+        state: the present one.
+        now: seconds since the epoch.
+        comparisons: of the present step.
+        held: seconds that the step was led.
+        obstacle: why no step may follow, whatever the comparisons say; empty for nothing.
+
+    """
     if state.phase not in {"progressing", "undecided"}:
         return state
     worse = [comparison.evidence for comparison in comparisons if comparison.verdict == "worse"]
     if worse:
         message = f"aborted at {state.percent} %: {'; '.join(worse)}"
         return replace(state, phase="aborted", percent=0, message=message)
-    if now < state.ends:
+    if held < state.plan.hold:
         return state
     open_ = [comparison.evidence for comparison in comparisons if comparison.verdict == "undecided"]
-    if open_ and not state.plan.proceed_undecided:
+    if obstacle or (open_ and not state.plan.proceed_undecided):
         if state.phase == "undecided":
             return state
         message = (
-            f"undecided at {state.percent} %: {'; '.join(open_)}; it waits for evidence, or for "
+            f"undecided at {state.percent} %: {'; '.join([obstacle] if obstacle else open_)}; it waits for evidence, or for "
             "'agentctl rollout promote' or 'agentctl rollout abort'"
         )
         return replace(state, phase="undecided", message=message)
-    why = f"{state.percent} % held for {_minutes(now - state.began)}"
+    why = f"{state.percent} % held for {_minutes(held)}"
     why += ", undecided" if open_ else ", no worse" if comparisons else ""
     return _at_step(state, state.step + 1, now, why)
 
@@ -119,10 +133,13 @@ def adopt(state: RolloutState, content: str, percent: int) -> RolloutState:
     return replace(state, content=content)
 
 
-def begin_again(state: RolloutState) -> RolloutState:
-    """Return the state under a leader that does not know what the engines had counted when the step began."""
-    message = f"still at {state.percent} %: the agent has restarted, the comparison begins again"
-    return replace(state, tests=state.tests + 1, message=message)
+def begin_again(state: RolloutState, now: float) -> RolloutState:
+    """Return the state under a leader that does not know what the engines had counted when the step began.
+
+    The hold begins again, too: nobody looked while there was no leader.
+    """
+    message = f"still at {state.percent} %: the agent has restarted, the step begins again"
+    return replace(state, phase="progressing", began=now, tests=state.tests + 1, message=message)
 
 
 def _at_step(state: RolloutState, step: int, now: float, why: str) -> RolloutState:

@@ -24,6 +24,7 @@ class EngineCounts:
         failed: that ended as failed because a load had failed.
         deferred: seconds of all deferrals that ended.
         recomputed: prompt tokens computed again because their load had failed.
+        squares: of what was added to ``deferred`` and ``recomputed`` from look to look, their sums; see :meth:`adding`.
 
     """
 
@@ -31,12 +32,30 @@ class EngineCounts:
     failed: float = 0
     deferred: float = 0.0
     recomputed: float = 0
+    squares: tuple[float, float] = (0.0, 0.0)
 
     def since(self, before: EngineCounts) -> EngineCounts:
-        """Return what was counted after *before*; what was counted anew, where a counter has begun again."""
-        if any(now < then for now, then in zip(self._all(), before._all(), strict=True)):
+        """Return what was counted after *before*.
+
+        Where the requests have begun again, the engine was forgotten, and all is new. Where another count has fallen,
+        a part of it was forgotten, such as that of a peer; what is left of it is old.
+        """
+        if self.requests < before.requests:
             return self
-        return EngineCounts(*(now - then for now, then in zip(self._all(), before._all(), strict=True)))
+        requests, failed, deferred, recomputed = (
+            max(now - then, 0) for now, then in zip(self._all(), before._all(), strict=True)
+        )
+        return EngineCounts(requests, failed, deferred, recomputed)
+
+    def adding(self, more: EngineCounts) -> EngineCounts:
+        """Return the sum with what came between two looks; so large amounts that come at once are known as such."""
+        return EngineCounts(
+            self.requests + more.requests,
+            self.failed + more.failed,
+            self.deferred + more.deferred,
+            self.recomputed + more.recomputed,
+            (self.squares[0] + more.deferred**2, self.squares[1] + more.recomputed**2),
+        )
 
     def _all(self) -> tuple[float, float, float, float]:
         return self.requests, self.failed, self.deferred, self.recomputed
@@ -48,7 +67,9 @@ class Measure:
 
     Attributes:
         of: the amount in an engine's counts.
-        grain: the least amount that one cause adds; what no engine has shown may still come as one of these.
+        squares: the sum of the squares of what came at once; of a count, the count.
+        grain: the least that counts as one piece of evidence.
+        unseen: the same, as long as no engine has shown one.
         floor: amount per request up to which a group is well, whatever the other one has.
         words: what it is, for a sentence; it follows the amount.
         scale: of the amount per request in a sentence: 100 for percent.
@@ -57,7 +78,9 @@ class Measure:
 
     name: str
     of: Callable[[EngineCounts], float]
+    squares: Callable[[EngineCounts], float]
     grain: float
+    unseen: float
     floor: float
     words: str
     scale: float = 1.0
@@ -66,9 +89,34 @@ class Measure:
 MEASURES = {
     measure.name: measure
     for measure in (
-        Measure("failed", lambda counts: counts.failed, 1.0, 0.001, "% of requests failed", 100.0),
-        Measure("deferred", lambda counts: counts.deferred, 0.1, 0.01, "s deferred per request"),
-        Measure("recomputed", lambda counts: counts.recomputed, 16.0, 1.0, "tokens recomputed per request"),
+        Measure(
+            "failed",
+            lambda counts: counts.failed,
+            lambda counts: counts.failed,
+            1.0,
+            1.0,
+            0.001,
+            "% of requests failed",
+            100.0,
+        ),
+        Measure(
+            "deferred",
+            lambda counts: counts.deferred,
+            lambda counts: counts.squares[0],
+            0.1,
+            3.0,
+            0.01,
+            "s deferred per request",
+        ),
+        Measure(
+            "recomputed",
+            lambda counts: counts.recomputed,
+            lambda counts: counts.squares[1],
+            16.0,
+            1024.0,
+            1.0,
+            "tokens recomputed per request",
+        ),
     )
 }
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from penstock.agent.errors import ContractError
+from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.policy.manifest import check_manifest
 from penstock.agent.policy.rollouts.measures import AbortCondition, parse_conditions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.agent.policy.manifest import Manifest
 
 ANNOTATION = "penstock.dev/rollout"
@@ -22,9 +25,11 @@ DEFAULT_HOLD = 600.0
 DEFAULT_CONDITIONS = ("failed>2x", "deferred>1.5x", "recomputed>2x")
 MAX_STEPS = 16
 MAX_HOLD = 7 * 86_400.0
-_MAX_TEXT = 400
+# Together, each character escaped, below the 4,096 characters of an annotation.
+_MAX_AUTHOR, _MAX_MESSAGE = 160, 400
 
 Phase = Literal["progressing", "undecided", "paused", "promoted", "aborted"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,9 @@ class RolloutState:
         tests: number of the present sequential test, from 1; a new step or a new leader begins one.
         percent: of the engines that have the policy.
         content: digest of what is rolled out.
+        generation: of the policy with this state; at another one, somebody else has put the state there.
         message: why it is in its phase.
+        changes: it is of a candidate, and the other engines keep the policy as it was.
 
     """
 
@@ -89,6 +96,8 @@ class RolloutState:
     tests: int = 1
     percent: int = 0
     message: str = ""
+    generation: int = 0
+    changes: bool = False
 
     @property
     def live(self) -> bool:
@@ -101,10 +110,56 @@ class RolloutState:
         return self.began + self.plan.hold
 
 
+class Rollouts(NamedTuple):
+    """What became of the roll-outs of a store.
+
+    Attributes:
+        states: by policy.
+        aborts: those that were aborted by their comparison since the agent started.
+
+    """
+
+    states: Mapping[str, RolloutState] = MappingProxyType({})
+    aborts: int = 0
+
+
 def content_of(manifest: Manifest) -> str:
     """Return the digest of what a roll-out of *manifest* carries: all of its spec but the percentage."""
-    spec = {name: value for name, value in manifest.document()["spec"].items() if name != "rollout"}
-    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    spec = manifest.document()["spec"]
+    share = {name: value for name, value in spec.pop("rollout", {}).items() if name != "percent"}
+    return hashlib.sha256(json.dumps(spec | share, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def with_candidate(manifest: Manifest, change: Manifest) -> Manifest:
+    """Return *manifest* with *change* as its candidate, in no engine.
+
+    Raises:
+        ImpossibleError: the policy is not in all engines, or *change* changes what a candidate has not, or nothing.
+
+    """
+    name = manifest.name
+    if manifest.percent != ALL:
+        raise ImpossibleError(
+            f"policy {name!r} is in {manifest.percent} % of its engines; a change is rolled out of a policy that is in "
+            f"all of them, or: agentctl apply, and then 'agentctl rollout start {name}' without a file"
+        )
+    spec, other = manifest.document()["spec"], change.document()["spec"]
+    spec.pop("rollout", None)
+    fixed = [each for each in ("selector", "priority", "expiresAt") if spec.get(each) != other.get(each)]
+    if change.name != name or "rollout" in other or fixed:
+        what = "metadata.name" if change.name != name else f"spec.{fixed[0]}" if fixed else "spec.rollout"
+        raise ImpossibleError(
+            f"{what} of the change differs from that of policy {name!r}; a change that is rolled out keeps name, "
+            "selector, priority and expiry, and has no rollout: 'agentctl get policy -o yaml' prints the present ones"
+        )
+    if spec == other:
+        raise ImpossibleError(f"the file is what policy {name!r} is already; change a field of it")
+    document = manifest.document()
+    candidate = {
+        key: value for key, value in other.items() if key not in {"selector", "priority", "expiresAt"}
+    }
+    document["spec"] = spec | {"rollout": {"percent": 0, "candidate": candidate}}
+    return check_manifest(document)
 
 
 def state_of(manifest: Manifest) -> RolloutState | None:
@@ -120,11 +175,26 @@ def with_state(manifest: Manifest, state: RolloutState) -> Manifest:
     """Return *manifest* at the state's percentage, with the state, and its message as the reason of the change."""
     document = manifest.document()
     annotations = dict(manifest.metadata.annotations)
-    annotations[ANNOTATION] = json.dumps(_written(state), separators=(",", ":"))
+    annotations[ANNOTATION] = json.dumps(_written(state), separators=(",", ":"), ensure_ascii=False)
     annotations[_REASON] = state.message
     document["metadata"]["annotations"] = annotations
-    document["spec"]["rollout"] = {"percent": state.percent}
+    document["spec"] = _spec_at(manifest, state)
     return check_manifest(document)
+
+
+def _spec_at(manifest: Manifest, state: RolloutState) -> dict[str, Any]:
+    """Return the spec at the state's percentage; of a change that is over, the one that stays."""
+    spec: dict[str, Any] = manifest.document()["spec"]
+    if not state.changes:
+        return spec | {"rollout": {"percent": state.percent}}
+    if manifest.candidate is None:
+        # Somebody has taken it out, and what they left stays.
+        return spec
+    if state.live:
+        return spec | {"rollout": spec["rollout"] | {"percent": state.percent}}
+    kept = manifest.versions[-1 if state.phase == "promoted" else 0]
+    left: dict[str, Any] = kept.document()["spec"]
+    return left
 
 
 def _written(state: RolloutState) -> dict[str, Any]:
@@ -137,8 +207,10 @@ def _written(state: RolloutState) -> dict[str, Any]:
         "tests": state.tests,
         "percent": state.percent,
         "content": state.content,
-        "author": state.author[:_MAX_TEXT],
-        "message": state.message[:_MAX_TEXT],
+        "changes": state.changes,
+        "generation": state.generation,
+        "author": state.author[:_MAX_AUTHOR],
+        "message": state.message[:_MAX_MESSAGE],
         "steps": plan.steps,
         "hold": plan.hold,
         "abortIf": [str(condition) for condition in plan.abort_if],
@@ -155,7 +227,7 @@ def _read(document: dict[str, Any]) -> RolloutState:
     )
     plan.check()
     phase, step = document["phase"], int(document["step"])
-    if phase not in get_args(Phase) or not 0 <= step < len(plan.steps):
+    if phase not in PHASES or not 0 <= step < len(plan.steps):
         raise ValueError(phase)
     return RolloutState(
         plan,
@@ -168,4 +240,6 @@ def _read(document: dict[str, Any]) -> RolloutState:
         max(int(document["tests"]), 1),
         int(document["percent"]),
         str(document["message"]),
+        int(document.get("generation", 0)),
+        bool(document.get("changes", False)),
     )

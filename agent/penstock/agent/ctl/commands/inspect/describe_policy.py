@@ -78,7 +78,10 @@ def description(
     percent = share_of(item.manifest_json)
     if percent is not None:
         here = f"{item.engines_selected} of {item.engines_matched} here"
-        yield f"Rollout: {percent} % of the engines: {here}"
+        if "candidate" in spec["rollout"]:
+            yield f"Rollout: of its candidate, {percent} % of the engines"
+        else:
+            yield f"Rollout: {percent} % of the engines: {here}"
     yield f"Expires: {expiry_words(spec.get('expiresAt', ''), now)}"
     annotations = manifest["metadata"].get("annotations", {})
     yield from _section("Annotations", (f"{key}={value}" for key, value in sorted(annotations.items())))

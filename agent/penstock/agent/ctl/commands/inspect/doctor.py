@@ -14,6 +14,7 @@ from penstock.agent.ctl.diagnosis import (
     Finding,
     Orders,
     check_agent,
+    check_rollouts,
     count_problems,
     probe_address,
 )
@@ -25,6 +26,8 @@ from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.agent.ctl.client import Client
 
 _COLOURS = {OK: "green", NOTE: "yellow", WRONG: "red"}
@@ -68,7 +71,18 @@ def _findings(client: Client) -> list[Finding]:
         return [_answer(client.address, error)]
     # The agent reads its clock at some moment of the call, which takes seconds where it tries its trace backend.
     now = min(max(status.now.ToNanoseconds() / 1e9, asked), answered)
-    return check_agent(status, engines, now, Orders(drills, listed.quarantines))
+    found = check_agent(status, engines, now, Orders(drills, listed.quarantines))
+    return [*found, *check_rollouts(_rollouts(client), now)]
+
+
+def _rollouts(client: Client) -> Iterable[admin.PolicyRollout]:
+    try:
+        response = client.call("ListPolicyRollouts", admin.ListPolicyRolloutsRequest(), timeout=_PATIENCE)
+    except FailedError:
+        # An agent without roll-outs: an earlier version.
+        return ()
+    rollouts: Iterable[admin.PolicyRollout] = response.rollouts
+    return rollouts
 
 
 def _answer(address: str, error: FailedError) -> Finding:

@@ -161,6 +161,8 @@ def in_force_words(item: admin.Policy) -> str:
     paused = f" ({item.engines_paused} paused)" if item.engines_paused else ""
     percent = share_of(item.manifest_json)
     share = "" if percent is None else f" ({percent} % of {item.engines_matched})"
+    if percent is not None and "candidate" in json.loads(item.manifest_json)["spec"]["rollout"]:
+        share = f" (its candidate in {percent} %)"
     return f"{item.engines_in_force}/{item.engines_selected}{share}{paused}"
 
 

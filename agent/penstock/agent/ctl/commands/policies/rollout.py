@@ -7,9 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
+from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, author, duration_message, with_client
 from penstock.agent.ctl.render import say
@@ -70,6 +72,12 @@ def rollout() -> None:
     is_flag=True,
     help="Go on after the hold where there is not enough evidence; without it the rollout waits.",
 )
+@click.option(
+    "-f",
+    "--filename",
+    metavar="FILE",
+    help="What NAME, which is in force, becomes: the other engines keep it as it is until the end.",
+)
 @click.option("--reason", default="", help="Reason, for the audit log.")
 @with_output()
 @with_client
@@ -80,14 +88,16 @@ def start(
     hold: timedelta | None,
     abort_if: tuple[str, ...],
     proceed_undecided: bool,
+    filename: str | None,
     reason: str,
     output: str,
 ) -> None:
     """Roll out policy NAME, which 'set-policy --rollout-percent 0' has prepared.
 
     The agent raises the percentage after each hold, compares the engines with and without the policy, and sets it to
-    0 % by itself if those with it are worse.
+    0 % by itself if those with it are worse. With -f, NAME stays in force, and its change in FILE is rolled out.
     """
+    change = "" if filename is None else _only(read_paths([filename]), filename).text
     request = admin.SetPolicyRolloutRequest(
         name=name,
         action="start",
@@ -97,8 +107,15 @@ def start(
         author=author(),
         reason=reason,
         proceed_undecided=proceed_undecided,
+        manifest_json=change,
     )
     _send(client, request, output)
+
+
+def _only(found: list[ManifestText], filename: str) -> ManifestText:
+    if len(found) != 1:
+        raise UsageError(f"{filename} has {len(found)} policies; give the one that NAME becomes")
+    return found[0]
 
 
 @rollout.command()
@@ -169,7 +186,7 @@ def promote(client: Client, name: str, reason: str, output: str) -> None:
 @with_output()
 @with_client
 def abort(client: Client, name: str, reason: str, output: str) -> None:
-    """Take NAME away from all engines; the policy stays, at 0 %."""
+    """Take NAME away from all engines; the policy stays, at 0 %. Of a change, all engines have NAME as it was."""
     _order(client, name, "abort", reason, output)
 
 
