@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,83 @@ def test_the_schema_is_structural() -> None:
     assert set(_SCHEMA["properties"]["metadata"]["properties"]) == {"name"}
 
 
+def test_kubectl_explains_each_field() -> None:
+    """What it is for and what to write; nothing is explained that is no field."""
+    for node in _nodes(_SCHEMA):
+        for name, part in node.get("properties", {}).items():
+            assert "description" in part or name in {"apiVersion", "kind", "metadata", "name"}
+    spec = _SCHEMA["properties"]["spec"]
+    assert set(script.MEANINGS) == set(_paths(spec))
+    assert (
+        spec["properties"]["rollout"]["properties"]["percent"]["description"]
+        == "The share, by a hash of engine and policy: a larger one only adds engines; use a whole number from 0 to 100"
+    )
+
+
+def _paths(node: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, part in node.get("properties", {}).items():
+        below = f"{path}.{name}" if path else name
+        yield below
+        yield from _paths(part.get("items", part), below)
+
+
+def test_names_columns_and_conditions() -> None:
+    """What `kubectl get tpol` shows and `kubectl wait` waits for."""
+    definition = script.definition()["spec"]
+    (version,) = definition["versions"]
+    assert definition["names"]["shortNames"] == ["tpol"]
+    assert version["subresources"] == {"status": {}}
+    columns = {each["name"].upper(): each["jsonPath"] for each in version["additionalPrinterColumns"]}
+    assert list(columns) == ["MATCHED", "IN-FORCE", "REFUSED", "AGE"]
+    status = _SCHEMA["properties"]["status"]["properties"]
+    assert {path.removeprefix(".status.") for path in columns.values() if "status" in path} < set(status)
+    condition = status["conditions"]["items"]
+    assert set(condition["properties"]) == {*condition["required"], "observedGeneration"}
+    assert all(name in status["conditions"]["description"] for name in ("Accepted", "Programmed", "Degraded"))
+
+
+def _examples() -> Iterator[Any]:
+    """Yield each manifest of a policy in the documents and the deployment files, with its place."""
+    for path in sorted([*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md"), *_ROOT.glob("deploy/**/*.md")]):
+        for number, block in enumerate(
+            re.findall(r"^```ya?ml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+        ):
+            yield from _policies(block, f"{path.name}-{number}")
+    for path in sorted(_ROOT.glob("deploy/**/*.yaml")):
+        yield from _policies(path.read_text(), path.name)
+
+
+def _policies(text: str, place: str) -> Iterator[Any]:
+    if "kind: TransferPolicy" not in text:
+        return
+    for each in yaml.safe_load_all(text):
+        if each["kind"] == "ConfigMap":
+            for name, value in each["data"].items():
+                yield from _policies(value, f"{place}-{name}")
+        elif each["kind"] == "TransferPolicy":
+            yield pytest.param(each, id=f"{place}-{each['metadata']['name']}")
+
+
+_EXAMPLES = list(_examples())
+
+
+def test_there_are_examples() -> None:
+    """In the guides and in deploy/policies.yaml."""
+    found = {str(each.id).partition("-")[0] for each in _EXAMPLES}
+    assert {"policies.md", "fleet.md", "policies.yaml"} <= found
+
+
+@pytest.mark.parametrize("manifest", _EXAMPLES)
+def test_model_and_cluster_take_each_example(manifest: dict[str, Any]) -> None:
+    """What a document shows can be applied to a file and to a cluster."""
+    check_manifest(manifest)
+    assert refusals(_SCHEMA, manifest) == []
+    # And both refuse it with a share out of bounds.
+    spoilt = {**manifest, "spec": {**manifest["spec"], "rollout": {"percent": 101}}}
+    assert not _accepts(spoilt)
+    assert refusals(_SCHEMA, spoilt)
+
+
 def test_rules_have_bounded_input() -> None:
     """The API server estimates what a rule costs from the sizes that the schema allows."""
     found = list(rules(_SCHEMA))
@@ -124,6 +202,13 @@ _LOAD = {"kvLoadFailure": {"action": "recompute"}}
     [
         {},
         {"mode": "observe"},
+        {"rollout": {"percent": 5}},
+        {"rollout": {"percent": 5}, "selector": {"models": ["a"]}},
+        {**_LOAD, "rollout": {}},
+        {**_LOAD, "rollout": {"percent": 101}},
+        {**_LOAD, "rollout": {"percent": -1}},
+        {**_LOAD, "rollout": {"percent": 5.5}},
+        {**_LOAD, "rollout": {"percent": "5"}},
         {"kvLoadFailure": {}},
         {"kvLoadFailure": {"recomputeBudget": {}}},
         {"kvLoadFailure": {"action": "recmpute"}},
@@ -201,6 +286,7 @@ _SPECS = _some(
             max_size=2,
         ),
     ),
+    rollout=_some(percent=_NUMBER),
     priority=_NUMBER,
     mode=st.sampled_from(["enforce", "observe", "watch"]),
     expiresAt=st.sampled_from(

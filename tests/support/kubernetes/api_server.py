@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from penstock.agent.policy.kubernetes import ClusterAccess
 
 from demo.common.processes import free_port
+from tests.support.kubernetes.builds import VERSIONS, program
 from tests.support.kubernetes.custom_resources import without_rules
 
 _ROOT = Path(__file__).parents[3]
@@ -60,6 +61,11 @@ class ApiServer:
     def url(self) -> str:
         """The address of the API server."""
         return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The port of the API server."""
+        return self._port
 
     def start_etcd(self) -> None:
         """Start etcd over its data."""
@@ -164,6 +170,37 @@ class ApiServer:
         """Return the access of the service account, with a new token."""
         await self.write_token()
         return ClusterAccess(self.url, NAMESPACE, self.place / "token", self.ca)
+
+    async def compact(self) -> None:
+        """Let etcd forget all revisions before the current one."""
+        url = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
+        async with aiohttp.ClientSession() as session:
+            # The key is "\0": nothing is there.
+            async with session.post(f"{url}/range", json={"key": "AA=="}) as response:
+                revision = (await response.json())["header"]["revision"]
+            body = {"revision": revision, "physical": True}
+            async with session.post(f"{url}/compaction", json=body) as response:
+                assert response.status == 200, await response.text()
+
+    async def kubectl(self, *arguments: str) -> str:
+        """Run kubectl as an administrator; a refusal ends the test."""
+        certificate, key = self.place / "admin.crt", self.place / "admin.key"
+        certificate.write_bytes(b"".join(each.bytes() for each in self._admin.cert_chain_pems))
+        key.write_bytes(self._admin.private_key_pem.bytes())
+        access = (
+            f"--server={self.url}", f"--certificate-authority={self.ca}", "--kubeconfig=/dev/null",
+            f"--client-certificate={certificate}", f"--client-key={key}", f"--cache-dir={self.place}/kubectl",
+        )  # fmt: skip
+        process = await asyncio.create_subprocess_exec(
+            program("kubectl", VERSIONS[0]),
+            *access,
+            *arguments,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        said = (await process.communicate())[0].decode()
+        assert process.returncode == 0, said
+        return said
 
     async def write_token(self) -> None:
         """Replace the token as the kubelet does."""

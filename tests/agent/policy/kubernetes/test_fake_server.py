@@ -31,13 +31,14 @@ def _event(kind: str, value: dict[str, Any]) -> bytes:
 
 
 class FakeServer:
-    """Answers lists from *pages* and each watch by the next of *watches*, the last one again and again."""
+    """Answers each list by *items* and each watch by the next of *watches*; after the last one a watch is quiet."""
 
     def __init__(self) -> None:
         self.items = [_object("a", 5)]
         self.refusals: list[web.Response] = []
-        self.watches: list[list[bytes]] = []
+        self.watches: list[list[bytes] | web.Response] = []
         self.lists = 0
+        self.expired = 0
         self.asked: list[str] = []
         self.tokens: list[str] = []
         self.closing = asyncio.Event()
@@ -50,10 +51,15 @@ class FakeServer:
         if "watch" not in request.query:
             return self._page(request)
         self.asked.append(request.query["resourceVersion"])
+        parts = self.watches.pop(0) if self.watches else []
+        if isinstance(parts, web.Response):
+            return parts
         response = web.StreamResponse()
         await response.prepare(request)
-        for part in self.watches.pop(0) if self.watches else []:
+        for part in parts:
             await response.write(part)
+            # Mostly, a chunk of its own.
+            await asyncio.sleep(0.05)
         if not self.watches:
             # As a quiet watch.
             await self.closing.wait()
@@ -62,6 +68,9 @@ class FakeServer:
     def _page(self, request: web.Request) -> web.Response:
         self.lists += 1
         first = int(request.query.get("continue", "0"))
+        if first and self.expired:
+            self.expired -= 1
+            return web.json_response({"message": "the continue token is too old"}, status=410)
         size = int(request.query["limit"])
         rest = str(first + size) if first + size < len(self.items) else ""
         metadata = {"resourceVersion": "7", "continue": rest}
@@ -163,6 +172,108 @@ async def test_a_second_look_is_a_list(tmp_path: Path) -> None:
         sink.again = 0.1
         await sink.until(lambda: len(sink.sets) == 2)
         assert fake.lists == 2
+
+
+async def test_a_second_look_waits_for_a_list_that_succeeds(tmp_path: Path) -> None:
+    """A list that fails is no second look; it comes with the next attempt, though the watch could go on."""
+    fake = FakeServer()
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        sink.again = 1.0
+        await sink.until(lambda: bool(sink.sets) and bool(fake.asked))
+        fake.refusals = [web.Response(status=503)]
+        await sink.until(lambda: len(sink.sets) == 2)
+        assert len(sink.errors) == 1
+
+
+async def test_a_write_of_status_hands_nothing_over(tmp_path: Path) -> None:
+    """The relay writes it again and again; the watch still resumes after it."""
+    fake = FakeServer()
+    written = {**_object("a", 8), "status": {"matched": 3}}
+    fake.watches = [[_event("MODIFIED", written)], [_event("ADDED", _object("b", 9))], []]
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        await sink.until(lambda: sink.actions.keys() == {"a", "b"})
+        assert [found.revision for found in sink.sets] == ["7", "9"]
+        assert fake.asked[:2] == ["7", "8"]
+        assert sink.sets[-1].objects["a"].revision == "8"
+
+
+async def test_an_old_revision_after_an_outage_costs_no_further_pause(tmp_path: Path) -> None:
+    """All is listed at once: the server answers again."""
+    fake = FakeServer()
+    gone = _event("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
+    fake.watches = [[], web.Response(status=503), web.Response(status=429), [gone], []]
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        await sink.until(lambda: len(sink.sets) == 2)
+        assert ["503" in error or "429" in error for error in sink.errors] == [True, True]
+        assert sink.error is None
+
+
+async def test_an_expired_continuation_begins_the_list_again(tmp_path: Path) -> None:
+    """No page of before is mixed with one of after."""
+    fake = FakeServer()
+    fake.items = [_object(f"p{number}", number + 1) for number in range(150)]
+    fake.expired = 2
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        await sink.until(lambda: bool(sink.sets))
+        assert [len(found.objects) for found in sink.sets] == [150]
+        assert fake.expired == 0
+
+
+async def test_a_watch_that_breaks_after_each_list_is_paced(tmp_path: Path) -> None:
+    """Events in between are no progress that would let it list without a pause."""
+    fake = FakeServer()
+    bookmark = _event("BOOKMARK", {"kind": "TransferPolicy", "metadata": {"resourceVersion": "9"}})
+    fake.watches = [*([bookmark, b"{not json\n"] for _ in range(3)), []]
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        await sink.until(lambda: fake.lists == 4)
+        assert len(sink.errors) == 3
+
+
+async def test_a_large_object_is_refused_and_the_others_hold(tmp_path: Path) -> None:
+    """Its manifest is not kept; the sentence says the limit."""
+    fake = FakeServer()
+    large = document("b", reason="x" * (64 * 1024))
+    large["metadata"]["resourceVersion"] = "6"
+    fake.items.append(large)
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        await sink.until(lambda: bool(sink.sets))
+        found = sink.sets[-1].objects
+        assert found["a"].refusal == ""
+        assert "more than 64 KiB" in found["b"].refusal
+        assert found["b"].manifest == {}
+
+
+async def test_a_token_swapped_by_its_directory_is_read(tmp_path: Path) -> None:
+    """As the kubelet rotates it: ``token`` is a link below ``..data``, which is a link that is replaced."""
+    fake = FakeServer()
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "token").write_text(name)
+    (tmp_path / "..data").symlink_to("first")
+    (tmp_path / "token").symlink_to("..data/token")
+    fake.watches = [[]] * 40
+    async with _serving(fake, tmp_path / "unused") as served:
+        access = ClusterAccess(served.url, served.namespace, tmp_path / "token")
+        async with following(access) as sink:
+            await sink.until(lambda: bool(fake.asked))
+            (tmp_path / "..new").symlink_to("second")
+            (tmp_path / "..new").replace(tmp_path / "..data")
+            await sink.until(lambda: "Bearer second" in fake.tokens)
+            assert set(fake.tokens) == {"Bearer first", "Bearer second"}
+            (tmp_path / "..data").unlink()
+            await sink.until(lambda: "cannot be read: No such file" in (sink.error or ""))
+
+
+async def test_a_refusal_without_a_token_names_no_file(tmp_path: Path) -> None:
+    """The reason is that there is none."""
+    fake = FakeServer()
+    fake.refusals = [web.Response(status=401)]
+    async with (
+        _serving(fake, tmp_path / "token") as served,
+        following(ClusterAccess(served.url, "ns")) as sink,
+    ):
+        await sink.until(lambda: bool(sink.sets))
+        assert "--kube-token-file" in sink.errors[0]
 
 
 def test_access_of_a_pod(tmp_path: Path) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import itertools
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
+from penstock.agent.policy.kubernetes.objects import read_object
 
 from tests.support.kubernetes.api_server import BINDINGS, NAMESPACE, POLICIES, ApiServer
+from tests.support.kubernetes.gate import Gate
 from tests.support.kubernetes.sink import following
 from tests.support.policy.policies import action, document
 
@@ -101,3 +108,113 @@ async def test_a_definition_taken_away_takes_no_policy_from_who_looks_again(clus
         name = "transferpolicies.penstock.dev"
         await cluster.must("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
         await sink.until(lambda: "apply deploy/crd" in (sink.error or ""))
+
+
+@asynccontextmanager
+async def _changing(cluster: ApiServer) -> AsyncIterator[None]:
+    """Create, edit and delete policies until the end of the block; a server that is away is asked again."""
+    end = asyncio.Event()
+
+    async def change() -> None:
+        for number in itertools.count():
+            name = f"p{number % 7}"
+            with suppress(aiohttp.ClientError, TimeoutError):
+                await cluster.call("POST", POLICIES, document(name))
+                patch = {"spec": {"kvLoadFailure": {"action": "fail", "maxRecomputeTokens": number}}}
+                await cluster.call("PATCH", f"{POLICIES}/{name}", patch, "application/merge-patch+json")
+                if number % 3 == 0:
+                    await cluster.call("DELETE", f"{POLICIES}/{name}")
+            if end.is_set():
+                return
+            await asyncio.sleep(0.01)
+
+    task = asyncio.ensure_future(change())
+    try:
+        yield
+    finally:
+        end.set()
+        await task
+
+
+async def _manifests(cluster: ApiServer) -> dict[str, Any]:
+    answer = await cluster.must("GET", POLICIES)
+    return {name: found.manifest for name, found in map(read_object, answer["items"])}
+
+
+async def test_both_killed_under_changes(cluster: ApiServer) -> None:
+    """In the end the agent has what the cluster has; what nobody touched was there all the time."""
+    await cluster.must("POST", POLICIES, document("a"))
+    async with following(await cluster.access()) as sink:
+        await sink.until(lambda: "a" in sink.actions)
+        async with _changing(cluster):
+            for _ in range(2):
+                before = len(sink.sets)
+                await sink.until(lambda before=before: len(sink.sets) > before + 5)  # type: ignore[misc]
+                assert cluster.server is not None
+                cluster.server.kill()
+                cluster.server.wait()
+                await sink.until(lambda: sink.error is not None)
+                cluster.start_server()
+                await cluster.ready()
+                before = len(sink.sets)
+                await sink.until(lambda before=before: len(sink.sets) > before + 5)  # type: ignore[misc]
+                assert cluster.etcd is not None
+                cluster.etcd.kill()
+                cluster.etcd.wait()
+                cluster.start_etcd()
+                await cluster.ready()
+        await cluster.must("POST", POLICIES, document("last"))
+        there = await _manifests(cluster)
+        await sink.until(
+            lambda: {name: each.manifest for name, each in sink.sets[-1].objects.items()} == there
+        )
+        assert all("a" in found.objects for found in sink.sets)
+
+
+async def test_a_compacted_revision(cluster: ApiServer) -> None:
+    """After changes that a compaction and a new API server have forgotten, all is listed, and deletions are seen."""
+    for name in ("a", "b"):
+        await cluster.must("POST", POLICIES, document(name))
+    access = await cluster.access()
+    async with (
+        Gate(cluster.port) as gate,
+        following(replace(access, url=f"https://127.0.0.1:{gate.port}")) as sink,
+    ):
+        await sink.until(lambda: sink.actions.keys() == {"a", "b"})
+        old = sink.sets[-1].revision
+        await gate.shut()
+        await sink.until(lambda: sink.error is not None)
+        await cluster.must("DELETE", f"{POLICIES}/b")
+        await cluster.must("POST", POLICIES, document("c"))
+        await cluster.compact()
+        assert cluster.server is not None
+        cluster.server.kill()
+        cluster.server.wait()
+        cluster.start_server()
+        await cluster.ready()
+        query = f"watch=1&resourceVersion={old}&timeoutSeconds=2"
+        assert "too old resource version" in str(await cluster.call("GET", f"{POLICIES}?{query}"))
+        heard = len(sink.errors)
+        await gate.open()
+        await sink.until(lambda: sink.error is None and sink.actions.keys() == {"a", "c"})
+        assert not [error for error in sink.errors[heard:] if "too old" in error or "revision" in error]
+
+
+async def test_what_kubectl_shows(cluster: ApiServer) -> None:
+    """The short name, the columns, a status that only its subresource takes, and a condition to wait for."""
+    await cluster.must("POST", POLICIES, document("a"))
+    condition = {
+        "type": "Programmed", "status": "True", "observedGeneration": 1, "reason": "InForce", "message": "in all engines",
+        "lastTransitionTime": "2026-11-20T12:00:00Z",
+    }  # fmt: skip
+    status = {"status": {"matched": 3, "inForce": 2, "refused": 1, "conditions": [condition]}}
+    await cluster.call("PATCH", f"{POLICIES}/a", status, "application/merge-patch+json")
+    assert "status" not in await cluster.must("GET", f"{POLICIES}/a")
+    answer = await cluster.call("PATCH", f"{POLICIES}/a/status", status, "application/merge-patch+json")
+    assert answer[0] == 200, answer[1]["message"]
+    found = (await cluster.kubectl("get", "tpol")).splitlines()
+    assert found[0].split() == ["NAME", "MATCHED", "IN-FORCE", "REFUSED", "AGE"]
+    assert found[1].split()[:4] == ["a", "3", "2", "1"]
+    assert "condition met" in await cluster.kubectl(
+        "wait", "tpol/a", "--for=condition=Programmed", "--timeout=20s"
+    )

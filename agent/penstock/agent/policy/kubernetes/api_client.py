@@ -155,7 +155,8 @@ class ApiClient:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 text = await _body(response, _MAX_ERROR_BYTES)
-        except (TimeoutError, aiohttp.ClientError, ClusterError):
+        except (OSError, aiohttp.ClientError, ClusterError):
+            # TimeoutError is an OSError.
             text = b""
         finally:
             response.close()
@@ -165,9 +166,12 @@ class ApiClient:
         status, namespace = response.status, self._access.namespace
         if status == HTTPStatus.GONE:
             return ClusterError("the API server no longer has that revision", outdated=True)
+        token = self._access.token_file
         sentences = {
-            401: f"the API server does not accept the token of {self._access.token_file} (401); "
-            "it may have expired: mount a projected service account token, which is renewed",
+            401: f"the API server does not accept the token of {token} (401); "
+            "it may have expired: mount a projected service account token, which is renewed"
+            if token
+            else "the API server wants a token (401); give --kube-token-file",
             403: f"the agent's service account may not {verb} TransferPolicy objects in namespace {namespace} (403); "
             "bind the ClusterRole penstock-agent to it by a RoleBinding in that namespace",
             404: "the cluster has no TransferPolicy objects (404); apply deploy/crd",

@@ -46,6 +46,8 @@ class ObjectFollower:
         self._objects: dict[str, ClusterObject] = {}
         self._revision = ""
         self._list_at: float | None = None
+        # When the last list of this attempt began.
+        self._listed_at: float | None = None
 
     async def run(self, sink: ObjectSink) -> None:
         """Follow the objects until cancelled.
@@ -61,19 +63,22 @@ class ObjectFollower:
             except ClusterError as error:
                 if error.outdated:
                     self._revision = ""
-                    if not self._attempts:
+                    if not self._just_listed():
                         # The server answers; only the revision is too old.
-                        self._attempts = 1
                         continue
                 sink.away(str(error))
-                await asyncio.sleep(max(self._pause(), error.retry_after))
+                # With jitter in addition: agents that were refused together do not return together.
+                await asyncio.sleep(error.retry_after + self._pause())
+                self._listed_at = None
 
     async def _follow(self, client: ApiClient, sink: ObjectSink) -> None:
         """List if it has to be, and watch until the watch ends."""
         loop = asyncio.get_running_loop()
         if not self._revision or (self._list_at is not None and loop.time() >= self._list_at):
-            self._list_at = None
+            self._listed_at = loop.time()
             self._objects, self._revision = await client.list_objects()
+            # Not before: a list that failed is repeated.
+            self._list_at = None
             sink.connected()
             await self._hand_over(sink)
         began = loop.time()
@@ -90,7 +95,7 @@ class ObjectFollower:
                         limit.reschedule(None)
                         await self._hand_over(sink)
                         limit.reschedule(self._list_at)
-                    if events or loop.time() - began > _STEADY_SECONDS:
+                    if (events and not self._just_listed()) or loop.time() - began > _STEADY_SECONDS:
                         self._attempts = 0
             if loop.time() - began < _STEADY_SECONDS:
                 # A server that accepts each watch and ends it at once.
@@ -103,13 +108,13 @@ class ObjectFollower:
         self._list_at = asyncio.get_running_loop().time() + again if again else None
 
     def _take(self, events: list[tuple[str, Any]]) -> bool:
-        """Apply *events* and return whether an object changed."""
+        """Apply *events* and return whether a policy changed; a write of status changes none."""
         changed = False
         try:
             for kind, value in events:
                 if kind in {"ADDED", "MODIFIED"}:
                     name, found = read_object(value)
-                    changed |= self._objects.get(name) != found
+                    changed |= not found.same_policy(self._objects.get(name))
                     self._objects[name] = found
                 elif kind == "DELETED":
                     changed |= self._objects.pop(read_object(value)[0], None) is not None
@@ -122,6 +127,12 @@ class ObjectFollower:
                 outdated=True,
             )
         return changed
+
+    def _just_listed(self) -> bool:
+        """Return whether this attempt has listed all within the last 5 s."""
+        if self._listed_at is None:
+            return False
+        return asyncio.get_running_loop().time() - self._listed_at < _STEADY_SECONDS
 
     def _pause(self) -> float:
         """Return the seconds until the next attempt: with jitter, so that agents do not return all at once."""

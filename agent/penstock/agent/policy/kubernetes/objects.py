@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OWN = "penstock.dev/"
+# As of each policy source.
+_MAX_MANIFEST_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterObject:
-    """One object: what of it is the manifest, and its resource version."""
+    """One object.
+
+    Attributes:
+        manifest: what of the object is the manifest; empty if it is refused.
+        revision: its resource version.
+        refusal: why the manifest is not read; empty if it is.
+
+    """
 
     manifest: dict[str, Any]
     revision: str
+    refusal: str = ""
+
+    def same_policy(self, other: ClusterObject | None) -> bool:
+        """Return whether *other* differs in nothing but its revision."""
+        return other is not None and (self.manifest, self.refusal) == (other.manifest, other.refusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +61,11 @@ def read_object(value: Any) -> tuple[str, ClusterObject]:
     )
     kept: dict[str, Any] = {"name": name, **({"annotations": own} if own else {})}
     manifest = {key: value[key] for key in ("apiVersion", "kind", "spec") if key in value}
-    return name, ClusterObject({**manifest, "metadata": kept}, resource_version(value))
+    manifest["metadata"] = kept
+    if len(json.dumps(manifest)) > _MAX_MANIFEST_BYTES:
+        refusal = f"the manifest has more than {_MAX_MANIFEST_BYTES >> 10} KiB; make it shorter"
+        return name, ClusterObject({}, resource_version(value), refusal)
+    return name, ClusterObject(manifest, resource_version(value))
 
 
 def resource_version(value: Any) -> str:

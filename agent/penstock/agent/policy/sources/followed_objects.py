@@ -49,7 +49,10 @@ class _SetSink:
         self.away = sink.away
 
     async def hand_over(self, found: ObjectSet) -> float:
-        items = {name: SourceItem(each.manifest, each.revision) for name, each in found.objects.items()}
+        items = {
+            name: SourceItem(None if each.refusal else each.manifest, each.revision, each.refusal)
+            for name, each in found.objects.items()
+        }
         return await self._sink.hand_over(SourceSet(items, found.revision))
 
 
