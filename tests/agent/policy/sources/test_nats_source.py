@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 from nats.js.api import KeyValueConfig
+from nats.js.kv import KeyValue
 from penstock.agent.errors import ConflictError, NotFoundError
 from penstock.agent.policy.manifest import check_manifest
 from penstock.agent.policy.sources import second_look
@@ -177,7 +178,7 @@ async def test_an_emptied_bucket_needs_a_second_look(
             await until(lambda: "is empty after it was not" in followed.state.error, "the first look")
             assert followed.items() == {"a": 1}
             await followed.shows({})
-            assert followed.state.error == ""
+            await until(lambda: followed.state.error == "", "the second look")
 
 
 async def test_a_deleted_bucket_withdraws_nothing(server: NatsServer, database: PolicyDatabase) -> None:
@@ -194,6 +195,32 @@ async def test_a_deleted_bucket_withdraws_nothing(server: NatsServer, database: 
             async with bucket_of(server) as new:
                 await new.put("b", _value("b"))
             await followed.shows({"b": 1})
+
+
+async def test_an_incomplete_list_withdraws_nothing(
+    server: NatsServer, database: PolicyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message of the list is lost between the server and the client: the list is read again."""
+    updates = KeyValue.KeyWatcher.updates
+    lossy = False
+
+    async def lose_b(watcher: KeyValue.KeyWatcher, limit: float = 5.0) -> Any:
+        entry = await updates(watcher, limit)
+        return await updates(watcher, limit) if lossy and entry and entry.key == "b" else entry
+
+    monkeypatch.setattr(KeyValue.KeyWatcher, "updates", lose_b)
+    async with bucket_of(server) as bucket:
+        for name in ("a", "b", "gone"):
+            await bucket.put(name, _value(name))
+        await bucket.delete("gone")
+        async with following(database, server.url) as followed:
+            await followed.shows({"a": 1, "b": 1})
+            lossy = True
+            await bucket.put("c", _value("c"))
+            await until(lambda: "has 3 of 4 keys" in followed.state.error, "the incomplete list")
+            assert followed.items() == {"a": 1, "b": 1}
+            lossy = False
+            await followed.shows({"a": 1, "b": 1, "c": 1})
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

@@ -37,6 +37,13 @@ class BucketMark(NamedTuple):
     messages: int
 
 
+class IncompleteError(Exception):
+    """A list of the bucket lacks keys."""
+
+    def __init__(self, read: int, expected: int) -> None:
+        super().__init__(f"a list of the bucket has {read} of {expected} keys; the agent reads it again")
+
+
 class NatsSource:
     """One bucket as a policy source."""
 
@@ -83,7 +90,10 @@ class NatsSource:
             mark = await self._mark(stream)
             sink.connected()
             if mark != seen or (again and loop.time() >= again):
-                wait = await sink.hand_over(await self._read(stream, str(mark.last)))
+                found = await self._read_all(stream, mark)
+                if found is None:
+                    continue
+                wait = await sink.hand_over(found)
                 seen, again = mark, loop.time() + wait if wait else 0.0
             await _first(wake, lost, POLL_SECONDS)
 
@@ -95,13 +105,32 @@ class NatsSource:
         state = info.state
         return BucketMark(str(info.created), state.last_seq, state.first_seq, state.messages)
 
-    async def _read(self, stream: JetStreamContext, revision: str) -> SourceSet:
-        """Read all keys."""
+    async def _read_all(self, stream: JetStreamContext, mark: BucketMark) -> SourceSet | None:
+        """Read all keys of *mark*; None if new ones came meanwhile.
+
+        Raises:
+            IncompleteError: some are missing, as after a message that the server or the client dropped.
+
+        """
+        items, read = await self._read(stream)
+        if len(items) <= MAX_ITEMS:
+            info = await stream.stream_info(f"KV_{self._bucket}", subjects_filter=">")
+            expected = len(info.state.subjects or {})
+            if read < expected:
+                if await self._mark(stream) == mark:
+                    raise IncompleteError(read, expected)
+                return None
+        return SourceSet(items, str(mark.last))
+
+    async def _read(self, stream: JetStreamContext) -> tuple[dict[str, SourceItem], int]:
+        """Read all keys; return their values, and how many they are with those that are deleted."""
         bucket = await stream.key_value(self._bucket)
         watcher = await bucket.watchall()
         items: dict[str, SourceItem] = {}
+        read: set[str] = set()
         try:
             while (entry := await watcher.updates(_READ_SECONDS)) is not None:
+                read.add(entry.key)
                 if entry.operation is not None:
                     items.pop(entry.key, None)
                     continue
@@ -110,7 +139,7 @@ class NatsSource:
                     break
         finally:
             await watcher.stop()
-        return SourceSet(items, revision)
+        return items, len(read)
 
 
 def decode_item(value: bytes, revision: str) -> SourceItem:
