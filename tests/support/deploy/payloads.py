@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +10,9 @@ import zipfile
 from email import message_from_string
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "deploy" / "payload"
@@ -56,19 +58,28 @@ def installed_wheels(directory: Path, *names: str) -> Path:
 def requirements(name: str, extra: str) -> set[str]:
     """Return the names of what is installed here and a distribution needs, directly or not; one extra included."""
     needed: set[str] = set()
-    waiting = [line for line in distribution(name).requires or () if "extra ==" not in line or extra in line]
+    seen: set[tuple[str, str]] = set()
+    waiting = _lines(name, extra)
     while waiting:
-        matched = re.match(r"[\w.-]+", waiting.pop())
-        assert matched is not None
-        each = matched[0].lower().replace("_", "-")
-        if each in needed:
-            continue
-        try:
-            waiting += [line for line in distribution(each).requires or () if "extra ==" not in line]
-        except PackageNotFoundError:
-            continue  # for another Python or system
-        needed.add(each)
+        wanted = Requirement(waiting.pop())
+        each = canonicalize_name(wanted.name)
+        for part in ("", *wanted.extras):
+            if (each, part) in seen:
+                continue
+            seen.add((each, part))
+            try:
+                waiting += _lines(each, part)
+            except PackageNotFoundError:
+                break  # for another Python or system
+            needed.add(each)
     return needed
+
+
+def _lines(name: str, extra: str) -> list[str]:
+    """Return what a distribution needs here: without an extra, or for one."""
+    lines = [str(line) for line in distribution(name).requires or ()]
+    markers = [(line, Requirement(line).marker) for line in lines]
+    return [line for line, marker in markers if marker is None or marker.evaluate({"extra": extra})]
 
 
 def build_payload(output: Path, wheel: Path, wheels: Path | None = None) -> Path:
