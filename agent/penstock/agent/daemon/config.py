@@ -25,10 +25,9 @@ from penstock.agent.server import (
     AdminTls,
     TcpAddress,
     parse_address,
-    parse_admin,
-    parse_allow_list,
     parse_tcp,
 )
+from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, admin_tls
 from penstock.agent.state import MIB, MIN_LIMIT
 from penstock.agent.traces.export import ExportSettings
 
@@ -120,28 +119,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_address,
         "Address for engines: unix:///path or host:port.",
     ),
-    Option(
-        "admin-listen",
-        "unix:///run/penstock/admin.sock",
-        parse_admin,
-        "Address for agentctl: unix:///path; host:port with the --admin-tls options; or both, comma-separated.",
-        many=True,
-    ),
-    Option("admin-tls-cert", "", parse_optional_path, "For TCP: PEM file of the agent's certificate."),
-    Option("admin-tls-key", "", parse_optional_path, "For TCP: PEM file of the certificate's private key."),
-    Option(
-        "admin-tls-client-ca",
-        "",
-        parse_optional_path,
-        "For TCP: CA bundle that client certificates must be signed by.",
-    ),
-    Option(
-        "admin-allow",
-        "",
-        parse_allow_list,
-        "For TCP: role of a name in a client certificate: NAME=read or NAME=write.",
-        many=True,
-    ),
+    *admin_options("unix:///run/penstock/admin.sock"),
     Option("http", "127.0.0.1:9464", parse_tcp, "Address of metrics and health: host:port."),
     Option("state-dir", "/var/lib/penstock", parse_directory, "Directory of the journal and the policies."),
     Option(
@@ -222,9 +200,6 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 
-# Options that come to Config.admin_tls.
-_TLS = ("admin_tls_cert", "admin_tls_key", "admin_tls_client_ca", "admin_allow")
-
 
 def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> Config:
     """Merge flags, environment and file.
@@ -244,9 +219,9 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         )
     _check_nats(values)
     return Config(
-        **{name: value for name, value in values.items() if name not in (*_TLS, "policy_source")},
+        **{name: value for name, value in values.items() if name not in (*TLS_ATTRIBUTES, "policy_source")},
         policy_sources=_policy_sources(values),
-        admin_tls=_admin_tls(values),
+        admin_tls=admin_tls(values),
         export=ExportSettings.from_environment(environment),
         pod_uid=environment.get("POD_UID", ""),
     )
@@ -274,29 +249,3 @@ def _policy_sources(values: Mapping[str, Any]) -> tuple[SourceSpec, ...]:
             raise ConfigError(f"--policy-source {absolute.name} comes twice; keep one")
         given.append(absolute)
     return tuple(given)
-
-
-def _admin_tls(values: Mapping[str, Any]) -> AdminTls | None:
-    """Return the TLS options, which are given all or not at all."""
-    given = {f"--{name.replace('_', '-')}": values[name] for name in _TLS}
-    given["--admin-allow"] = values["admin_allow"].roles
-    tcp = next((address for address in values["admin_listen"] if isinstance(address, TcpAddress)), None)
-    if tcp is None:
-        unused = [flag for flag, value in given.items() if value]
-        if unused:
-            raise ConfigError(
-                f"{unused[0]} is given, but no --admin-listen is host:port; add one, or leave it out"
-            )
-        return None
-    missing = [flag for flag, value in given.items() if not value]
-    if missing:
-        raise ConfigError(
-            f"--admin-listen {tcp} is TCP, which is offered only to clients with a certificate; "
-            f"give {', '.join(missing)}, or a unix socket"
-        )
-    return AdminTls(
-        cert=values["admin_tls_cert"],
-        key=values["admin_tls_key"],
-        client_ca=values["admin_tls_client_ca"],
-        allow=values["admin_allow"],
-    )
