@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAX_AGENTS = 2_000
 # A name is the first part of an engine's: no separator of engines, options or lists.
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:\[\]-]{0,251}[A-Za-z0-9\]])?")
+_NAME = re.compile(r"[A-Za-z0-9\[](?:[A-Za-z0-9._:\[\]-]{0,251}[A-Za-z0-9\]])?")
 _DNS = "dns:"
 
 

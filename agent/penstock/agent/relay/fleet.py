@@ -81,6 +81,7 @@ class Fleet:
         self._deadline = deadline
         self._calls = asyncio.Semaphore(_MAX_CALLS)
         self._connections: dict[str, tuple[AgentConnection, asyncio.Task[None]]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self.error = ""
 
     def agents(self) -> list[AgentConnection]:
@@ -129,7 +130,9 @@ class Fleet:
         for name in self._connections.keys() - wanted.keys():
             connection, task = self._connections.pop(name)
             task.cancel()
-            task.add_done_callback(lambda _, gone=connection: asyncio.ensure_future(gone.close()))
+            closing = asyncio.ensure_future(connection.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
         for name in sorted(wanted.keys() - self._connections.keys()):
             connection = AgentConnection(wanted[name], self._tls, self._deadline)
             self._connections[name] = (connection, asyncio.ensure_future(connection.run()))

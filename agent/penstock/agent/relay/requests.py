@@ -7,6 +7,7 @@ from typing import Any
 from penstock.agent.relay.engine_names import own_key, own_selector
 from penstock.proto.v1 import admin_pb2 as admin
 
+_NAMED = 5
 # Which field names one engine.
 _KEYS: dict[type[Any], str] = {admin.GetEffectivePolicyRequest: "key", admin.ForgetRequest: "engine"}
 
@@ -22,6 +23,16 @@ def for_agent(request: Any, agent: str) -> Any:
         key = own_key(getattr(request, field), agent)
         return None if key is None else _with(request, field, key)
     return request
+
+
+def engines_of(request: Any) -> str:
+    """Return the engines that a request names; empty for none."""
+    keys = list(request.selector.engines) if hasattr(request, "selector") else []
+    field = _KEYS.get(type(request))
+    if field is not None and request.HasField(field):
+        keys.append(getattr(request, field))
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return ", ".join(f"{key.server}/{key.engine}".lstrip("/") for key in keys[:_NAMED]) + more
 
 
 def _with(request: Any, field: str, value: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
+from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.relay import merge
-from penstock.agent.relay.requests import for_agent
+from penstock.agent.relay.engine_names import qualify, qualify_all
+from penstock.agent.relay.requests import engines_of, for_agent
 from penstock.agent.relay.streams import EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
 from penstock.proto.v1 import admin_pb2 as admin
@@ -17,13 +19,12 @@ from penstock.proto.version import __version__
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from google.protobuf.message import Message
     from penstock.agent.relay.connection import AgentConnection
     from penstock.agent.relay.fleet import Answers, Fleet
 
-COVERAGE = "penstock-relay-bin"
-"""Key of the trailing metadata: a RelayCoverage, there if an agent is missing."""
-
 Context = grpc.aio.ServicerContext[Any, Any]
+Response = TypeVar("Response", bound="Message")
 _NAMED = 3
 # What a caller may have to give otherwise: any agent's word is as good as another's.
 _WRONG_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
@@ -99,8 +100,9 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ) -> admin.EffectivePolicy:
         """Return the answer of the agent that has the engine."""
         answers = await self._ask("GetEffectivePolicy", request, context)
-        ((name, found),) = _named(answers)[:1]
-        found.key.server = f"{name}/{found.key.server}" if found.key.server else name
+        name, answer = _named(answers)[0]
+        found: admin.EffectivePolicy = answer
+        qualify(found.key, name)
         return await self._sent(found, context)
 
     async def GetTrace(self, request: admin.GetTraceRequest, context: Context) -> admin.Trace:  # noqa: N802
@@ -172,8 +174,10 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ) -> admin.Quarantine:
         """Order it at all agents; return the order of one."""
         request.author = _author(request.author)
-        (name, found), *_ = _named(await self._ask("SetQuarantine", request, context))
-        merge.quarantines([(name, admin.ListQuarantinesResponse(quarantines=[found]))], _NO_LIST)
+        name, answer = _named(await self._ask("SetQuarantine", request, context))[0]
+        found: admin.Quarantine = answer
+        if found.HasField("key"):
+            qualify(found.key, name)
         return await self._sent(found, context)
 
     async def StartDrill(self, request: admin.StartDrillRequest, context: Context) -> admin.Drill:  # noqa: N802
@@ -211,8 +215,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         request.author = _author(request.author)
         merged = admin.ForgetResponse()
         for name, answer in _named(await self._ask("Forget", request, context)):
-            for key in answer.engines:
-                key.server = f"{name}/{key.server}" if key.server else name
+            qualify_all(answer.engines, name)
             merged.engines.extend(answer.engines)
         return await self._sent(merged, context)
 
@@ -220,10 +223,10 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         answers = await self._fleet.ask(
             method, lambda agent: for_agent(request, agent.place.name), context.time_remaining()
         )
-        await self._check(answers, context)
+        await self._check(answers, context, request)
         return answers
 
-    async def _check(self, answers: Answers, context: Context) -> None:
+    async def _check(self, answers: Answers, context: Context, request: Any = None) -> None:
         """Say who is missing; abort if there is no answer, or the request is wrong."""
         if answers.missing:
             context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
@@ -248,10 +251,11 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             )
         await context.abort(
             grpc.StatusCode.NOT_FOUND,
-            "no agent of this relay has such an engine; 'agentctl get engines' lists them as AGENT/ENGINE",
+            f"no agent of this relay has {engines_of(request) or 'such an engine'}; "
+            "'agentctl get engines' lists them as AGENT/ENGINE",
         )
 
-    async def _sent(self, response: Any, context: Context) -> Any:
+    async def _sent(self, response: Response, context: Context) -> Response:
         size = response.ByteSize()
         if size > MAX_SEND_BYTES:
             await context.abort(
@@ -259,9 +263,6 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 f"the response has {size >> 20} MiB, the limit is {MAX_SEND_BYTES >> 20}; narrow the request",
             )
         return response
-
-
-_NO_LIST = admin.ListQuarantinesRequest()
 
 
 def _named(answers: Answers) -> list[tuple[str, Any]]:
