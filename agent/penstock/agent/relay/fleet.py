@@ -23,6 +23,10 @@ _log = structlog.get_logger(__name__)
 _RESOLVE_SECONDS = 5.0
 # Calls to agents at a time, over all callers.
 _MAX_CALLS = 256
+# Questions of callers at a time; the others wait for their turn.
+_MAX_QUESTIONS = 8
+# Of the answers to one question together.
+_MAX_BYTES = 64 << 20
 # Of those that do not answer as many are named.
 _MAX_MISSING = 10
 # Part of a caller's deadline that is left for the answer.
@@ -79,6 +83,7 @@ class Fleet:
         self._agents = agents
         self._tls = tls
         self._deadline = deadline
+        self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
         self._calls = asyncio.Semaphore(_MAX_CALLS)
         self._connections: dict[str, tuple[AgentConnection, asyncio.Task[None]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -159,12 +164,11 @@ class Fleet:
             each = request(agent) if callable(request) else request
             if each is not None:
                 asked.append((agent, each))
-        results = await asyncio.gather(*(self._one(agent, method, each, timeout) for agent, each in asked))
-        return Answers(
-            tuple(each for each in results if isinstance(each, Answer)),
-            tuple(each for each in results if isinstance(each, Refusal)),
-            tuple(each for each in results if not isinstance(each, Answer | Refusal)),
-        )
+        async with self._questions:
+            results = await asyncio.gather(
+                *(self._one(agent, method, each, timeout) for agent, each in asked)
+            )
+        return _sorted(results)
 
     async def _one(
         self, agent: AgentConnection, method: str, request: Message, seconds: float
@@ -189,3 +193,21 @@ class Fleet:
             with suppress(asyncio.CancelledError):
                 await task
         await asyncio.gather(*(connection.close() for connection, _ in self._connections.values()))
+
+
+def _sorted(results: Iterable[Answer | Refusal | tuple[AgentConnection, str]]) -> Answers:
+    """Tell answers, refusals and who is missing apart; of answers as many as have room."""
+    found: list[Answer] = []
+    refused: list[Refusal] = []
+    missing: list[tuple[AgentConnection, str]] = []
+    room = _MAX_BYTES
+    for each in results:
+        if isinstance(each, Refusal):
+            refused.append(each)
+        elif not isinstance(each, Answer):
+            missing.append(each)
+        elif (room := room - each.response.ByteSize()) >= 0:
+            found.append(each)
+        else:
+            missing.append((each.agent, "the answers of all are too large together; narrow the request"))
+    return Answers(tuple(found), tuple(refused), tuple(missing))
