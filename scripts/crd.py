@@ -49,6 +49,7 @@ MEANINGS = {
     "selector.models": "Names of models, one of which the engine must serve",
     "rollout": "The share of the selected engines that has the policy; without it all have it",
     "rollout.percent": "The share, by a hash of engine and policy: a larger one only adds engines",
+    "rollout.candidate": "What the share has instead of the policy's own sections; the other engines keep those",
     "priority": "The policy with the highest one wins, field by field; 100 if it is omitted, break-glass from 900 on",
     "expiresAt": "When the policy ends",
     "mode": "Whether the engine acts, or only reports what it would do",
@@ -228,7 +229,9 @@ def _explain(node: dict[str, Any], path: str = "") -> None:
     for name, field in node.get("properties", {}).items():
         below = f"{path}.{name}" if path else name
         use = field.get("description")
-        field["description"] = f"{MEANINGS[below]}; use {use}" if use else f"{MEANINGS[below]}."
+        # The candidate of a roll-out has the policy's own sections.
+        meaning = MEANINGS[below.removeprefix("rollout.candidate.")]
+        field["description"] = f"{meaning}; use {use}" if use else f"{meaning}."
         _explain(field, below)
         if "items" in field:
             _explain(field["items"], below)

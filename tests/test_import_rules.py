@@ -66,6 +66,7 @@ RULES = (
 # The longest name that a module's name begins with is its room.
 AGENT_FLOORS = (
     ("__main__",),
+    ("relay",),
     ("daemon",),
     ("admin",),
     ("admin.calls",),
@@ -135,9 +136,9 @@ DOORS = frozenset(
     {
         "penstock.agent.ctl.render.events", "penstock.agent.ctl.render.field_diff", "penstock.agent.ctl.render.json_values",
         "penstock.agent.ctl.render.jsonpath", "penstock.agent.ctl.render.latency", "penstock.agent.ctl.render.order_rows", "penstock.agent.ctl.render.output", "penstock.agent.ctl.render.rows",
-        "penstock.agent.ctl.render.span_tree", "penstock.agent.parsing.yaml_documents",
+        "penstock.agent.ctl.render.span_tree", "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files", "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower",
-        "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.source", "penstock.agent.server.certificates", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server",
+        "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.source", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server",
         "penstock.agent.server.request_decoding", "penstock.agent.server.status_codes", "penstock.agent.server.tls",
         "penstock.agent.traces.export.exporter",
         "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",

@@ -18,6 +18,11 @@ def agent() -> NoReturn:
     _run("penstock-agent", "penstock.agent.daemon.main")
 
 
+def relay() -> NoReturn:
+    """Run ``penstock-relay``."""
+    _run("penstock-relay", "penstock.agent.relay.main")
+
+
 def agentctl() -> NoReturn:
     """Run ``agentctl``."""
     _run("agentctl", "penstock.agent.ctl.main")

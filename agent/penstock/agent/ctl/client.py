@@ -9,6 +9,7 @@ import grpc
 from penstock.agent.ctl.command_hints import PROGRAM, hinted
 from penstock.agent.ctl.contexts import check_address
 from penstock.agent.ctl.errors import RefusedError, UnreachableError, UsageError
+from penstock.agent.ctl.relay_coverage import missing_agents
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:
@@ -36,7 +37,12 @@ _OPTIONS = (
 
 
 class Client:
-    """A connection to one agent."""
+    """A connection to one agent, or to a relay.
+
+    Attributes:
+        missing: which agents of a relay did not answer, in a sentence; empty for none.
+
+    """
 
     def __init__(self, address: str, tls: ClientTls, program: str = PROGRAM) -> None:
         """Prepare the connection; sends nothing. *program* is the command line that reaches this agent, for hints.
@@ -48,6 +54,7 @@ class Client:
         check_address(address)
         self.address = f"unix://{address}" if address.startswith("/") else address
         self._program = program
+        self.missing = ""
         self._channel = self._connect(tls)
         self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -60,7 +67,9 @@ class Client:
     def call(self, method: str, request: Message, timeout: float = ANSWER_DEADLINE) -> Any:
         """Call *method* and return its response; *timeout* in seconds."""
         with self._sentences():
-            return getattr(self._stub, method)(request, timeout=timeout)
+            response, call = getattr(self._stub, method).with_call(request, timeout=timeout)
+            self.missing = missing_agents(call.trailing_metadata()) or self.missing
+            return response
 
     def stream(self, method: str, request: Message, timeout: float | None = None) -> Iterator[Any]:
         """Call *method* and yield its responses; *timeout* in seconds, None for no deadline."""

@@ -14,6 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.command_hints import note_program
 from penstock.agent.ctl.connection import ContextName, endpoint_of
+from penstock.agent.ctl.render import say, text
 from penstock.agent.parsing import Requirement, format_labels, parse_duration, parse_labels
 from penstock.proto.v1.admin_pb2 import EngineSelector
 from penstock.proto.v1.common_pb2 import EngineKey
@@ -90,6 +91,8 @@ def with_client(function: F) -> F:
             return function(client, **arguments)
         finally:
             client.close()
+            if client.missing:
+                say(text.style(client.missing, "yellow"), err=True)
 
     return command  # type: ignore[return-value]
 

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ConfigError
-from penstock.agent.parsing import parse_duration
+from penstock.agent.parsing.options import (
+    AGENT_PREFIX,
+    Option,
+    one_of,
+    parse_count,
+    parse_directory,
+    parse_optional_path,
+    parse_positive,
+    parse_seconds,
+    read_options,
+)
 from penstock.agent.policy.sources import SourceSpec, parse_sources
 from penstock.agent.server import (
     Address,
     AdminTls,
     TcpAddress,
     parse_address,
-    parse_admin,
-    parse_allow_list,
     parse_tcp,
 )
+from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, admin_tls
 from penstock.agent.state import MIB, MIN_LIMIT
 from penstock.agent.traces.export import ExportSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ENVIRONMENT_PREFIX = "PENSTOCK_AGENT_"
+ENVIRONMENT_PREFIX = AGENT_PREFIX
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
 # Enough for what happens in a day of trouble.
@@ -84,47 +92,6 @@ class Config:
     pod_uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One setting: ``--name``, ``PENSTOCK_AGENT_NAME`` and ``name`` in the file.
-
-    ``parse`` raises ValueError with what was expected. Of ``many`` the flag may come
-    several times, and the file may have a list; with commas between them it is one text.
-    """
-
-    name: str
-    default: str
-    parse: Callable[[str], Any]
-    help: str
-    many: bool = False
-
-    @property
-    def attribute(self) -> str:
-        """The field of :class:`Config`."""
-        return self.name.replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        """The environment variable."""
-        return ENVIRONMENT_PREFIX + self.attribute.upper()
-
-
-def parse_seconds(text: str) -> float:
-    """Parse a duration (``500ms``, ``10s``, ``1h30m``, ``1d``) into seconds."""
-    try:
-        return parse_duration(text).total_seconds()
-    except ValueError:
-        raise ValueError("expected a duration like 10s, 5m or 1h30m") from None
-
-
-def parse_positive(text: str) -> float:
-    """Parse a duration that is more than nothing."""
-    seconds = parse_seconds(text)
-    if not seconds:
-        raise ValueError("expected more than 0; for a very long time write 365d")
-    return seconds
-
-
 def at_least(least: int) -> Callable[[str], int]:
     """Return a parser of sizes (``512MiB``, ``1GiB``, ``1.5TiB``) that takes *least* bytes or more."""
 
@@ -138,43 +105,11 @@ def at_least(least: int) -> Callable[[str], int]:
     return parse
 
 
-def parse_count(text: str) -> int:
-    """Parse a number that is not negative."""
-    if not text.isascii() or not text.isdigit():
-        raise ValueError("expected a whole number, 0 or more")
-    return int(text)
-
-
 def parse_many(text: str) -> int:
     """Parse a number of audit entries."""
     if parse_count(text) < _MIN_AUDIT:
         raise ValueError(f"expected a whole number, {_MIN_AUDIT} or more")
     return int(text)
-
-
-def parse_directory(text: str) -> Path:
-    """Parse a directory's path; it need not exist yet."""
-    if not text:
-        raise ValueError("expected the path of a directory")
-    return Path(text).absolute()
-
-
-def parse_optional_path(text: str) -> Path | None:
-    """Parse a path that need not be given, nor exist yet."""
-    if "\0" in text:
-        raise ValueError("expected a path")
-    return Path(text).absolute() if text else None
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that takes one of *words*."""
-
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"expected one of {', '.join(words)}")
-        return text
-
-    return parse
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -184,28 +119,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_address,
         "Address for engines: unix:///path or host:port.",
     ),
-    Option(
-        "admin-listen",
-        "unix:///run/penstock/admin.sock",
-        parse_admin,
-        "Address for agentctl: unix:///path; host:port with the --admin-tls options; or both, comma-separated.",
-        many=True,
-    ),
-    Option("admin-tls-cert", "", parse_optional_path, "For TCP: PEM file of the agent's certificate."),
-    Option("admin-tls-key", "", parse_optional_path, "For TCP: PEM file of the certificate's private key."),
-    Option(
-        "admin-tls-client-ca",
-        "",
-        parse_optional_path,
-        "For TCP: CA bundle that client certificates must be signed by.",
-    ),
-    Option(
-        "admin-allow",
-        "",
-        parse_allow_list,
-        "For TCP: role of a name in a client certificate: NAME=read or NAME=write.",
-        many=True,
-    ),
+    *admin_options("unix:///run/penstock/admin.sock"),
     Option("http", "127.0.0.1:9464", parse_tcp, "Address of metrics and health: host:port."),
     Option("state-dir", "/var/lib/penstock", parse_directory, "Directory of the journal and the policies."),
     Option(
@@ -286,36 +200,6 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 
-# Options that come to Config.admin_tls.
-_TLS = ("admin_tls_cert", "admin_tls_key", "admin_tls_client_ca", "admin_allow")
-
-
-def read_file(path: Path) -> dict[str, str]:
-    """Read the options of a TOML file as text.
-
-    Raises:
-        ConfigError: it cannot be read, is not TOML, has an unknown key, or a value that is no text or number.
-
-    """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--config {str(path)!r} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {str(path)!r} is not TOML: {error}") from error
-    names = [option.name for option in OPTIONS]
-    lists = {option.name for option in OPTIONS if option.many}
-    for key, value in table.items():
-        if key not in names:
-            raise ConfigError(f"{key!r} in {path} is not an option; the options are {', '.join(names)}")
-        if key in lists and isinstance(value, list) and all(isinstance(item, str) for item in value):
-            table[key] = ",".join(value)
-        elif isinstance(value, bool) or not isinstance(value, str | int):
-            raise ConfigError(
-                f"{key} in {path} is {value!r}; write it as a string, as you would after --{key}"
-            )
-    return {key: str(value) for key, value in table.items()}
-
 
 def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> Config:
     """Merge flags, environment and file.
@@ -328,30 +212,16 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         ConfigError: one sentence that names where the value comes from, the value and what was expected.
 
     """
-    source = flags.get("config") or environment.get(ENVIRONMENT_PREFIX + "CONFIG")
-    table = read_file(Path(source)) if source else {}
-    values: dict[str, Any] = {}
-    for option in OPTIONS:
-        flag, variable = flags.get(option.name), environment.get(option.variable)
-        if flag is not None:
-            origin, text = f"--{option.name}", flag
-        elif variable is not None:
-            origin, text = option.variable, variable
-        else:
-            origin, text = f"{option.name} in {source}", table.get(option.name, option.default)
-        try:
-            values[option.attribute] = option.parse(text)
-        except ValueError as error:
-            raise ConfigError(f"{origin} {text!r} is wrong: {error}") from error
+    values = read_options(OPTIONS, flags, environment)
     if values["listen"] in values["admin_listen"]:
         raise ConfigError(
             f"--listen and --admin-listen are both {values['listen']}; give each a socket of its own"
         )
     _check_nats(values)
     return Config(
-        **{name: value for name, value in values.items() if name not in (*_TLS, "policy_source")},
+        **{name: value for name, value in values.items() if name not in (*TLS_ATTRIBUTES, "policy_source")},
         policy_sources=_policy_sources(values),
-        admin_tls=_admin_tls(values),
+        admin_tls=admin_tls(values),
         export=ExportSettings.from_environment(environment),
         pod_uid=environment.get("POD_UID", ""),
     )
@@ -379,29 +249,3 @@ def _policy_sources(values: Mapping[str, Any]) -> tuple[SourceSpec, ...]:
             raise ConfigError(f"--policy-source {absolute.name} comes twice; keep one")
         given.append(absolute)
     return tuple(given)
-
-
-def _admin_tls(values: Mapping[str, Any]) -> AdminTls | None:
-    """Return the TLS options, which are given all or not at all."""
-    given = {f"--{name.replace('_', '-')}": values[name] for name in _TLS}
-    given["--admin-allow"] = values["admin_allow"].roles
-    tcp = next((address for address in values["admin_listen"] if isinstance(address, TcpAddress)), None)
-    if tcp is None:
-        unused = [flag for flag, value in given.items() if value]
-        if unused:
-            raise ConfigError(
-                f"{unused[0]} is given, but no --admin-listen is host:port; add one, or leave it out"
-            )
-        return None
-    missing = [flag for flag, value in given.items() if not value]
-    if missing:
-        raise ConfigError(
-            f"--admin-listen {tcp} is TCP, which is offered only to clients with a certificate; "
-            f"give {', '.join(missing)}, or a unix socket"
-        )
-    return AdminTls(
-        cert=values["admin_tls_cert"],
-        key=values["admin_tls_key"],
-        client_ca=values["admin_tls_client_ca"],
-        allow=values["admin_allow"],
-    )

@@ -34,7 +34,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, try_backend: bool = ...) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now", "listen_address", "engines_expected", "messages_refused", "last_refusal", "last_refused", "disk_free_bytes", "policy_file", "policy_file_error", "acknowledged_entries_lost", "policy_sources")
+    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now", "listen_address", "engines_expected", "messages_refused", "last_refusal", "last_refused", "disk_free_bytes", "policy_file", "policy_file_error", "acknowledged_entries_lost", "policy_sources", "agents")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_TIME_FIELD_NUMBER: _ClassVar[int]
     STATE_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class AgentStatus(_message.Message):
     POLICY_FILE_ERROR_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_ENTRIES_LOST_FIELD_NUMBER: _ClassVar[int]
     POLICY_SOURCES_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     start_time: _timestamp_pb2.Timestamp
     state_dir: str
@@ -81,7 +82,46 @@ class AgentStatus(_message.Message):
     policy_file_error: str
     acknowledged_entries_lost: int
     policy_sources: _containers.RepeatedCompositeFieldContainer[PolicySourceStatus]
-    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., listen_address: _Optional[str] = ..., engines_expected: _Optional[int] = ..., messages_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refused: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disk_free_bytes: _Optional[int] = ..., policy_file: _Optional[str] = ..., policy_file_error: _Optional[str] = ..., acknowledged_entries_lost: _Optional[int] = ..., policy_sources: _Optional[_Iterable[_Union[PolicySourceStatus, _Mapping]]] = ...) -> None: ...
+    agents: _containers.RepeatedCompositeFieldContainer[RelayedAgent]
+    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., listen_address: _Optional[str] = ..., engines_expected: _Optional[int] = ..., messages_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refused: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disk_free_bytes: _Optional[int] = ..., policy_file: _Optional[str] = ..., policy_file_error: _Optional[str] = ..., acknowledged_entries_lost: _Optional[int] = ..., policy_sources: _Optional[_Iterable[_Union[PolicySourceStatus, _Mapping]]] = ..., agents: _Optional[_Iterable[_Union[RelayedAgent, _Mapping]]] = ...) -> None: ...
+
+class RelayedAgent(_message.Message):
+    __slots__ = ("name", "address", "state", "since", "error", "status", "clock_offset_nano", "round_trip")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFFSET_NANO_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    state: str
+    since: _timestamp_pb2.Timestamp
+    error: str
+    status: AgentStatus
+    clock_offset_nano: int
+    round_trip: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ..., status: _Optional[_Union[AgentStatus, _Mapping]] = ..., clock_offset_nano: _Optional[int] = ..., round_trip: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class RelayCoverage(_message.Message):
+    __slots__ = ("asked", "answered", "missing")
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    asked: int
+    answered: int
+    missing: _containers.RepeatedCompositeFieldContainer[MissingAgent]
+    def __init__(self, asked: _Optional[int] = ..., answered: _Optional[int] = ..., missing: _Optional[_Iterable[_Union[MissingAgent, _Mapping]]] = ...) -> None: ...
+
+class MissingAgent(_message.Message):
+    __slots__ = ("name", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PolicySourceStatus(_message.Message):
     __slots__ = ("name", "kind", "state", "since", "revision", "error", "accepted", "refused", "refusals")
@@ -692,7 +732,7 @@ class RequestSummary(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ListEventsRequest(_message.Message):
-    __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit", "after_batch")
+    __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit", "after_batch", "after_agents")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -702,6 +742,7 @@ class ListEventsRequest(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     AFTER_BATCH_FIELD_NUMBER: _ClassVar[int]
+    AFTER_AGENTS_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     kinds: _containers.RepeatedScalarFieldContainer[str]
     channel: _common_pb2.Channel
@@ -711,7 +752,16 @@ class ListEventsRequest(_message.Message):
     since: _duration_pb2.Duration
     limit: int
     after_batch: int
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., kinds: _Optional[_Iterable[str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[str] = ..., request_id: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ..., after_batch: _Optional[int] = ...) -> None: ...
+    after_agents: _containers.RepeatedCompositeFieldContainer[AgentPosition]
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., kinds: _Optional[_Iterable[str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[str] = ..., request_id: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ..., after_batch: _Optional[int] = ..., after_agents: _Optional[_Iterable[_Union[AgentPosition, _Mapping]]] = ...) -> None: ...
+
+class AgentPosition(_message.Message):
+    __slots__ = ("agent", "batch")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    batch: int
+    def __init__(self, agent: _Optional[str] = ..., batch: _Optional[int] = ...) -> None: ...
 
 class ListEventsResponse(_message.Message):
     __slots__ = ("events", "truncated", "unreadable_batches")
@@ -724,7 +774,7 @@ class ListEventsResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[LoggedEvent, _Mapping]]] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class LoggedEvent(_message.Message):
-    __slots__ = ("batch", "index", "key", "process", "event", "policies", "previous_policies")
+    __slots__ = ("batch", "index", "key", "process", "event", "policies", "previous_policies", "agent")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -732,6 +782,7 @@ class LoggedEvent(_message.Message):
     EVENT_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_POLICIES_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
     batch: int
     index: int
     key: _common_pb2.EngineKey
@@ -739,7 +790,8 @@ class LoggedEvent(_message.Message):
     event: _events_pb2.Event
     policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
     previous_policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
-    def __init__(self, batch: _Optional[int] = ..., index: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., process: _Optional[str] = ..., event: _Optional[_Union[_events_pb2.Event, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., previous_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
+    agent: str
+    def __init__(self, batch: _Optional[int] = ..., index: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., process: _Optional[str] = ..., event: _Optional[_Union[_events_pb2.Event, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., previous_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., agent: _Optional[str] = ...) -> None: ...
 
 class GetTraceRequest(_message.Message):
     __slots__ = ("request_id",)

@@ -14,6 +14,7 @@ from penstock.agent.ctl.diagnosis import (
     Finding,
     Orders,
     check_agent,
+    check_relay,
     check_rollouts,
     count_problems,
     probe_address,
@@ -71,7 +72,8 @@ def _findings(client: Client) -> list[Finding]:
         return [_answer(client.address, error)]
     # The agent reads its clock at some moment of the call, which takes seconds where it tries its trace backend.
     now = min(max(status.now.ToNanoseconds() / 1e9, asked), answered)
-    found = check_agent(status, engines, now, Orders(drills, listed.quarantines))
+    check = check_relay if status.agents else check_agent
+    found = check(status, engines, now, Orders(drills, listed.quarantines))
     return [*found, *check_rollouts(_rollouts(client), now)]
 
 

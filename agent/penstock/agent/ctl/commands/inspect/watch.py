@@ -59,40 +59,55 @@ def follow(
     """
     asked = admin.ListEventsRequest()
     asked.CopyFrom(request)
-    # Position of the last event seen.
-    if after is not None:
-        batch, index = after
-        asked.after_batch = max(batch - 1, 0)
-    else:
-        batch, index = client.call("GetStatus", admin.GetStatusRequest()).log_last, _NO_INDEX
-        if not request.HasField("since"):
-            asked.after_batch = batch
+    seen = {"": after} if after is not None else _ends(client.call("GetStatus", admin.GetStatusRequest()))
+    if after is not None or not request.HasField("since"):
+        _begin_after(asked, seen, 0 if after is None else 1)
+    resumed = asked.HasField("after_batch") or bool(asked.after_agents)
     while True:
         try:
             for item in client.stream("WatchEvents", asked):
-                if not asked.HasField("after_batch") or (item.batch, item.index) > (batch, index):
-                    batch, index = max((batch, index), (item.batch, item.index))
+                position = (item.batch, item.index)
+                if not resumed or position > seen.get(item.agent, (0, -1)):
+                    seen[item.agent] = max(seen.get(item.agent, position), position)
                     yield item
         except UnreachableError:
             pass
         say(text.style("connection to the agent lost; reconnecting", "yellow"), err=True)
-        if _await(client, sleep) < batch:
-            # The log was replaced: all of it is new.
-            batch, index = 0, 0
+        for agent, (batch, _) in _await(client, sleep).items():
+            if batch < seen.get(agent, (0, 0))[0]:
+                # The log was replaced: all of it is new.
+                seen[agent] = (0, 0)
         say(text.style("reconnected to the agent", "green"), err=True)
         # The last batch may not have been read to its end.
-        asked.after_batch = max(batch - 1, 0)
+        _begin_after(asked, seen, 1)
+        resumed = True
 
 
-def _await(client: Client, sleep: Callable[[float], None]) -> int:
-    """Wait until the agent answers; return the last batch id of its log."""
+def _ends(status: admin.AgentStatus) -> dict[str, tuple[int, int]]:
+    """Return the end of the agent's log, or of the log of each agent of a relay by name."""
+    if not status.agents:
+        return {"": (status.log_last, _NO_INDEX)}
+    return {each.name: (each.status.log_last, _NO_INDEX) for each in status.agents if each.HasField("status")}
+
+
+def _begin_after(asked: admin.ListEventsRequest, seen: dict[str, tuple[int, int]], back: int) -> None:
+    """Ask for what comes *back* batches before the positions *seen*, and after."""
+    del asked.after_agents[:]
+    for agent, (batch, _) in seen.items():
+        if agent:
+            asked.after_agents.add(agent=agent, batch=max(batch - back, 0))
+        else:
+            asked.after_batch = max(batch - back, 0)
+
+
+def _await(client: Client, sleep: Callable[[float], None]) -> dict[str, tuple[int, int]]:
+    """Wait until the agent answers; return the end of its log, or of the log of each agent of a relay."""
     while True:
         sleep(_AGAIN)
         try:
-            status = client.call("GetStatus", admin.GetStatusRequest())
+            return _ends(client.call("GetStatus", admin.GetStatusRequest()))
         except UnreachableError:
             continue
-        return int(status.log_last)
 
 
 def _show(item: admin.LoggedEvent, output: str) -> None:

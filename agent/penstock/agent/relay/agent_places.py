@@ -1,0 +1,96 @@
+"""Which agents there are: a list, or the addresses of a DNS name. Pure, but for :func:`resolve_name`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.server import TcpAddress, parse_address, parse_tcp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_AGENTS = 2_000
+# A name is the first part of an engine's: no separator of engines, options or lists.
+_NAME = re.compile(r"[A-Za-z0-9\[](?:[A-Za-z0-9._:\[\]-]{0,251}[A-Za-z0-9\]])?")
+_DNS = "dns:"
+
+
+class AgentPlace(NamedTuple):
+    """One agent.
+
+    Attributes:
+        name: unique among the agents of a relay; the first part of its engines' names.
+        address: of its admin service, ``host:port`` or ``unix:///path``.
+
+    """
+
+    name: str
+    address: str
+
+
+class AgentSet(NamedTuple):
+    """What ``--agents`` says.
+
+    Attributes:
+        places: those with an address.
+        names: ``host`` and port whose addresses are looked up again and again.
+
+    """
+
+    places: tuple[AgentPlace, ...] = ()
+    names: tuple[TcpAddress, ...] = ()
+
+
+def parse_agents(text: str) -> AgentSet:
+    """Parse ``NAME=ADDRESS``, ``ADDRESS`` and ``dns:HOST:PORT``, with commas between them.
+
+    Raises:
+        ValueError: what was expected.
+
+    """
+    places: list[AgentPlace] = []
+    names: list[TcpAddress] = []
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        if part.startswith(_DNS):
+            names.append(parse_tcp(part.removeprefix(_DNS)))
+            continue
+        name, equals, address = part.rpartition("=")
+        parsed = parse_address(address)
+        name = name if equals else _name_of(str(parsed))
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"agent name {name!r}: expected letters, digits and . _ : -")
+        places.append(AgentPlace(name, str(parsed)))
+    _check_unique(places)
+    return AgentSet(tuple(places), tuple(names))
+
+
+def _check_unique(places: Iterable[AgentPlace]) -> None:
+    seen: set[str] = set()
+    for place in places:
+        if place.name in seen:
+            raise ValueError(f"agent {place.name} comes twice; give each a name: NAME={place.address}")
+        seen.add(place.name)
+
+
+def _name_of(address: str) -> str:
+    """Return a name for an agent without one: its address, of a unix socket the directory's name."""
+    if not address.startswith("unix:"):
+        return address
+    parts = [part for part in address.split("/") if part]
+    return parts[-2] if len(parts) > 2 else parts[-1]  # noqa: PLR2004  (unix:, a directory, a socket)
+
+
+async def resolve_name(name: TcpAddress) -> list[AgentPlace]:
+    """Return an agent for each address of *name*, sorted.
+
+    Raises:
+        OSError: it cannot be resolved.
+
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(name.host, name.port, type=socket.SOCK_STREAM)
+    addresses = sorted({str(TcpAddress(str(each[4][0]), name.port)) for each in found})
+    return [AgentPlace(address, address) for address in addresses]

@@ -1,0 +1,120 @@
+"""The relay's configuration: flags over environment over a TOML file, checked once, frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.errors import ConfigError
+from penstock.agent.parsing.options import (
+    Option,
+    one_of,
+    parse_optional_path,
+    parse_positive,
+    read_options,
+)
+from penstock.agent.relay.agent_places import parse_agents
+from penstock.agent.relay.agent_tls import AgentTls
+from penstock.agent.server import parse_tcp
+from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, admin_tls
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.agent.relay.agent_places import AgentSet
+    from penstock.agent.server import Address, AdminTls, TcpAddress
+
+
+@dataclass(frozen=True, slots=True)
+class RelayConfig:
+    """The configuration of ``penstock-relay``.
+
+    Attributes:
+        agents: whom it asks.
+        agent_tls: there if an agent's address is TCP.
+        admin_tls: there if, and only if, one address of *admin_listen* is TCP.
+        deadline: of one agent's answer, seconds.
+
+    """
+
+    agents: AgentSet
+    agent_tls: AgentTls | None
+    admin_listen: tuple[Address, ...]
+    admin_tls: AdminTls | None
+    http: TcpAddress
+    deadline: float
+    log_format: str
+    log_level: str
+
+
+OPTIONS: tuple[Option, ...] = tuple(
+    replace(option, prefix="PENSTOCK_RELAY_")
+    for option in (
+        Option(
+            "agents",
+            "",
+            parse_agents,
+            "The agents: NAME=HOST:PORT, HOST:PORT, unix:///path, or dns:NAME:PORT for each address of NAME.",
+            many=True,
+        ),
+        Option("agent-tls-ca", "", parse_optional_path, "CA bundle for the agents' certificates."),
+        Option("agent-tls-cert", "", parse_optional_path, "PEM file of the relay's certificate for agents."),
+        Option("agent-tls-key", "", parse_optional_path, "PEM file of that certificate's private key."),
+        Option(
+            "agent-tls-server-name",
+            "",
+            str,
+            "Name in the agents' certificates, if they share one; their address's host otherwise.",
+        ),
+        *admin_options("0.0.0.0:9466"),
+        Option("http", "127.0.0.1:9467", parse_tcp, "Address of metrics and health: host:port."),
+        Option("deadline", "2s", parse_positive, "How long an agent has for its answer."),
+        Option("log-format", "json", one_of("json", "console"), "json or console."),
+        Option("log-level", "info", one_of("debug", "info", "warning", "error"), "Lowest level of the log."),
+    )
+)
+
+_AGENT_TLS = ("agent_tls_ca", "agent_tls_cert", "agent_tls_key", "agent_tls_server_name")
+
+
+def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> RelayConfig:
+    """Merge flags, environment and file.
+
+    Raises:
+        ConfigError: one sentence that names where the value comes from, the value and what was expected.
+
+    """
+    values = read_options(OPTIONS, flags, environment)
+    agents: AgentSet = values["agents"]
+    if not agents.places and not agents.names:
+        raise ConfigError("--agents is missing; give NAME=HOST:PORT for each agent, or dns:NAME:PORT")
+    return RelayConfig(
+        **{name: value for name, value in values.items() if name not in (*TLS_ATTRIBUTES, *_AGENT_TLS)},
+        admin_tls=admin_tls(values),
+        agent_tls=_agent_tls(values, agents),
+    )
+
+
+def _agent_tls(values: Mapping[str, Any], agents: AgentSet) -> AgentTls | None:
+    tcp = next((place.address for place in agents.places if not place.address.startswith("unix:")), "")
+    if not tcp and agents.names:
+        tcp = f"dns:{agents.names[0]}"
+    files = {f"--{name.replace('_', '-')}": values[name] for name in _AGENT_TLS[:3]}
+    missing = [flag for flag, path in files.items() if path is None]
+    if not tcp:
+        if len(missing) < len(files):
+            raise ConfigError(
+                f"{next(flag for flag in files if flag not in missing)} is given, but all agents are unix sockets; "
+                "leave it out"
+            )
+        return None
+    if missing:
+        raise ConfigError(f"agent {tcp} is TCP, which asks for certificates; give {' and '.join(missing)}")
+    found = AgentTls(
+        values["agent_tls_ca"],
+        values["agent_tls_cert"],
+        values["agent_tls_key"],
+        values["agent_tls_server_name"],
+    )
+    found.contents()
+    return found

@@ -1,0 +1,162 @@
+"""A relay's connection to one agent: whether it answers, since when, and why not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from penstock.agent.errors import ConfigError
+from penstock.agent.relay.agent_tls import credentials_of
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.admin_pb2_grpc import AdminStub
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from penstock.agent.relay.agent_places import AgentPlace
+    from penstock.agent.relay.agent_tls import AgentTls
+
+CONNECTING, UP, AWAY = "connecting", "up", "away"
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 16 << 20),
+    # A host that is gone is noticed within 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+_FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
+# An agent that answers is asked again after this time: its clock, and whether it still does.
+_STEADY_SECONDS = 30.0
+_MAX_REASON = 160
+
+
+class AgentConnection:
+    """One agent; the loop's.
+
+    Attributes:
+        place: name and address.
+        state: connecting, up or away.
+        since: when that state began, seconds since the epoch.
+        error: why it is away.
+        clock_offset: the agent's clock minus this one, seconds.
+        round_trip: of the call that showed it, seconds.
+
+    """
+
+    def __init__(self, place: AgentPlace, tls: AgentTls | None, deadline: float) -> None:
+        """Prepare it; connects when :meth:`run` runs. *deadline*: of a call, seconds."""
+        self.place = place
+        self.state = CONNECTING
+        self.since = time.time()
+        self.error = ""
+        self.clock_offset = 0.0
+        self.round_trip = 0.0
+        self._deadline = deadline
+        self._doubted = asyncio.Event()
+        self._tls = None if place.address.startswith("unix:") else tls
+        self._contents = None if self._tls is None else self._tls.contents()
+        self._open()
+
+    async def run(self) -> None:
+        """Keep the state true until cancelled."""
+        attempts = 0
+        while True:
+            self._doubted.clear()
+            try:
+                asked = time.time()
+                # A copy of the channel's state is no proof: an agent's loop may hang while its sockets answer.
+                status = await self._stub.GetStatus(
+                    admin.GetStatusRequest(), timeout=self._deadline, wait_for_ready=attempts == 0
+                )
+                answered = time.time()
+            except grpc.aio.AioRpcError as error:
+                self._set(AWAY, self.sentence(error))
+                await self._renew()
+                most = min(_FIRST_SECONDS * 2**attempts, _LAST_SECONDS)
+                attempts = min(attempts + 1, 8)
+                await asyncio.sleep(random.uniform(most / 2, most))  # noqa: S311  (no secret)
+                continue
+            self.round_trip = answered - asked
+            self.clock_offset = status.now.ToNanoseconds() / 1e9 - (asked + answered) / 2
+            attempts = 0
+            self._set(UP, "")
+            try:
+                async with asyncio.timeout(_STEADY_SECONDS):
+                    await self._doubted.wait()
+            except TimeoutError:
+                pass
+
+    def _open(self) -> None:
+        address = self.place.address
+        if self._tls is None or self._contents is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            options = [*_OPTIONS, *self._tls.channel_options()]
+            self._channel = grpc.aio.secure_channel(address, credentials_of(self._contents), options=options)
+        self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]
+
+    async def _renew(self) -> None:
+        """Open another channel if the certificates have been renewed: a channel keeps those that it began with."""
+        with suppress(ConfigError):
+            if self._tls is not None and (contents := self._tls.contents()) != self._contents:
+                old, self._contents = self._channel, contents
+                self._open()
+                await old.close()
+
+    async def call(self, method: str, request: Message, seconds: float) -> Any:
+        """Call *method*; what goes wrong makes the agent doubtful, so that it is looked at at once.
+
+        Raises:
+            grpc.aio.AioRpcError: it does not answer, or refuses.
+
+        """
+        try:
+            return await getattr(self._stub, method)(
+                request, timeout=seconds, wait_for_ready=self.state == CONNECTING
+            )
+        except grpc.aio.AioRpcError as error:
+            self._doubt(error)
+            raise
+
+    def stream(self, method: str, request: Message) -> Any:
+        """Return the call of a *method* that streams."""
+        return getattr(self._stub, method)(request)
+
+    def _doubt(self, error: grpc.aio.AioRpcError) -> None:
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            # Until it is looked at nobody else waits for it.
+            self._set(AWAY, self.sentence(error))
+            self._doubted.set()
+
+    def sentence(self, error: grpc.aio.AioRpcError) -> str:
+        """Return in a few words why a call failed."""
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return f"no answer in {self._deadline:g} s"
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return f"cannot be reached: {_cause(error.details() or '')}"[:_MAX_REASON]
+        if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+            return f"refuses this relay: {error.details()}"[:_MAX_REASON]
+        return " ".join((error.details() or error.code().name).split())[:_MAX_REASON]
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+    def _set(self, state: str, error: str) -> None:
+        if state != self.state:
+            self.state, self.since = state, time.time()
+        self.error = error
+
+
+def _cause(details: str) -> str:
+    """Return what of gRPC's text a person needs: "Connection refused", "No such file or directory"."""
+    text = " ".join(details.rpartition("last error: ")[2].split())
+    if "SSL" in text or "handshake" in text.lower():
+        return f"TLS: {text}"
+    return text.rpartition("connect: ")[2].removesuffix(")").rpartition(" (")[0] or text

@@ -1,0 +1,213 @@
+"""All agents of a relay: found, connected, and asked together."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+import structlog
+from penstock.agent.relay.agent_places import MAX_AGENTS, AgentPlace, resolve_name
+from penstock.agent.relay.connection import AWAY, AgentConnection
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from google.protobuf.message import Message
+    from penstock.agent.relay.agent_places import AgentSet
+    from penstock.agent.relay.agent_tls import AgentTls
+
+_log = structlog.get_logger(__name__)
+_RESOLVE_SECONDS = 5.0
+# Calls to agents at a time, over all callers.
+_MAX_CALLS = 256
+# Questions of callers at a time; the others wait for their turn.
+_MAX_QUESTIONS = 8
+# Of the answers to one question together.
+_MAX_BYTES = 64 << 20
+# Of those that do not answer as many are named.
+_MAX_MISSING = 10
+# Part of a caller's deadline that is left for the answer.
+_RESERVE_SECONDS = 0.5
+_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
+class Answer(NamedTuple):
+    """What one agent answered."""
+
+    agent: AgentConnection
+    response: Any
+
+
+class Refusal(NamedTuple):
+    """An agent that answered with an error."""
+
+    agent: AgentConnection
+    error: grpc.aio.AioRpcError
+
+
+class Answers(NamedTuple):
+    """What all agents answered, in the order of their names.
+
+    Attributes:
+        found: answers.
+        refused: agents that understood the request and refused it: unknown name, invalid value.
+        missing: agents that did not answer, and why.
+
+    """
+
+    found: tuple[Answer, ...]
+    refused: tuple[Refusal, ...]
+    missing: tuple[tuple[AgentConnection, str], ...]
+
+    def coverage(self) -> admin.RelayCoverage:
+        """Return who is missing, as it goes to the caller."""
+        answered = len(self.found) + len(self.refused)
+        return admin.RelayCoverage(
+            asked=answered + len(self.missing),
+            answered=answered,
+            missing=[
+                admin.MissingAgent(name=agent.place.name, reason=reason)
+                for agent, reason in self.missing[:_MAX_MISSING]
+            ],
+        )
+
+
+class Fleet:
+    """The agents; the loop's."""
+
+    def __init__(self, agents: AgentSet, tls: AgentTls | None, deadline: float) -> None:
+        """Prepare connections to the agents that are listed; *deadline*: of one agent's answer, seconds."""
+        self._agents = agents
+        self._tls = tls
+        self._deadline = deadline
+        self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
+        self._calls = asyncio.Semaphore(_MAX_CALLS)
+        self._connections: dict[str, tuple[AgentConnection, asyncio.Task[None]]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.error = ""
+
+    def agents(self) -> list[AgentConnection]:
+        """Return the agents by name."""
+        return [self._connections[name][0] for name in sorted(self._connections)]
+
+    def trouble(self) -> str:
+        """Return a sentence about agents that are away, or cannot be found; empty without any."""
+        away = [agent.place.name for agent in self.agents() if agent.state == AWAY]
+        if not away:
+            return self.error
+        named = ", ".join(away[:_MAX_MISSING])
+        return f"{len(away)} of {len(self._connections)} agents are away: {named}{'; ' if self.error else ''}{self.error}"
+
+    async def run(self) -> None:
+        """Follow the names whose addresses are looked up, until cancelled."""
+        self._keep(self._agents.places)
+        while self._agents.names:
+            await self._look_up()
+            await asyncio.sleep(_RESOLVE_SECONDS)
+        await asyncio.Event().wait()
+
+    async def _look_up(self) -> None:
+        found = list(self._agents.places)
+        for name in self._agents.names:
+            try:
+                async with asyncio.timeout(_RESOLVE_SECONDS):
+                    found += await resolve_name(name)
+            except (OSError, TimeoutError) as error:
+                # A name server that is away removes no agent.
+                sentence = f"dns:{name} cannot be resolved ({error or 'no answer'}); the last addresses stay"
+                if self.error != sentence:
+                    _log.warning("agents cannot be looked up", reason=sentence)
+                self.error = sentence
+                return
+        self.error = ""
+        self._keep(found)
+
+    def _keep(self, places: Iterable[AgentPlace]) -> None:
+        wanted = {place.name: place for place in places}
+        if len(wanted) > MAX_AGENTS:
+            self.error = (
+                f"{len(wanted)} agents were found, a relay asks {MAX_AGENTS}; start one for each part"
+            )
+            wanted = dict(sorted(wanted.items())[:MAX_AGENTS])
+        for name in self._connections.keys() - wanted.keys():
+            connection, task = self._connections.pop(name)
+            task.cancel()
+            closing = asyncio.ensure_future(connection.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        for name in sorted(wanted.keys() - self._connections.keys()):
+            connection = AgentConnection(wanted[name], self._tls, self._deadline)
+            self._connections[name] = (connection, asyncio.ensure_future(connection.run()))
+
+    async def ask(
+        self,
+        method: str,
+        request: Message | Callable[[AgentConnection], Message | None],
+        remaining: float | None = None,
+    ) -> Answers:
+        """Ask all agents at once.
+
+        Args:
+            method: of the admin service.
+            request: for all; or what to ask each, None to leave one out.
+            remaining: seconds that the caller waits.
+
+        """
+        timeout = self._deadline
+        if remaining is not None:
+            timeout = max(min(timeout, remaining - _RESERVE_SECONDS), 0.1)
+        asked = []
+        for agent in self.agents():
+            each = request(agent) if callable(request) else request
+            if each is not None:
+                asked.append((agent, each))
+        async with self._questions:
+            results = await asyncio.gather(
+                *(self._one(agent, method, each, timeout) for agent, each in asked)
+            )
+        return _sorted(results)
+
+    async def _one(
+        self, agent: AgentConnection, method: str, request: Message, seconds: float
+    ) -> Answer | Refusal | tuple[AgentConnection, str]:
+        if agent.state == AWAY:
+            # Its own task looks whether it is back; nobody waits for it.
+            return agent, agent.error
+        async with self._calls:
+            try:
+                return Answer(agent, await agent.call(method, request, seconds))
+            except grpc.aio.AioRpcError as error:
+                if error.code() in _NO_ANSWER or error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                    return agent, agent.sentence(error)
+                return Refusal(agent, error)
+
+    async def close(self) -> None:
+        """End the connections."""
+        tasks = [task for _, task in self._connections.values()]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        await asyncio.gather(*(connection.close() for connection, _ in self._connections.values()))
+
+
+def _sorted(results: Iterable[Answer | Refusal | tuple[AgentConnection, str]]) -> Answers:
+    """Tell answers, refusals and who is missing apart; of answers as many as have room."""
+    found: list[Answer] = []
+    refused: list[Refusal] = []
+    missing: list[tuple[AgentConnection, str]] = []
+    room = _MAX_BYTES
+    for each in results:
+        if isinstance(each, Refusal):
+            refused.append(each)
+        elif not isinstance(each, Answer):
+            missing.append(each)
+        elif (room := room - each.response.ByteSize()) >= 0:
+            found.append(each)
+        else:
+            missing.append((each.agent, "the answers of all are too large together; narrow the request"))
+    return Answers(tuple(found), tuple(refused), tuple(missing))

@@ -1,0 +1,75 @@
+"""Runs one relay until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.admin.authorization import AccessInterceptor
+from penstock.agent.relay.fleet import Fleet
+from penstock.agent.relay.metrics import render_metrics
+from penstock.agent.relay.service import RelayService
+from penstock.agent.server import TcpAddress
+from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
+from penstock.agent.server.http_server import HttpServer
+from penstock.agent.server.tls import Certificates
+from penstock.proto.v1 import admin_pb2_grpc
+
+if TYPE_CHECKING:
+    from penstock.agent.relay.config import RelayConfig
+
+_log = structlog.get_logger(__name__)
+_ADMIN_MODE = 0o600
+_LAST_CALLS_SECONDS = 1.0
+
+
+async def run(config: RelayConfig) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        PenstockError: an address cannot be bound, or a certificate cannot be used; one sentence.
+
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    raise_file_limit()
+    async with AsyncExitStack() as parts:
+        fleet = Fleet(config.agents, config.agent_tls, config.deadline)
+        parts.push_async_callback(fleet.close)
+        following = asyncio.ensure_future(fleet.run())
+        parts.push_async_callback(_ended, following)
+        addresses = await _serve(config, RelayService(fleet), parts)
+        http = HttpServer(config.http, lambda _: render_metrics(fleet), str, str, fleet.trouble)
+        await http.start()
+        parts.push_async_callback(http.stop)
+        _log.info("relay started", http=str(http.address), **addresses)
+        await stop.wait()
+        _log.info("relay stopping")
+
+
+async def _serve(config: RelayConfig, service: RelayService, parts: AsyncExitStack) -> dict[str, str]:
+    addresses = {}
+    for address in config.admin_listen:
+        over_tls = config.admin_tls if isinstance(address, TcpAddress) else None
+        server = GrpcServer(
+            address,
+            "--admin-listen",
+            _ADMIN_MODE,
+            credentials=Certificates(over_tls).credentials() if over_tls else None,
+            interceptors=[AccessInterceptor(over_tls.allow if over_tls else None)],
+        )
+        admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
+        parts.push_async_callback(server.stop, _LAST_CALLS_SECONDS)
+        await server.start()
+        addresses["admin_tcp" if over_tls else "admin"] = str(server.address)
+    return addresses
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

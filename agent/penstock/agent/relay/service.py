@@ -1,0 +1,289 @@
+"""The ``Admin`` service of a relay: each call asks all agents, and says who did not answer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+from penstock.agent.ctl.relay_coverage import COVERAGE
+from penstock.agent.relay import merge
+from penstock.agent.relay.engine_names import qualify, qualify_all
+from penstock.agent.relay.requests import engines_of, for_agent
+from penstock.agent.relay.streams import EventStream, follow_rollouts
+from penstock.agent.server.grpc_server import MAX_SEND_BYTES
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import admin_pb2_grpc
+from penstock.proto.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from google.protobuf.message import Message
+    from penstock.agent.relay.connection import AgentConnection
+    from penstock.agent.relay.fleet import Answers, Fleet
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Response = TypeVar("Response", bound="Message")
+_NAMED = 3
+# What a caller may have to give otherwise: any agent's word is as good as another's.
+_WRONG_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
+_NO_SOURCE = (
+    "a relay writes no policies: pods that start later would not have them; write them to the source that the "
+    "agents follow (--policy-source), or to one agent by its own address"
+)
+
+
+def _merged(
+    method: str, merging: Callable[[Sequence[tuple[str, Any]], Any], Any]
+) -> Callable[[RelayService, Any, Context], Awaitable[Any]]:
+    async def call(self: RelayService, request: Any, context: Context) -> Any:
+        answers = await self._ask(method, request, context)
+        return await self._sent(merging(_named(answers), request), context)
+
+    return call
+
+
+def _refused(sentence: str) -> Callable[[RelayService, Any, Context], Awaitable[Any]]:
+    async def call(_self: RelayService, _request: Any, context: Context) -> Any:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
+
+    return call
+
+
+class RelayService(admin_pb2_grpc.AdminServicer):
+    """The methods of ``penstock.v1.Admin`` for all agents of a fleet."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._start_time = time.time_ns()
+
+    ListEngines = _merged("ListEngines", merge.engines)
+    ListPeers = _merged("ListPeers", merge.peers)
+    ListRequests = _merged("ListRequests", merge.requests)
+    ListEvents = _merged("ListEvents", merge.events)
+    ListPolicies = _merged("ListPolicies", merge.policies)
+    ListAudit = _merged("ListAudit", merge.audit)
+    ListQuarantines = _merged("ListQuarantines", merge.quarantines)
+    ListDrills = _merged("ListDrills", merge.drills)
+    ListPolicyRollouts = _merged("ListPolicyRollouts", merge.policy_rollouts)
+
+    ApplyPolicy = _refused(_NO_SOURCE)
+    DeletePolicy = _refused(_NO_SOURCE)
+    RollbackPolicy = _refused(_NO_SOURCE)
+    ImportPolicies = _refused(_NO_SOURCE)
+    SetPolicyRollout = _refused(
+        "a relay leads no roll-outs; start it at the agent that has the policy, by its own address"
+    )
+    ExportPolicies = _refused(
+        "a relay exports no policies: each agent has its own; export from one agent by its own address"
+    )
+    Backup = _refused("a relay has no state to copy; back an agent up by its own address")
+
+    async def GetStatus(  # noqa: N802  (the wire's names, so below)
+        self, request: admin.GetStatusRequest, context: Context
+    ) -> admin.AgentStatus:
+        """Return the relay's agents with the status of each; it answers without any of them, too."""
+        # To try the trace backends takes longer than agents have for an answer.
+        request.try_backend = False
+        answers = await self._fleet.ask("GetStatus", request, context.time_remaining())
+        status = admin.AgentStatus(version=__version__, degraded=self._fleet.trouble())
+        status.start_time.FromNanoseconds(self._start_time)
+        status.now.FromNanoseconds(time.time_ns())
+        found = {answer.agent.place.name: answer.response for answer in answers.found}
+        for agent in self._fleet.agents():
+            status.agents.append(_relayed(agent, found.get(agent.place.name)))
+        return await self._sent(status, context)
+
+    async def GetEffectivePolicy(  # noqa: N802
+        self, request: admin.GetEffectivePolicyRequest, context: Context
+    ) -> admin.EffectivePolicy:
+        """Return the answer of the agent that has the engine."""
+        answers = await self._ask("GetEffectivePolicy", request, context)
+        name, answer = _named(answers)[0]
+        found: admin.EffectivePolicy = answer
+        qualify(found.key, name)
+        return await self._sent(found, context)
+
+    async def GetTrace(self, request: admin.GetTraceRequest, context: Context) -> admin.Trace:  # noqa: N802
+        """Return the spans of all sides of a request."""
+        return await self._sent(merge.trace(await self._sides("GetTrace", request, context)), context)
+
+    async def Explain(  # noqa: N802
+        self, request: admin.GetTraceRequest, context: Context
+    ) -> admin.Explanation:
+        """Return what all sides say about a request."""
+        sides = await self._sides("Explain", request, context)
+        agents = {agent.place.name: agent for agent in self._fleet.agents()}
+
+        def clock(name: str) -> tuple[float, float]:
+            agent = agents.get(name)
+            return (0.0, 0.0) if agent is None else (agent.clock_offset, agent.round_trip / 2)
+
+        return await self._sent(merge.explanation(sides, clock), context)
+
+    async def _sides(
+        self, method: str, request: admin.GetTraceRequest, context: Context
+    ) -> list[tuple[str, Any]]:
+        """Ask for a request, and then by its trace for the sides that know it by another id."""
+        answers = await self._ask(method, request, context)
+        named = _named(answers)
+        known = {name for name, _ in named}
+        traces = {response.trace_id for _, response in named if response.trace_id}
+        if len(traces) == 1 and answers.refused:
+            by_trace = admin.GetTraceRequest(request_id=traces.pop())
+            others = await self._fleet.ask(
+                method,
+                lambda agent: None if agent.place.name in known else by_trace,
+                context.time_remaining(),
+            )
+            named += _named(others)
+        return named
+
+    async def WatchRollout(  # noqa: N802
+        self, request: admin.WatchRolloutRequest, context: Context
+    ) -> AsyncIterator[admin.Rollout]:
+        """Stream the present progress of all agents."""
+        # Each agent counts its own generations.
+        request.store_generation = 0
+        async for progress in follow_rollouts(self._fleet, "WatchRollout", request):
+            yield await self._sent(progress, context)
+
+    async def SetPaused(  # noqa: N802
+        self, request: admin.SetPausedRequest, context: Context
+    ) -> AsyncIterator[admin.Rollout]:
+        """Pause or resume the engines of all agents, and stream the progress."""
+        request.author = _author(request.author)
+        async for progress in follow_rollouts(self._fleet, "SetPaused", request):
+            yield await self._sent(progress, context)
+
+    async def WatchEvents(  # noqa: N802
+        self, request: admin.ListEventsRequest, context: Context
+    ) -> AsyncIterator[admin.LoggedEvent]:
+        """Follow the logs of all agents until the caller ends."""
+        if request.HasField("after_batch"):
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "a relay follows several logs: give after_agents instead of after_batch; upgrade agentctl",
+            )
+        async for event in EventStream(self._fleet, request).events():
+            yield event
+
+    async def SetQuarantine(  # noqa: N802
+        self, request: admin.SetQuarantineRequest, context: Context
+    ) -> admin.Quarantine:
+        """Order it at all agents; return the order of one."""
+        request.author = _author(request.author)
+        name, answer = _named(await self._ask("SetQuarantine", request, context))[0]
+        found: admin.Quarantine = answer
+        if found.HasField("key"):
+            qualify(found.key, name)
+        return await self._sent(found, context)
+
+    async def StartDrill(self, request: admin.StartDrillRequest, context: Context) -> admin.Drill:  # noqa: N802
+        """Start it at all agents that have such an engine; the id names all of them."""
+        request.author = _author(request.author)
+        return await self._drill("StartDrill", lambda agent: for_agent(request, agent.place.name), context)
+
+    async def StopDrill(self, request: admin.StopDrillRequest, context: Context) -> admin.Drill:  # noqa: N802
+        """Stop it at the agents that the id names."""
+        ids = dict(part.split("/", 1) for part in request.id.split(",") if "/" in part)
+        author = _author(request.author)
+
+        def own(agent: AgentConnection) -> admin.StopDrillRequest | None:
+            found = ids.get(agent.place.name)
+            return None if found is None else admin.StopDrillRequest(id=found, author=author)
+
+        return await self._drill("StopDrill", own, context)
+
+    async def _drill(
+        self, method: str, own: Callable[[AgentConnection], Any], context: Context
+    ) -> admin.Drill:
+        answers = await self._fleet.ask(method, own, context.time_remaining())
+        await self._check(answers, context)
+        named = _named(answers)
+        for name, drill in named:
+            merge.name_drill(drill, name)
+        whole: admin.Drill = named[0][1]
+        for _, drill in named[1:]:
+            whole.id += f",{drill.id}"
+            whole.engines.extend(drill.engines)
+        return await self._sent(whole, context)
+
+    async def Forget(self, request: admin.ForgetRequest, context: Context) -> admin.ForgetResponse:  # noqa: N802
+        """Forget an engine, or a peer at all agents."""
+        request.author = _author(request.author)
+        merged = admin.ForgetResponse()
+        for name, answer in _named(await self._ask("Forget", request, context)):
+            qualify_all(answer.engines, name)
+            merged.engines.extend(answer.engines)
+        return await self._sent(merged, context)
+
+    async def _ask(self, method: str, request: Any, context: Context) -> Answers:
+        answers = await self._fleet.ask(
+            method, lambda agent: for_agent(request, agent.place.name), context.time_remaining()
+        )
+        await self._check(answers, context, request)
+        return answers
+
+    async def _check(self, answers: Answers, context: Context, request: Any = None) -> None:
+        """Say who is missing; abort if there is no answer, or the request is wrong."""
+        if answers.missing:
+            context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
+        wrong = [each.error for each in answers.refused if each.error.code() in _WRONG_REQUEST]
+        if wrong and not answers.found:
+            await context.abort(wrong[0].code(), wrong[0].details() or "")
+        if answers.found:
+            return
+        if answers.refused:
+            error = answers.refused[0].error
+            await context.abort(error.code(), error.details() or "")
+        if answers.missing:
+            reasons = "; ".join(f"{agent.place.name}: {reason}" for agent, reason in answers.missing[:_NAMED])
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"none of {len(answers.missing)} agents answered ({reasons}); 'agentctl doctor' names all",
+            )
+        if not self._fleet.agents():
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "this relay has no agents; see --agents of penstock-relay",
+            )
+        await context.abort(
+            grpc.StatusCode.NOT_FOUND,
+            f"no agent of this relay has {engines_of(request) or 'such an engine'}; "
+            "'agentctl get engines' lists them as AGENT/ENGINE",
+        )
+
+    async def _sent(self, response: Response, context: Context) -> Response:
+        size = response.ByteSize()
+        if size > MAX_SEND_BYTES:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"the response has {size >> 20} MiB, the limit is {MAX_SEND_BYTES >> 20}; narrow the request",
+            )
+        return response
+
+
+def _named(answers: Answers) -> list[tuple[str, Any]]:
+    return [(answer.agent.place.name, answer.response) for answer in answers.found]
+
+
+def _author(author: str) -> str:
+    """Return the author for the agents' audit logs: names that begin with "tls:" are theirs to give."""
+    return f"relay: {author}" if author else "relay"
+
+
+def _relayed(agent: AgentConnection, status: admin.AgentStatus | None) -> admin.RelayedAgent:
+    message = admin.RelayedAgent(
+        name=agent.place.name,
+        address=agent.place.address,
+        state=agent.state,
+        error=agent.error,
+        clock_offset_nano=int(agent.clock_offset * 1e9),
+    )
+    message.since.FromNanoseconds(int(agent.since * 1e9))
+    message.round_trip.FromNanoseconds(int(agent.round_trip * 1e9))
+    if status is not None:
+        message.status.CopyFrom(status)
+    return message

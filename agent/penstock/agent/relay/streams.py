@@ -1,0 +1,136 @@
+"""Streams of many agents as one: progress as a whole each time, events in the order in which they come."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from penstock.agent.relay import merge
+from penstock.agent.relay.connection import AWAY
+from penstock.agent.relay.requests import for_agent
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.agent.relay.connection import AgentConnection
+    from penstock.agent.relay.fleet import Fleet
+
+# Events that wait for the reader; then the agents' streams wait, by gRPC's own flow control.
+_MAX_WAITING = 1_000
+# Between attempts to follow an agent, and between looks for new ones.
+_AGAIN_SECONDS = 1.0
+_NO_INDEX = 1 << 32
+
+
+async def follow_rollouts(fleet: Fleet, method: str, request: Any) -> AsyncIterator[admin.Rollout]:
+    """Yield the progress of all agents until each has ended its own stream.
+
+    Agents that refuse because they have no such engine are left out; those that do not answer are rows.
+    """
+    parts: dict[str, admin.Rollout] = {}
+    missing: dict[str, str] = {}
+    changed = asyncio.Event()
+
+    async def follow(agent: AgentConnection, each: Any) -> None:
+        name = agent.place.name
+        try:
+            if agent.state == AWAY:
+                missing[name] = agent.error
+                return
+            async for message in agent.stream(method, each):
+                parts[name] = message
+                changed.set()
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                missing[name] = agent.sentence(error)
+        finally:
+            changed.set()
+
+    tasks = [
+        asyncio.ensure_future(follow(agent, each))
+        for agent in fleet.agents()
+        if (each := for_agent(request, agent.place.name)) is not None
+    ]
+    try:
+        while True:
+            ended = all(task.done() for task in tasks)
+            changed.clear()
+            if parts or missing:
+                yield merge.rollout(sorted(parts.items()), missing=sorted(missing.items()))
+            if ended:
+                return
+            await changed.wait()
+    finally:
+        await _end(tasks)
+
+
+class EventStream:
+    """The new events of all agents, for one reader; a slow one slows the agents' streams."""
+
+    def __init__(self, fleet: Fleet, request: admin.ListEventsRequest) -> None:
+        """Follow from the positions of *request*; agents without one from now, or from its ``since``."""
+        self._fleet = fleet
+        self._request = request
+        self._positions = {each.agent: (each.batch, _NO_INDEX) for each in request.after_agents}
+        self._waiting: asyncio.Queue[admin.LoggedEvent] = asyncio.Queue(_MAX_WAITING)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def events(self) -> AsyncIterator[admin.LoggedEvent]:
+        """Yield events until the reader ends."""
+        finding = asyncio.ensure_future(self._find())
+        try:
+            while True:
+                yield await self._waiting.get()
+        finally:
+            await _end([finding, *self._tasks.values()])
+
+    async def _find(self) -> None:
+        """Follow each agent that there is, also those that come later."""
+        while True:
+            agents = {agent.place.name: agent for agent in self._fleet.agents()}
+            for name in self._tasks.keys() - agents.keys():
+                self._tasks.pop(name).cancel()
+            for name in agents.keys() - self._tasks.keys():
+                self._tasks[name] = asyncio.ensure_future(self._follow(agents[name]))
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _follow(self, agent: AgentConnection) -> None:
+        name = agent.place.name
+        while True:
+            asked = self._asked(name)
+            if asked is None:
+                return
+            if agent.state != AWAY:
+                with suppress(grpc.aio.AioRpcError):
+                    async for event in agent.stream("WatchEvents", asked):
+                        position = (event.batch, event.index)
+                        if asked.HasField("after_batch") and position <= self._positions[name]:
+                            continue
+                        self._positions[name] = max(self._positions.get(name, position), position)
+                        merge.name_event(event, name)
+                        await self._waiting.put(event)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _asked(self, name: str) -> admin.ListEventsRequest | None:
+        asked = for_agent(self._request, name)
+        if asked is None:
+            return None
+        own = admin.ListEventsRequest()
+        own.CopyFrom(asked)
+        own.ClearField("after_agents")
+        own.ClearField("after_batch")
+        if name in self._positions:
+            # The last batch may not have been read to its end.
+            own.after_batch = max(self._positions[name][0] - 1, 0)
+        return own
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError, Exception):
+            await task

@@ -1,0 +1,204 @@
+"""The answer of many agents is that of one agent with all engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.relay import merge
+from penstock.agent.relay.engine_names import own_key, own_selector, qualify
+from penstock.agent.relay.requests import engines_of, for_agent
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey
+
+NAMES = ("a", "b", "c")
+split = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 30)), max_size=30)
+
+
+def _parts(items: list[tuple[str, Any]], answer: Any) -> list[tuple[str, Any]]:
+    """Return an answer for each agent with the items that are its own."""
+    return [(name, answer([item for owner, item in items if owner == name])) for name in NAMES]
+
+
+@given(
+    split, st.integers(0, 12), st.sampled_from(["", "age", "time", "duration", "wait", "ttft"]), st.booleans()
+)
+def test_requests_are_sorted_and_cut_as_those_of_one(
+    items: list[tuple[str, int]], limit: int, sort: str, slow: bool
+) -> None:
+    """Those that stay are the newest or slowest of all; their order is what is asked for."""
+
+    def answer(seconds: list[int]) -> admin.ListRequestsResponse:
+        return admin.ListRequestsResponse(
+            requests=[
+                admin.RequestSummary(
+                    request_id=str(each),
+                    since=Timestamp(seconds=each),
+                    duration={"seconds": each},
+                    wait={"seconds": each},
+                    time_to_first_token={"seconds": each},
+                )
+                for each in seconds
+            ]
+        )
+
+    asked = admin.ListRequestsRequest(limit=limit, sort=sort, slow=slow)
+    merged = merge.requests(_parts(items, answer), asked)
+    # Newest first and slowest first is the same here: each number is time and duration.
+    most = limit or 100
+    kept = sorted((number for _, number in items), reverse=True)[:most]
+    assert sorted((int(each.request_id) for each in merged.requests), reverse=True) == kept
+    assert merged.truncated == (len(items) > most)
+    shown = [int(each.request_id) for each in merged.requests]
+    assert shown == sorted(shown, reverse=sort != "age")
+    assert all(each.key.server in NAMES for each in merged.requests)
+
+
+@given(split, st.integers(0, 12))
+def test_events_are_the_newest_of_all(items: list[tuple[str, int]], limit: int) -> None:
+    """Oldest first, each with its agent, and the oldest are cut."""
+
+    def answer(times: list[int]) -> admin.ListEventsResponse:
+        return admin.ListEventsResponse(
+            events=[admin.LoggedEvent(batch=each, event={"time_unix_nano": each}) for each in sorted(times)]
+        )
+
+    merged = merge.events(_parts(items, answer), admin.ListEventsRequest(limit=limit))
+    most = limit or 100
+    times = [each.event.time_unix_nano for each in merged.events]
+    assert times == sorted(number for _, number in items)[-most:]
+    assert merged.truncated == (len(items) > most)
+    assert all(each.agent == each.key.server for each in merged.events)
+
+
+@given(split)
+def test_peers_come_worst_first(items: list[tuple[str, int]]) -> None:
+    """The order is by condition, over all agents."""
+
+    def answer(numbers: list[int]) -> admin.ListPeersResponse:
+        conditions = sorted((number % 6 for number in numbers), reverse=True)
+        return admin.ListPeersResponse(
+            peers=[admin.PeerSummary(condition=each) for each in conditions],  # type: ignore[arg-type]
+            left_out=len(numbers),
+        )
+
+    merged = merge.peers(_parts(items, answer), admin.ListPeersRequest())
+    shown = [peer.condition for peer in merged.peers]
+    assert shown == sorted((number % 6 for _, number in items), reverse=True)
+    assert merged.left_out == len(items)
+
+
+@given(split)
+def test_a_policy_is_a_row_for_each_content(items: list[tuple[str, int]]) -> None:
+    """Engines are summed over the agents that have the same; another content is a row of its own."""
+
+    def answer(numbers: list[int]) -> admin.ListPoliciesResponse:
+        return admin.ListPoliciesResponse(
+            policies=[
+                admin.Policy(name="p", manifest_json=str(number), engines_selected=number, generation=number)
+                for number in sorted(set(numbers))
+            ]
+        )
+
+    merged = merge.policies(_parts(items, answer), admin.ListPoliciesRequest())
+    expected: dict[str, int] = {}
+    for _, number in {*items}:
+        expected[str(number)] = expected.get(str(number), 0) + number
+    assert {each.manifest_json: each.engines_selected for each in merged.policies} == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12))
+def test_a_trace_has_parents_before_children(edges: list[tuple[int, int]]) -> None:
+    """Each span comes once, also where two sides have it, or where spans are each other's parents."""
+    sides = [
+        (
+            name,
+            admin.Trace(
+                trace_id="t",
+                spans=[
+                    admin.Span(span_id=str(child), parent_span_id=str(parent) if parent != child else "")
+                    for child, parent in own
+                ],
+            ),
+        )
+        for name, own in (("a", edges[::2]), ("b", edges[1::2]))
+    ]
+    first: dict[str, str] = {}
+    for _, side in sides:
+        for span in side.spans:
+            first.setdefault(span.span_id, span.parent_span_id)
+    merged = merge.trace(sides)
+    shown = [span.span_id for span in merged.spans]
+    assert sorted(shown) == sorted(first)
+    for number, span in enumerate(merged.spans):
+        if span.parent_span_id in shown[number + 1 :]:
+            assert _in_a_circle(span.span_id, first), f"{span.span_id} comes before its parent"
+
+
+def _in_a_circle(span: str, parents: dict[str, str]) -> bool:
+    seen: set[str] = set()
+    while span in parents and span not in seen:
+        seen.add(span)
+        span = parents[span]
+    return span in seen
+
+
+def test_progress_is_done_when_all_agents_are() -> None:
+    """An agent that does not answer is a row, and nothing is done then."""
+    done = admin.Rollout(done=True, engines=[admin.EngineRollout(key=EngineKey(engine="0"))])
+    assert merge.rollout([("a", done), ("b", done)]).done
+    assert not merge.rollout([("a", done), ("b", admin.Rollout())]).done
+    missing = merge.rollout([("a", done)], missing=[("b", "no answer in 2 s")])
+    assert not missing.done
+    assert [engine.key.server for engine in missing.engines] == ["a", "b"]
+    # What an agent said is not changed: it is merged again with the next.
+    assert done.engines[0].key.server == ""
+
+
+def test_the_clocks_are_compared() -> None:
+    """With two sides, how far their clocks are apart and how exact that is; with one, nothing."""
+    sides = [("a", admin.Explanation(sentences=["One."])), ("b", admin.Explanation(sentences=["Two."]))]
+    clocks = {"a": (0.010, 0.001), "b": (0.250, 0.003)}
+    merged = merge.explanation(sides, clocks.__getitem__)
+    assert list(merged.sentences) == [
+        "a: One.",
+        "b: Two.",
+        "The clock of b is 240.0 ms ahead of that of a (±2.0 ms).",
+    ]
+    near = merge.explanation(sides, {"a": (0.0, 0.004), "b": (0.001, 0.004)}.__getitem__)
+    assert near.sentences[-1] == "The clocks of a and b agree (±4.0 ms)."
+    assert list(merge.explanation(sides[:1], clocks.__getitem__).sentences) == ["One."]
+
+
+@given(
+    st.sampled_from(["a", "a.b", "10.0.0.1:9465"]), st.sampled_from(["", "s", "s/t"]), st.sampled_from("01")
+)
+def test_a_name_goes_there_and_back(agent: str, server: str, engine: str) -> None:
+    """The agent gets its own key back; no other agent does."""
+    key = EngineKey(server=server, engine=engine)
+    qualify(key, agent)
+    assert own_key(key, agent) == EngineKey(server=server, engine=engine)
+    assert own_key(key, agent + "x") is None
+
+
+def test_a_request_goes_to_the_agents_of_its_engines() -> None:
+    """Without names to all; with names to their agents, each with its own."""
+    named = admin.EngineSelector(
+        engines=[EngineKey(server="a", engine="0"), EngineKey(server="b/s", engine="1")]
+    )
+    assert own_selector(admin.EngineSelector(labels="x=y"), "a") == admin.EngineSelector(labels="x=y")
+    asked = admin.ListEnginesRequest(selector=named, state="connected")
+    to_b = for_agent(asked, "b")
+    assert list(to_b.selector.engines) == [EngineKey(server="s", engine="1")]
+    assert to_b.state == "connected"
+    assert for_agent(asked, "c") is None
+    # The request itself stays as it is, for the next agent.
+    assert len(asked.selector.engines) == 2
+    effective = admin.GetEffectivePolicyRequest(key=EngineKey(server="a", engine="0"))
+    assert for_agent(effective, "a").key == EngineKey(engine="0")
+    assert for_agent(effective, "b") is None
+    assert engines_of(asked) == "a/0, b/s/1"
+    assert engines_of(effective) == "a/0"
+    assert engines_of(admin.ListDrillsRequest()) == ""

@@ -1,0 +1,214 @@
+"""A real relay before three real agents: every reading command, with agents that die, hang and come back."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.commands.inspect.watch import follow
+from penstock.agent.ctl.tls import ClientTls
+from penstock.proto.v1 import admin_pb2 as admin
+
+from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
+from tests.support.agent.batches import transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
+from tests.support.agent.relay import RelayProcess, running_relay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMES = ("decode-0", "decode-1", "prefill-0")
+
+
+class Pods(NamedTuple):
+    """Three pods, each with an agent and an engine, and their relay."""
+
+    relay: RelayProcess
+    agents: dict[str, AgentProcess]
+    engines: dict[str, FakeEngine]
+
+    def end(self, name: str, sig: int = signal.SIGKILL) -> None:
+        """Send a signal to an agent."""
+        process = self.agents[name].process
+        assert process is not None
+        process.send_signal(sig)
+
+    def resume(self) -> None:
+        """Let stopped agents go on."""
+        for agent in self.agents.values():
+            if agent.process is not None and agent.process.poll() is None:
+                agent.process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def _pods() -> Iterator[Pods]:
+    with ExitStack() as parts:
+        directory = parts.enter_context(short_directory())
+        agents = {name: parts.enter_context(running_agent()) for name in NAMES}
+        engines = {
+            name: parts.enter_context(FakeEngine(agent.listen, labels={"pod": name}))
+            for name, agent in agents.items()
+        }
+        for name, engine in engines.items():
+            engine.publish(transfer_failure(f"cmpl-{name}"))
+        listed = ",".join(f"{name}={agent.admin}" for name, agent in agents.items())
+        relay = parts.enter_context(running_relay(directory, f"--agents={listed}", "--deadline=1s"))
+        relay.wait_for(**dict.fromkeys(NAMES, "up"))
+        pods = Pods(relay, agents, engines)
+        parts.callback(pods.resume)
+        yield pods
+
+
+@pytest.fixture(scope="module")
+def pods() -> Iterator[Pods]:
+    """Run three pods for tests that leave them as they are."""
+    with _pods() as running:
+        yield running
+
+
+def test_engines_have_their_agents_names(pods: Pods) -> None:
+    """All are listed; one is named by agent and engine; a label selects in all."""
+    listed = pods.relay.agentctl("get", "engines")
+    assert listed.exit_code == 0, listed.stderr
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:4]] == [f"{name}/0" for name in NAMES]
+    assert listed.stderr == ""
+    one = pods.relay.agentctl("describe", "engine", "decode-1/0")
+    assert one.exit_code == 0, one.stderr
+    assert "decode-1/0" in one.stdout
+    labelled = pods.relay.agentctl("get", "engines", "-l", "pod=prefill-0")
+    assert [line.split()[0] for line in labelled.stdout.splitlines()[1:2]] == ["prefill-0/0"]
+    unknown = pods.relay.agentctl("describe", "engine", "decode-7/0")
+    assert unknown.exit_code == 1
+    assert "decode-7/0" in unknown.stderr
+
+
+def test_what_each_log_has_is_one_list(pods: Pods) -> None:
+    """Events, requests and peers of all agents; the metrics' totals are theirs."""
+    events = json.loads(pods.relay.agentctl("get", "events", "-o", "json").stdout)["events"]
+    failures = [each for each in events if "transferFailure" in each["event"]]
+    assert sorted(each["agent"] for each in failures) == list(NAMES)
+    times = [each["event"]["time"] for each in events]
+    assert times == sorted(times)
+    requests = json.loads(pods.relay.agentctl("get", "requests", "-o", "json").stdout)["requests"]
+    assert {each["requestId"] for each in requests} == {f"cmpl-{name}" for name in NAMES}
+    peers = pods.relay.call("ListPeers", admin.ListPeersRequest(state="all")).peers
+    assert sorted(each.key.server for each in peers) == list(NAMES)
+    explained = pods.relay.agentctl("explain", "cmpl-decode-1")
+    assert explained.exit_code == 0, explained.stderr
+    missing = pods.relay.agentctl("explain", "cmpl-unknown")
+    assert missing.exit_code == 1
+    assert "cmpl-unknown" in missing.stderr
+
+
+def test_both_sides_of_a_request(pods: Pods) -> None:
+    """Two agents know one request: each side says its sentences, and how far the clocks are apart."""
+    for name in ("decode-0", "prefill-0"):
+        pods.engines[name].publish(transfer_failure("cmpl-both"))
+    said = pods.relay.agentctl("explain", "cmpl-both")
+    assert said.exit_code == 0, said.stderr
+    assert "decode-0: " in said.stdout
+    assert "prefill-0: " in said.stdout
+    assert "clock" in said.stdout
+
+
+def test_doctor_and_top(pods: Pods) -> None:
+    """Doctor checks each agent under its name; top draws all engines."""
+    doctor = pods.relay.agentctl("doctor")
+    for name in NAMES:
+        assert f"agent {name}" in doctor.stdout
+    assert "3 of 3 agents answer" in doctor.stdout
+    top = pods.relay.agentctl("top", "--count", "1")
+    assert top.exit_code == 0, top.stderr
+    assert all(f"{name}/0" in top.stdout for name in NAMES)
+
+
+def test_policies_are_not_written(pods: Pods) -> None:
+    """A write says where to write instead."""
+    refused = pods.relay.agentctl("set-policy", "p", "--kv-load-failure", "recompute")
+    assert refused.exit_code == 1
+    assert "--policy-source" in refused.stderr
+
+
+def test_a_pause_reaches_all(pods: Pods) -> None:
+    """A pause of one pod's engine is that agent's; the audit log names relay and author."""
+    paused = pods.relay.agentctl("pause", "decode-1/0", "--reason", "test", "--timeout", "1s")
+    audit = json.loads(pods.relay.agentctl("get", "audit", "-o", "json").stdout)["entries"]
+    assert "decode-1/0" in paused.stdout + paused.stderr
+    assert audit[0]["author"].startswith("relay: ")
+    assert audit[0]["author"].endswith(" at decode-1")
+    resumed = pods.relay.agentctl("resume", "--timeout", "1s")
+    assert all(name in resumed.stdout + resumed.stderr for name in NAMES)
+
+
+def test_agents_that_die_hang_and_come_back() -> None:
+    """Who is missing is one line on stderr, why too; the others answer; a restarted relay goes on."""
+    with _pods() as pods:
+        pods.end("decode-1", signal.SIGSTOP)
+        pods.agents["prefill-0"].kill()
+        pods.relay.wait_for(**{"decode-1": "away", "prefill-0": "away"})
+        listed = pods.relay.agentctl("get", "engines")
+        assert listed.exit_code == 0, listed.stderr
+        assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == ["decode-0/0"]
+        assert "1 of 3 agents answered; not: decode-1 (no answer in 1 s), prefill-0 (" in listed.stderr
+        doctor = pods.relay.agentctl("doctor")
+        assert doctor.exit_code == 1
+        assert "agent prefill-0: does not answer at unix://" in doctor.stdout
+        pods.end("decode-1", signal.SIGCONT)
+        pods.agents["prefill-0"].start()
+        pods.relay.wait_for(**dict.fromkeys(NAMES, "up"))
+        assert pods.relay.agentctl("get", "engines").stderr == ""
+        for name in NAMES:
+            pods.end(name, signal.SIGSTOP)
+        pods.relay.wait_for(**dict.fromkeys(NAMES, "away"))
+        nobody = pods.relay.agentctl("get", "engines")
+        for name in NAMES:
+            pods.end(name, signal.SIGCONT)
+        assert nobody.exit_code == 1
+        assert "none of 3 agents answered" in nobody.stderr
+
+
+def test_a_watch_over_restarts_of_relay_and_agent() -> None:
+    """Each event comes once: of the agent that is restarted, and while the relay is."""
+    with _pods() as pods, ExitStack() as parts:
+        client = Client(pods.relay.address, ClientTls())
+        seen: list[str] = []
+
+        def read() -> None:
+            request = admin.ListEventsRequest(kinds=["transfer_failure"])
+            for item in follow(client, request, sleep=lambda _: time.sleep(0.1)):
+                seen.append(item.event.request_id)
+                if item.event.request_id == "end":
+                    return
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        parts.callback(client.close)
+        published: list[str] = []
+
+        def publish(name: str, request: str) -> None:
+            pods.engines[name].publish(transfer_failure(request))
+            published.append(request)
+
+        # The reader follows once it has seen one.
+        wait_until(
+            lambda: publish("decode-0", f"begin-{len(published)}") or bool(seen), "the watch has begun"
+        )
+        first = seen[0]
+        publish("decode-1", "one")
+        wait_until(lambda: "one" in seen, "an event of another agent")
+        pods.relay.stop(signal.SIGKILL)
+        publish("prefill-0", "two")
+        pods.relay.start()
+        publish("decode-0", "three")
+        wait_until(lambda: {"two", "three"} <= set(seen), "the events while the relay was away")
+        publish("prefill-0", "end")
+        thread.join(60)
+        assert not thread.is_alive()
+        expected = published[published.index(first) :]
+        assert sorted(seen) == sorted(expected)

@@ -1,0 +1,110 @@
+"""A real ``penstock-relay`` process, and the command line that talks to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from click.testing import CliRunner
+from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.main import cli
+from penstock.agent.ctl.tls import ClientTls
+from penstock.proto.v1 import admin_pb2 as admin
+
+from tests.support.agent.agent import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from click.testing import Result
+    from google.protobuf.message import Message
+
+_CODE = "from penstock.agent.__main__ import relay; relay()"
+
+
+class RelayProcess:
+    """One relay in a directory of its own; its admin service is a unix socket."""
+
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.address = f"unix://{directory}/relay.sock"
+        self._log = directory / "relay.log"
+        self.flags = [f"--admin-listen={self.address}", "--http=127.0.0.1:0", *flags]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> RelayProcess:
+        """Start it and wait until it answers."""
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_"))
+        }
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _CODE, *self.flags], stderr=log, env=environment
+            )
+        wait_until(self._answers, "the relay answers")
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log()
+        try:
+            self.status()
+        except FailedError:
+            return False
+        return True
+
+    def log(self) -> str:
+        """Return all that it wrote to standard error."""
+        return self._log.read_text()
+
+    def call(self, method: str, request: Message) -> Any:
+        """Call its admin service."""
+        client = Client(self.address, ClientTls())
+        try:
+            return client.call(method, request)
+        finally:
+            client.close()
+
+    def status(self) -> admin.AgentStatus:
+        """Return its status."""
+        found: admin.AgentStatus = self.call("GetStatus", admin.GetStatusRequest())
+        return found
+
+    def wait_for(self, **states: str) -> None:
+        """Wait until agents have these states."""
+        wait_until(
+            lambda: states.items() <= {each.name: each.state for each in self.status().agents}.items(),
+            f"the agents are {states}",
+        )
+
+    def agentctl(self, *arguments: str) -> Result:
+        """Run a command line against it."""
+        return CliRunner(env={"AGENTCTL_ADDRESS": self.address}).invoke(cli, arguments)
+
+    def stop(self, sig: int = signal.SIGTERM) -> int:
+        """End it and return its exit code."""
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        process.send_signal(sig)
+        try:
+            return process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"the relay did not end:\n{self.log()}") from None
+
+
+@contextmanager
+def running_relay(directory: Path, *flags: str) -> Iterator[RelayProcess]:
+    """Run a relay; it is stopped at the end."""
+    relay = RelayProcess(directory, *flags)
+    try:
+        yield relay.start()
+    finally:
+        relay.stop()
