@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.daemon.config import OPTIONS, parse_seconds, resolve
+from penstock.agent.daemon.config import OPTIONS, resolve
 from penstock.agent.errors import ConfigError
+from penstock.agent.parsing.options import parse_seconds
 from penstock.agent.server.addresses import TcpAddress, UnixAddress, parse_address, parse_tcp
 from penstock.agent.server.callers import Role
 

@@ -195,10 +195,12 @@ def test_a_watch_over_restarts_of_relay_and_agent() -> None:
             pods.engines[name].publish(transfer_failure(request))
             published.append(request)
 
-        # The reader follows once it has seen one.
-        wait_until(
-            lambda: publish("decode-0", f"begin-{len(published)}") or bool(seen), "the watch has begun"
-        )
+        def begun() -> bool:
+            publish("decode-0", f"begin-{len(published)}")
+            return bool(seen)
+
+        # It follows from when it asks: what comes before is not its own.
+        wait_until(begun, "the watch has begun")
         first = seen[0]
         publish("decode-1", "one")
         wait_until(lambda: "one" in seen, "an event of another agent")

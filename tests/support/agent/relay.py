@@ -29,12 +29,17 @@ _CODE = "from penstock.agent.__main__ import relay; relay()"
 
 
 class RelayProcess:
-    """One relay in a directory of its own; its admin service is a unix socket."""
+    """One relay; its admin service is the unix socket ``relay.sock`` of the directory, or what the flags say."""
 
     def __init__(self, directory: Path, *flags: str) -> None:
         self.address = f"unix://{directory}/relay.sock"
         self._log = directory / "relay.log"
-        self.flags = [f"--admin-listen={self.address}", "--http=127.0.0.1:0", *flags]
+        own = (
+            []
+            if any(flag.startswith("--admin-listen=") for flag in flags)
+            else [f"--admin-listen={self.address}"]
+        )
+        self.flags = [*own, "--http=127.0.0.1:0", *flags]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> RelayProcess:

@@ -71,9 +71,7 @@ class AgentConnection:
             try:
                 asked = time.time()
                 # A copy of the channel's state is no proof: an agent's loop may hang while its sockets answer.
-                status = await self._stub.GetStatus(
-                    admin.GetStatusRequest(), timeout=self._deadline, wait_for_ready=attempts == 0
-                )
+                status = await self._stub.GetStatus(admin.GetStatusRequest(), timeout=self._deadline)
                 answered = time.time()
             except grpc.aio.AioRpcError as error:
                 self._set(AWAY, self.sentence(error))
@@ -117,9 +115,7 @@ class AgentConnection:
 
         """
         try:
-            return await getattr(self._stub, method)(
-                request, timeout=seconds, wait_for_ready=self.state == CONNECTING
-            )
+            return await getattr(self._stub, method)(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             self._doubt(error)
             raise
