@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 from penstock.agent.daemon.config import OPTIONS
+from penstock.agent.relay.config import OPTIONS as RELAY_OPTIONS
 
 _ROOT = Path(__file__).parents[2]
 _README = (_ROOT / "README.md").read_text()
@@ -19,18 +20,20 @@ _ROW = re.compile(r"^\| (`--[^|]*)\|([^|]*)\|", re.MULTILINE)
 _QUOTED = re.compile(r"`([^`]*)`")
 
 
-def _table() -> dict[str, str]:
-    """Return the flags of the table and their defaults, empty where there is none."""
+def _table(title: str) -> dict[str, str]:
+    """Return the flags of a chapter's table and their defaults, empty where there is none."""
     table: dict[str, str] = {}
-    for flags, defaults in _ROW.findall(_CONFIGURATION):
+    chapter = _CONFIGURATION.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    for flags, defaults in _ROW.findall(chapter):
         names, values = _QUOTED.findall(flags), _QUOTED.findall(defaults)
         table |= dict(zip(names, values or [""] * len(names), strict=True))
     return table
 
 
-def test_every_flag_of_the_agent_is_in_the_table() -> None:
-    """With its default; and none that the agent does not have."""
-    assert _table() == {f"--{option.name}": option.default for option in OPTIONS}
+def test_every_flag_is_in_its_table() -> None:
+    """With its default; and none that the agent or the relay does not have."""
+    assert _table("The agent") == {f"--{option.name}": option.default for option in OPTIONS}
+    assert _table("The relay") == {f"--{option.name}": option.default for option in RELAY_OPTIONS}
 
 
 def test_the_agents_part_is_what_the_readme_installs() -> None:

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from penstock.agent.relay.fleet import Fleet
 
 
+AGENTS = "penstock_relay_agents"
+
+
 def render_metrics(fleet: Fleet) -> tuple[bytes, str]:
     """Return the exposition and its content type."""
     registry = CollectorRegistry()
-    agents = Gauge("penstock_relay_agents", "Agents of this relay by state.", ["state"], registry=registry)
+    agents = Gauge(AGENTS, "Agents of this relay by state.", ["state"], registry=registry)
     states = Counter(agent.state for agent in fleet.agents())
     for state in (CONNECTING, UP, AWAY):
         agents.labels(state).set(states[state])
