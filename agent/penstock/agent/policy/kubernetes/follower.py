@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Between attempts, before jitter: doubled from the first to the last.
 _FIRST_SECONDS = 0.5
 _LAST_SECONDS = 30.0
+# An API server's discovery follows its definitions after a moment.
+_DISCOVERY_SECONDS = 0.5
 # A watch that lasts so long was no failed attempt.
 _STEADY_SECONDS = 5.0
 
@@ -46,6 +48,8 @@ class ObjectFollower:
         self._objects: dict[str, ClusterObject] = {}
         self._revision = ""
         self._list_at: float | None = None
+        # The names that were handed over last; None before the first time.
+        self._names: frozenset[str] | None = None
         # When the last list of this attempt began.
         self._listed_at: float | None = None
 
@@ -77,6 +81,7 @@ class ObjectFollower:
         if not self._revision or (self._list_at is not None and loop.time() >= self._list_at):
             self._listed_at = loop.time()
             self._objects, self._revision = await client.list_objects()
+            await self._check_defined(client)
             # Not before: a list that failed is repeated.
             self._list_at = None
             sink.connected()
@@ -93,6 +98,7 @@ class ObjectFollower:
                     elif self._take(events):
                         # What is handed over is stored: it is not interrupted.
                         limit.reschedule(None)
+                        await self._check_defined(client)
                         await self._hand_over(sink)
                         limit.reschedule(self._list_at)
                     if (events and not self._just_listed()) or loop.time() - began > _STEADY_SECONDS:
@@ -103,7 +109,26 @@ class ObjectFollower:
             else:
                 self._attempts = 0
 
+    async def _check_defined(self, client: ApiClient) -> None:
+        """Check that objects that are gone are not gone with their definition, which deletes them one by one.
+
+        Raises:
+            ClusterError: they are.
+
+        """
+        if self._names is not None:
+            if self._names <= self._objects.keys():
+                return
+            await asyncio.sleep(_DISCOVERY_SECONDS)
+        if not await client.is_defined():
+            raise ClusterError(
+                "the definition of TransferPolicy objects is being deleted, and all objects with it; "
+                "apply deploy/crd and the objects again",
+                outdated=True,
+            )
+
     async def _hand_over(self, sink: ObjectSink) -> None:
+        self._names = frozenset(self._objects)
         again = await sink.hand_over(ObjectSet(dict(self._objects), self._revision))
         self._list_at = asyncio.get_running_loop().time() + again if again else None
 
