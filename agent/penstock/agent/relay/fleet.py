@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 import structlog
 from penstock.agent.relay.agent_places import MAX_AGENTS, AgentPlace, resolve_name
-from penstock.agent.relay.connection import AWAY, AgentConnection
+from penstock.agent.relay.connection import AWAY, CLOSED, AgentConnection, is_cancelled
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ _MAX_BYTES = 64 << 20
 _MAX_MISSING = 10
 # Part of a caller's deadline that is left for the answer.
 _RESERVE_SECONDS = 0.5
-_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+# The agent has understood, and has none of what is asked for, or the request is wrong.
+_REFUSALS = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 class Answer(NamedTuple):
@@ -53,7 +54,7 @@ class Answers(NamedTuple):
 
     Attributes:
         found: answers.
-        refused: agents that understood the request and refused it: unknown name, invalid value.
+        refused: agents that have none of what is asked for; all of them, where the request is wrong.
         missing: agents that did not answer, and why.
 
     """
@@ -180,9 +181,14 @@ class Fleet:
             try:
                 return Answer(agent, await agent.call(method, request, seconds))
             except grpc.aio.AioRpcError as error:
-                if error.code() in _NO_ANSWER or error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                    return agent, agent.sentence(error)
-                return Refusal(agent, error)
+                if error.code() in _REFUSALS:
+                    return Refusal(agent, error)
+                return agent, agent.sentence(error)
+            except (asyncio.CancelledError, grpc.aio.UsageError):
+                # A channel that is closed under a call cancels it.
+                if is_cancelled():
+                    raise
+                return agent, CLOSED
 
     async def close(self) -> None:
         """End the connections."""
@@ -210,4 +216,9 @@ def _sorted(results: Iterable[Answer | Refusal | tuple[AgentConnection, str]]) -
             found.append(each)
         else:
             missing.append((each.agent, "the answers of all are too large together; narrow the request"))
+    if found:
+        # What another agent can answer is not wrong: this one is of another version.
+        other = [each for each in refused if each.error.code() is grpc.StatusCode.INVALID_ARGUMENT]
+        missing += [(each.agent, each.agent.sentence(each.error)) for each in other]
+        refused = [each for each in refused if each not in other]
     return Answers(tuple(found), tuple(refused), tuple(missing))
