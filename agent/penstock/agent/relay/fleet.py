@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -13,11 +15,14 @@ from penstock.agent.relay.connection import AWAY, CLOSED, AgentConnection, is_ca
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from google.protobuf.message import Message
     from penstock.agent.relay.agent_places import AgentSet
     from penstock.agent.relay.agent_tls import AgentTls
+
+    # Raises OSError where the agents cannot be found.
+    Find = Callable[[], Awaitable[Sequence[AgentPlace]]]
 
 _log = structlog.get_logger(__name__)
 _RESOLVE_SECONDS = 5.0
@@ -79,9 +84,26 @@ class Answers(NamedTuple):
 class Fleet:
     """The agents; the loop's."""
 
-    def __init__(self, agents: AgentSet, tls: AgentTls | None, deadline: float) -> None:
-        """Prepare connections to the agents that are listed; *deadline*: of one agent's answer, seconds."""
+    def __init__(
+        self,
+        agents: AgentSet,
+        tls: AgentTls | None,
+        deadline: float,
+        sources: Mapping[str, Find] = MappingProxyType({}),
+    ) -> None:
+        """Prepare connections to the agents that are listed.
+
+        Args:
+            agents: their list, and names of DNS.
+            tls: of agents over TCP.
+            deadline: of one agent's answer, seconds.
+            sources: what else finds agents, by name.
+
+        """
         self._agents = agents
+        names = {f"dns:{name}": partial(resolve_name, name) for name in agents.names}
+        self._sources: dict[str, Find] = {**names, **sources}
+        self._last: dict[str, Sequence[AgentPlace]] = {}
         self._tls = tls
         self._deadline = deadline
         self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
@@ -105,26 +127,29 @@ class Fleet:
     async def run(self) -> None:
         """Follow the names whose addresses are looked up, until cancelled."""
         self._keep(self._agents.places)
-        while self._agents.names:
+        while self._sources:
             await self._look_up()
             await asyncio.sleep(_RESOLVE_SECONDS)
         await asyncio.Event().wait()
 
     async def _look_up(self) -> None:
         found = list(self._agents.places)
-        for name in self._agents.names:
+        errors = []
+        for source, read in self._sources.items():
             try:
-                async with asyncio.timeout(_RESOLVE_SECONDS):
-                    found += await resolve_name(name)
+                async with asyncio.timeout(2 * _RESOLVE_SECONDS):
+                    self._last[source] = await read()
             except (OSError, TimeoutError) as error:
-                # A name server that is away removes no agent.
-                sentence = f"dns:{name} cannot be resolved ({error or 'no answer'}); the last addresses stay"
-                if self.error != sentence:
-                    _log.warning("agents cannot be looked up", reason=sentence)
-                self.error = sentence
-                return
-        self.error = ""
+                # A name server or a registry that is away removes no agent.
+                errors.append(f"{source} cannot be read ({error or 'no answer'}); its last agents stay")
+            found += self._last.get(source, [])
+        self._complain("; ".join(errors))
         self._keep(found)
+
+    def _complain(self, sentence: str) -> None:
+        if sentence and sentence != self.error:
+            _log.warning("agents cannot be looked up", reason=sentence)
+        self.error = sentence
 
     def _keep(self, places: Iterable[AgentPlace]) -> None:
         wanted = {place.name: place for place in places}
