@@ -209,6 +209,17 @@ async def test_a_definition_that_is_deleted_takes_no_policy_along(tmp_path: Path
         await sink.until(lambda: sink.actions.keys() == {*"abc"[deleted:]})
 
 
+async def test_deletions_that_follow_each_other_are_one_set(tmp_path: Path) -> None:
+    """All objects are deleted one by one: that is an empty set, which needs a second look, and no set on the way there."""
+    fake = FakeServer()
+    fake.items = [_object("a", 5), _object("b", 6), _object("c", 7)]
+    fake.watches = [[_event("DELETED", _object(name, 8 + number)) for number, name in enumerate("abc")]]
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        await sink.until(lambda: len(sink.sets) == 2)
+        assert [set(each.objects) for each in sink.sets] == [{"a", "b", "c"}, set()]
+        assert sink.sets[-1].revision == "10"
+
+
 async def test_a_write_of_status_hands_nothing_over(tmp_path: Path) -> None:
     """The relay writes it again and again; the watch still resumes after it."""
     fake = FakeServer()
