@@ -50,6 +50,7 @@ async def test_troubles(condition, monkeypatch):
     condition.place.trouble = "no disk"
     condition.not_copied = "no copy"
     condition.sources = SimpleNamespace(problem=lambda: "the source is away")
+    condition.registration = SimpleNamespace(error="the registry is away")
     monkeypatch.setattr(DatabaseFiles, "notice", "put back")
     condition.journal._writer.error = "no room"
     condition.journal.damage = "damaged"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.errors import ConfigError
+from penstock.agent.policy.sources import SourceSpec
 from penstock.agent.relay import AgentPlace, AgentSet, parse_agents
 from penstock.agent.relay.agent_places import resolve_name
 from penstock.agent.relay.config import resolve
@@ -32,6 +33,14 @@ LISTEN = {"admin-listen": "unix:///run/relay.sock"}
             "b=unix:///b.sock,dns:agents.default:9465",
             AgentSet((AgentPlace("b", "unix:///b.sock"),), (TcpAddress("agents.default", 9465),)),
         ),
+        (
+            "nats://n1:4222,n2:4222/agents,a=10.0.0.1:9465",
+            AgentSet(
+                (AgentPlace("a", "10.0.0.1:9465"),),
+                (),
+                (SourceSpec("nats", "agents", ("nats://n1:4222", "nats://n2:4222")),),
+            ),
+        ),
     ],
 )
 def test_agents(text: str, found: AgentSet) -> None:
@@ -48,6 +57,7 @@ def test_agents(text: str, found: AgentSet) -> None:
         ("a=h:1,a=h:2", "agent a comes twice"),
         ("h:1,h:1", "agent h:1 comes twice"),
         ("dns:agents", "host:port"),
+        ("nats://n1:4222", "BUCKET"),
     ],
 )
 def test_agents_that_are_wrong(text: str, says: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.daemon.registration import Registration, parse_advertised, parse_name, registration_of
 from penstock.agent.errors import ConfigError
 from penstock.agent.parsing.options import (
     AGENT_PREFIX,
@@ -20,6 +21,13 @@ from penstock.agent.parsing.options import (
     read_options,
 )
 from penstock.agent.policy.sources import SourceSpec, parse_sources
+from penstock.agent.policy.sources.nats_options import (
+    NATS_ATTRIBUTES,
+    NATS_OPTIONS,
+    NatsFiles,
+    nats_files,
+    parse_registry,
+)
 from penstock.agent.server import (
     Address,
     AdminTls,
@@ -59,6 +67,8 @@ class Config:
         retire_after: seconds that an engine may be away before it is forgotten.
         engines_expected: how many engines the pod has; 0 if unknown.
         export: where spans go: the ``OTEL_*`` variables.
+        nats: the files for NATS.
+        registration: how relays find the agent; None for no registry.
         pod_uid: ``POD_UID`` of the downward API; empty outside Kubernetes.
 
     """
@@ -70,10 +80,8 @@ class Config:
     state_dir: Path
     policy_file: Path | None
     policy_sources: tuple[SourceSpec, ...]
-    nats_credentials: Path | None
-    nats_ca: Path | None
-    nats_cert: Path | None
-    nats_key: Path | None
+    nats: NatsFiles
+    registration: Registration | None
     kube_api: str
     kube_token_file: Path | None
     kube_ca: Path | None
@@ -135,15 +143,22 @@ OPTIONS: tuple[Option, ...] = (
         "Where policies come from: file:PATH, kubernetes[:NAMESPACE] or nats://HOST:PORT/BUCKET; several times, the first has precedence.",
         many=True,
     ),
-    Option("nats-credentials", "", parse_optional_path, "For nats://: credentials file of nsc."),
+    *NATS_OPTIONS,
     Option(
-        "nats-ca",
+        "registry",
         "",
-        parse_optional_path,
-        "For nats://: CA bundle that the server's certificate is signed by.",
+        parse_registry,
+        "Where relays find this agent: nats://HOST:PORT/BUCKET; the agent keeps its name and address there.",
     ),
-    Option("nats-cert", "", parse_optional_path, "For nats://: PEM file of the agent's certificate."),
-    Option("nats-key", "", parse_optional_path, "For nats://: PEM file of the certificate's private key."),
+    Option(
+        "agent-name", "", parse_name, "Its name in the registry.  [default: POD_NAME, else the host's name]"
+    ),
+    Option(
+        "advertise",
+        "",
+        parse_advertised,
+        "Its address in the registry: host:port.  [default: that of --admin-listen, with POD_IP]",
+    ),
     Option("kube-api", "", str, "Outside a pod: address of the Kubernetes API server, https://HOST:PORT."),
     Option("kube-token-file", "", parse_optional_path, "With --kube-api: file of the bearer token."),
     Option("kube-ca", "", parse_optional_path, "With --kube-api: CA bundle of the API server."),
@@ -201,6 +216,12 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
+_COMBINED = frozenset(
+    {*TLS_ATTRIBUTES, *NATS_ATTRIBUTES, "policy_source", "registry", "agent_name", "advertise"}
+)
+"""Options that are no field of :class:`Config` by themselves."""
+
+
 def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> Config:
     """Merge flags, environment and file.
 
@@ -217,9 +238,10 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         raise ConfigError(
             f"--listen and --admin-listen are both {values['listen']}; give each a socket of its own"
         )
-    _check_nats(values)
     return Config(
-        **{name: value for name, value in values.items() if name not in (*TLS_ATTRIBUTES, "policy_source")},
+        **{name: value for name, value in values.items() if name not in _COMBINED},
+        nats=_nats(values),
+        registration=registration_of(values, environment),
         policy_sources=_policy_sources(values),
         admin_tls=admin_tls(values),
         export=ExportSettings.from_environment(environment),
@@ -227,16 +249,9 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
     )
 
 
-def _check_nats(values: Mapping[str, Any]) -> None:
-    """Check that the options for NATS have a use and come together."""
-    names = ("nats_credentials", "nats_ca", "nats_cert", "nats_key")
-    given = [f"--{name.replace('_', '-')}" for name in names if values[name] is not None]
-    if given and not any(spec.kind == "nats" for spec in values["policy_source"]):
-        raise ConfigError(
-            f"{given[0]} is given, but no --policy-source is nats://…; add one, or leave it out"
-        )
-    if (values["nats_cert"] is None) != (values["nats_key"] is None):
-        raise ConfigError(f"{given[-1]} is given alone; give --nats-cert and --nats-key, or neither")
+def _nats(values: Mapping[str, Any]) -> NatsFiles:
+    used = values["registry"] is not None or any(spec.kind == "nats" for spec in values["policy_source"])
+    return nats_files(values, "" if used else "--policy-source or --registry")
 
 
 def _policy_sources(values: Mapping[str, Any]) -> tuple[SourceSpec, ...]:

@@ -18,6 +18,7 @@ from penstock.agent.daemon.earlier_sources import restore_sources
 from penstock.agent.daemon.health import Health
 from penstock.agent.daemon.housekeeping import Housekeeper
 from penstock.agent.daemon.opened_state import open_state
+from penstock.agent.daemon.registration import register_agent
 from penstock.agent.daemon.servers import Servers
 from penstock.agent.daemon.state_gauges import StateGauges
 from penstock.agent.daemon.status_report import StatusReport
@@ -100,6 +101,10 @@ class Daemon:
         admin = await self._servers.serve_admin(
             self._admin_context(directory, log, registry, policies, retirement, rollouts)
         )
+        if self._config.registration is not None:
+            self._health.registration = register_agent(
+                self._config.registration, self._config.nats, admin["admin_tcp"], self._parts
+            )
         self._end_pauses(registry, policies)
         engines = await self._servers.serve_engines(
             ingest, PolicyFeedService(policies.feed, metrics.count_refused)

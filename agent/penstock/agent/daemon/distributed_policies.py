@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.errors import ConfigError, StateError
 from penstock.agent.policy.distribution import PolicyFeed
+from penstock.agent.policy.sources.nats_options import nats_access
 from penstock.agent.policy.store import FILE_PREFIX, IMPERATIVE
 
 if TYPE_CHECKING:
@@ -94,22 +95,9 @@ def _source(spec: SourceSpec, config: Config, store: PolicyStore) -> ManifestSou
 
 
 def _nats(spec: SourceSpec, config: Config) -> ManifestSource:
-    try:
-        from penstock.agent.policy.sources.nats.connection import NatsAccess  # noqa: PLC0415
-        from penstock.agent.policy.sources.nats.source import NatsSource  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"--policy-source {spec.name} needs the package nats-py ({error}): pip install 'nats-py[nkeys]'"
-        ) from error
-    access = NatsAccess(
-        spec.servers,
-        user=spec.user,
-        password=spec.password,
-        credentials=config.nats_credentials,
-        ca=config.nats_ca,
-        cert=config.nats_cert,
-        key=config.nats_key,
-    )
+    access = nats_access(spec, config.nats, "--policy-source")
+    from penstock.agent.policy.sources.nats.source import NatsSource  # noqa: PLC0415
+
     return NatsSource(spec.name, access, spec.place)
 
 

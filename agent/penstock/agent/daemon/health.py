@@ -9,6 +9,7 @@ from penstock.agent.state import count_damaged
 if TYPE_CHECKING:
     from penstock.agent.journal import Journal
     from penstock.agent.policy.sources.follower import SourceFollower
+    from penstock.agent.policy.sources.nats.registry import AgentRegistration
     from penstock.agent.policy.store import PolicyDatabase
     from penstock.agent.state import DatabaseFiles, StateDirectory
 
@@ -20,6 +21,7 @@ REASONS = (
     "databases_restored",
     "policies_not_copied",
     "policy_source_away",
+    "registry_away",
 )
 """Reasons of a degradation: values of a metric's label."""
 
@@ -46,6 +48,7 @@ class Health:
         self.journal: Journal | None = None
         self.policies: PolicyDatabase | None = None
         self.sources: SourceFollower | None = None
+        self.registration: AgentRegistration | None = None
         self.not_copied = ""
 
     def health(self) -> str:
@@ -77,6 +80,7 @@ class Health:
             ),
             "policies_not_copied": self.not_copied,
             "policy_source_away": self.sources.problem() if self.sources is not None else "",
+            "registry_away": _unregistered(self.registration),
         }
         return [HealthProblem(reason, text) for reason, text in texts.items() if text]
 
@@ -91,6 +95,12 @@ class Health:
     def _whereabouts(self) -> dict[str, DatabaseFiles]:
         databases = {"journal": self.journal, "policy": self.policies}
         return {kind: each.whereabouts for kind, each in databases.items() if each is not None}
+
+
+def _unregistered(registration: AgentRegistration | None) -> str:
+    if registration is None or not registration.error:
+        return ""
+    return f"the agent is not in the registry, so that no relay finds it: {registration.error}"
 
 
 def _set_aside(counts: dict[str, int]) -> str:

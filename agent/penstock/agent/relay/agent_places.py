@@ -7,15 +7,19 @@ import re
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.policy.sources.source_spec import parse_servers
 from penstock.agent.server import TcpAddress, parse_address, parse_tcp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.agent.policy.sources import SourceSpec
+
 MAX_AGENTS = 2_000
 # A name is the first part of an engine's: no separator of engines, options or lists.
 _NAME = re.compile(r"[A-Za-z0-9\[](?:[A-Za-z0-9._:\[\]-]{0,251}[A-Za-z0-9\]])?")
 _DNS = "dns:"
+_NATS = ("nats://", "tls://")
 
 
 class AgentPlace(NamedTuple):
@@ -37,15 +41,17 @@ class AgentSet(NamedTuple):
     Attributes:
         places: those with an address.
         names: ``host`` and port whose addresses are looked up again and again.
+        registries: buckets of NATS that are read again and again.
 
     """
 
     places: tuple[AgentPlace, ...] = ()
     names: tuple[TcpAddress, ...] = ()
+    registries: tuple[SourceSpec, ...] = ()
 
 
 def parse_agents(text: str) -> AgentSet:
-    """Parse ``NAME=ADDRESS``, ``ADDRESS`` and ``dns:HOST:PORT``, with commas between them.
+    """Parse ``NAME=ADDRESS``, ``ADDRESS``, ``dns:HOST:PORT`` and ``nats://…/BUCKET``, with commas between them.
 
     Raises:
         ValueError: what was expected.
@@ -53,7 +59,11 @@ def parse_agents(text: str) -> AgentSet:
     """
     places: list[AgentPlace] = []
     names: list[TcpAddress] = []
-    for part in filter(None, (each.strip() for each in text.split(","))):
+    registries: list[SourceSpec] = []
+    for part in _parts(text):
+        if part.startswith(_NATS):
+            registries.append(parse_servers(part, "expected nats://HOST:PORT[,HOST:PORT…]/BUCKET"))
+            continue
         if part.startswith(_DNS):
             names.append(parse_tcp(part.removeprefix(_DNS)))
             continue
@@ -64,7 +74,18 @@ def parse_agents(text: str) -> AgentSet:
             raise ValueError(f"agent name {name!r}: expected letters, digits and . _ : -")
         places.append(AgentPlace(name, str(parsed)))
     _check_unique(places)
-    return AgentSet(tuple(places), tuple(names))
+    return AgentSet(tuple(places), tuple(names), tuple(registries))
+
+
+def _parts(text: str) -> list[str]:
+    """Return what stands between commas; the servers before a bucket stay together."""
+    parts: list[str] = []
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        if parts and parts[-1].startswith(_NATS) and "/" not in parts[-1].partition("://")[2]:
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
+    return parts
 
 
 def _check_unique(places: Iterable[AgentPlace]) -> None:

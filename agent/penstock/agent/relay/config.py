@@ -13,6 +13,7 @@ from penstock.agent.parsing.options import (
     parse_positive,
     read_options,
 )
+from penstock.agent.policy.sources.nats_options import NATS_ATTRIBUTES, NATS_OPTIONS, NatsFiles, nats_files
 from penstock.agent.relay.agent_places import parse_agents
 from penstock.agent.relay.agent_tls import AgentTls
 from penstock.agent.server import parse_tcp
@@ -32,6 +33,7 @@ class RelayConfig:
     Attributes:
         agents: whom it asks.
         agent_tls: there if an agent's address is TCP.
+        nats: the files for a registry.
         admin_tls: there if, and only if, one address of *admin_listen* is TCP.
         deadline: of one agent's answer, seconds.
 
@@ -39,6 +41,7 @@ class RelayConfig:
 
     agents: AgentSet
     agent_tls: AgentTls | None
+    nats: NatsFiles
     admin_listen: tuple[Address, ...]
     admin_tls: AdminTls | None
     http: TcpAddress
@@ -54,7 +57,8 @@ OPTIONS: tuple[Option, ...] = tuple(
             "agents",
             "",
             parse_agents,
-            "The agents: NAME=HOST:PORT, HOST:PORT, unix:///path, or dns:NAME:PORT for each address of NAME.",
+            "The agents: NAME=HOST:PORT, HOST:PORT, unix:///path, dns:NAME:PORT for each address of NAME, or "
+            "nats://HOST:PORT/BUCKET for those of a registry.",
             many=True,
         ),
         Option("agent-tls-ca", "", parse_optional_path, "CA bundle for the agents' certificates."),
@@ -66,6 +70,7 @@ OPTIONS: tuple[Option, ...] = tuple(
             str,
             "Name in the agents' certificates, if they share one; their address's host otherwise.",
         ),
+        *NATS_OPTIONS,
         *admin_options("0.0.0.0:9466"),
         Option("http", "127.0.0.1:9467", parse_tcp, "Address of metrics and health: host:port."),
         Option("deadline", "2s", parse_positive, "How long an agent has for its answer."),
@@ -75,6 +80,8 @@ OPTIONS: tuple[Option, ...] = tuple(
 )
 
 _AGENT_TLS = ("agent_tls_ca", "agent_tls_cert", "agent_tls_key", "agent_tls_server_name")
+
+_COMBINED = frozenset({*TLS_ATTRIBUTES, *_AGENT_TLS, *NATS_ATTRIBUTES})
 
 
 def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> RelayConfig:
@@ -86,10 +93,13 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
     """
     values = read_options(OPTIONS, flags, environment)
     agents: AgentSet = values["agents"]
-    if not agents.places and not agents.names:
-        raise ConfigError("--agents is missing; give NAME=HOST:PORT for each agent, or dns:NAME:PORT")
+    if not any(agents):
+        raise ConfigError(
+            "--agents is missing; give NAME=HOST:PORT for each agent, dns:NAME:PORT or nats://…/BUCKET"
+        )
     return RelayConfig(
-        **{name: value for name, value in values.items() if name not in (*TLS_ATTRIBUTES, *_AGENT_TLS)},
+        **{name: value for name, value in values.items() if name not in _COMBINED},
+        nats=nats_files(values, "" if agents.registries else "item of --agents"),
         admin_tls=admin_tls(values),
         agent_tls=_agent_tls(values, agents),
     )
@@ -99,6 +109,8 @@ def _agent_tls(values: Mapping[str, Any], agents: AgentSet) -> AgentTls | None:
     tcp = next((place.address for place in agents.places if not place.address.startswith("unix:")), "")
     if not tcp and agents.names:
         tcp = f"dns:{agents.names[0]}"
+    if not tcp and agents.registries:
+        tcp = agents.registries[0].name
     files = {f"--{name.replace('_', '-')}": values[name] for name in _AGENT_TLS[:3]}
     missing = [flag for flag, path in files.items() if path is None]
     if not tcp:

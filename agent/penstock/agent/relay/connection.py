@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.agent.relay.agent_tls import AgentTls
 
 CONNECTING, UP, AWAY = "connecting", "up", "away"
+CLOSED = "its connection was closed"
+"""Why a call failed that was open when the agent left the list, or its certificates were renewed."""
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 16 << 20),
@@ -138,6 +140,8 @@ class AgentConnection:
             return f"cannot be reached: {_cause(error.details() or '')}"[:_MAX_REASON]
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
             return f"refuses this relay: {error.details()}"[:_MAX_REASON]
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return "its version does not know this"
         return " ".join((error.details() or error.code().name).split())[:_MAX_REASON]
 
     async def close(self) -> None:
@@ -156,3 +160,9 @@ def _cause(details: str) -> str:
     if "SSL" in text or "handshake" in text.lower():
         return f"TLS: {text}"
     return text.rpartition("connect: ")[2].removesuffix(")").rpartition(" (")[0] or text
+
+
+def is_cancelled() -> bool:
+    """Return whether the present task is cancelled, and not only a call that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import structlog
 from penstock.agent.relay.agent_places import MAX_AGENTS, AgentPlace, resolve_name
-from penstock.agent.relay.connection import AWAY, AgentConnection
+from penstock.agent.relay.connection import AWAY, CLOSED, AgentConnection, is_cancelled
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from google.protobuf.message import Message
     from penstock.agent.relay.agent_places import AgentSet
     from penstock.agent.relay.agent_tls import AgentTls
+
+    # Raises OSError where the agents cannot be found.
+    Find = Callable[[], Awaitable[Sequence[AgentPlace]]]
 
 _log = structlog.get_logger(__name__)
 _RESOLVE_SECONDS = 5.0
@@ -31,7 +36,8 @@ _MAX_BYTES = 64 << 20
 _MAX_MISSING = 10
 # Part of a caller's deadline that is left for the answer.
 _RESERVE_SECONDS = 0.5
-_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+# The agent has understood, and has none of what is asked for, or the request is wrong.
+_REFUSALS = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 class Answer(NamedTuple):
@@ -53,7 +59,7 @@ class Answers(NamedTuple):
 
     Attributes:
         found: answers.
-        refused: agents that understood the request and refused it: unknown name, invalid value.
+        refused: agents that have none of what is asked for; all of them, where the request is wrong.
         missing: agents that did not answer, and why.
 
     """
@@ -78,9 +84,26 @@ class Answers(NamedTuple):
 class Fleet:
     """The agents; the loop's."""
 
-    def __init__(self, agents: AgentSet, tls: AgentTls | None, deadline: float) -> None:
-        """Prepare connections to the agents that are listed; *deadline*: of one agent's answer, seconds."""
+    def __init__(
+        self,
+        agents: AgentSet,
+        tls: AgentTls | None,
+        deadline: float,
+        sources: Mapping[str, Find] = MappingProxyType({}),
+    ) -> None:
+        """Prepare connections to the agents that are listed.
+
+        Args:
+            agents: their list, and names of DNS.
+            tls: of agents over TCP.
+            deadline: of one agent's answer, seconds.
+            sources: what else finds agents, by name.
+
+        """
         self._agents = agents
+        names = {f"dns:{name}": partial(resolve_name, name) for name in agents.names}
+        self._sources: dict[str, Find] = {**names, **sources}
+        self._last: dict[str, Sequence[AgentPlace]] = {}
         self._tls = tls
         self._deadline = deadline
         self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
@@ -104,26 +127,29 @@ class Fleet:
     async def run(self) -> None:
         """Follow the names whose addresses are looked up, until cancelled."""
         self._keep(self._agents.places)
-        while self._agents.names:
+        while self._sources:
             await self._look_up()
             await asyncio.sleep(_RESOLVE_SECONDS)
         await asyncio.Event().wait()
 
     async def _look_up(self) -> None:
         found = list(self._agents.places)
-        for name in self._agents.names:
+        errors = []
+        for source, read in self._sources.items():
             try:
-                async with asyncio.timeout(_RESOLVE_SECONDS):
-                    found += await resolve_name(name)
+                async with asyncio.timeout(2 * _RESOLVE_SECONDS):
+                    self._last[source] = await read()
             except (OSError, TimeoutError) as error:
-                # A name server that is away removes no agent.
-                sentence = f"dns:{name} cannot be resolved ({error or 'no answer'}); the last addresses stay"
-                if self.error != sentence:
-                    _log.warning("agents cannot be looked up", reason=sentence)
-                self.error = sentence
-                return
-        self.error = ""
+                # A name server or a registry that is away removes no agent.
+                errors.append(f"{source} cannot be read ({error or 'no answer'}); its last agents stay")
+            found += self._last.get(source, [])
+        self._complain("; ".join(errors))
         self._keep(found)
+
+    def _complain(self, sentence: str) -> None:
+        if sentence and sentence != self.error:
+            _log.warning("agents cannot be looked up", reason=sentence)
+        self.error = sentence
 
     def _keep(self, places: Iterable[AgentPlace]) -> None:
         wanted = {place.name: place for place in places}
@@ -180,9 +206,14 @@ class Fleet:
             try:
                 return Answer(agent, await agent.call(method, request, seconds))
             except grpc.aio.AioRpcError as error:
-                if error.code() in _NO_ANSWER or error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                    return agent, agent.sentence(error)
-                return Refusal(agent, error)
+                if error.code() in _REFUSALS:
+                    return Refusal(agent, error)
+                return agent, agent.sentence(error)
+            except (asyncio.CancelledError, grpc.aio.UsageError):
+                # A channel that is closed under a call cancels it.
+                if is_cancelled():
+                    raise
+                return agent, CLOSED
 
     async def close(self) -> None:
         """End the connections."""
@@ -210,4 +241,9 @@ def _sorted(results: Iterable[Answer | Refusal | tuple[AgentConnection, str]]) -
             found.append(each)
         else:
             missing.append((each.agent, "the answers of all are too large together; narrow the request"))
+    if found:
+        # What another agent can answer is not wrong: this one is of another version.
+        other = [each for each in refused if each.error.code() is grpc.StatusCode.INVALID_ARGUMENT]
+        missing += [(each.agent, each.agent.sentence(each.error)) for each in other]
+        refused = [each for each in refused if each not in other]
     return Answers(tuple(found), tuple(refused), tuple(missing))

@@ -11,6 +11,7 @@ import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.metrics import render_metrics
+from penstock.agent.relay.registry_reader import registry_reader
 from penstock.agent.relay.service import RelayService
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
@@ -38,7 +39,8 @@ async def run(config: RelayConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     raise_file_limit()
     async with AsyncExitStack() as parts:
-        fleet = Fleet(config.agents, config.agent_tls, config.deadline)
+        registries = {spec.name: registry_reader(spec, config.nats) for spec in config.agents.registries}
+        fleet = Fleet(config.agents, config.agent_tls, config.deadline, registries)
         parts.push_async_callback(fleet.close)
         following = asyncio.ensure_future(fleet.run())
         parts.push_async_callback(_ended, following)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.relay import merge
-from penstock.agent.relay.connection import AWAY
+from penstock.agent.relay.connection import AWAY, CLOSED, is_cancelled
 from penstock.agent.relay.requests import for_agent
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MAX_WAITING = 1_000
 # Between attempts to follow an agent, and between looks for new ones.
 _AGAIN_SECONDS = 1.0
+_STATUS_SECONDS = 5.0
 _NO_INDEX = 1 << 32
 
 
@@ -30,41 +31,55 @@ async def follow_rollouts(fleet: Fleet, method: str, request: Any) -> AsyncItera
 
     Agents that refuse because they have no such engine are left out; those that do not answer are rows.
     """
-    parts: dict[str, admin.Rollout] = {}
-    missing: dict[str, str] = {}
-    changed = asyncio.Event()
-
-    async def follow(agent: AgentConnection, each: Any) -> None:
-        name = agent.place.name
-        try:
-            if agent.state == AWAY:
-                missing[name] = agent.error
-                return
-            async for message in agent.stream(method, each):
-                parts[name] = message
-                changed.set()
-        except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.NOT_FOUND:
-                missing[name] = agent.sentence(error)
-        finally:
-            changed.set()
-
+    progress = _Progress()
     tasks = [
-        asyncio.ensure_future(follow(agent, each))
+        asyncio.ensure_future(progress.follow(agent, method, each))
         for agent in fleet.agents()
         if (each := for_agent(request, agent.place.name)) is not None
     ]
     try:
         while True:
             ended = all(task.done() for task in tasks)
-            changed.clear()
-            if parts or missing:
-                yield merge.rollout(sorted(parts.items()), missing=sorted(missing.items()))
+            progress.changed.clear()
+            if progress.parts or progress.missing:
+                yield progress.merged()
             if ended:
                 return
-            await changed.wait()
+            await progress.changed.wait()
     finally:
         await _end(tasks)
+
+
+class _Progress:
+    """The last word of each agent about one order."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, admin.Rollout] = {}
+        self.missing: dict[str, str] = {}
+        self.changed = asyncio.Event()
+
+    def merged(self) -> admin.Rollout:
+        return merge.rollout(sorted(self.parts.items()), missing=sorted(self.missing.items()))
+
+    async def follow(self, agent: AgentConnection, method: str, request: Any) -> None:
+        """Follow one agent to the end of its stream."""
+        name = agent.place.name
+        try:
+            if agent.state == AWAY:
+                self.missing[name] = agent.error
+                return
+            async for message in agent.stream(method, request):
+                self.parts[name] = message
+                self.changed.set()
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                self.missing[name] = agent.sentence(error)
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            if is_cancelled():
+                raise
+            self.missing[name] = CLOSED
+        finally:
+            self.changed.set()
 
 
 class EventStream:
@@ -93,26 +108,49 @@ class EventStream:
             agents = {agent.place.name: agent for agent in self._fleet.agents()}
             for name in self._tasks.keys() - agents.keys():
                 self._tasks.pop(name).cancel()
-            for name in agents.keys() - self._tasks.keys():
-                self._tasks[name] = asyncio.ensure_future(self._follow(agents[name]))
+            for name, agent in agents.items():
+                if self._asked(name) is not None and name not in self._tasks:
+                    self._tasks[name] = asyncio.ensure_future(self._follow(agent))
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _follow(self, agent: AgentConnection) -> None:
-        name = agent.place.name
         while True:
-            asked = self._asked(name)
-            if asked is None:
-                return
             if agent.state != AWAY:
-                with suppress(grpc.aio.AioRpcError):
-                    async for event in agent.stream("WatchEvents", asked):
-                        position = (event.batch, event.index)
-                        if asked.HasField("after_batch") and position <= self._positions[name]:
-                            continue
-                        self._positions[name] = max(self._positions.get(name, position), position)
-                        merge.name_event(event, name)
-                        await self._waiting.put(event)
+                try:
+                    await self._locate(agent)
+                    await self._read(agent)
+                except grpc.aio.AioRpcError:
+                    pass
+                except (asyncio.CancelledError, grpc.aio.UsageError):
+                    if is_cancelled():
+                        raise
             await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _locate(self, agent: AgentConnection) -> None:
+        """Begin at the end of the agent's log, or at its beginning if it was replaced."""
+        name = agent.place.name
+        known = self._positions.get(name)
+        if known is None and self._request.HasField("since"):
+            return
+        last = (await agent.call("GetStatus", admin.GetStatusRequest(), _STATUS_SECONDS)).log_last
+        if known is None:
+            self._positions[name] = (last, _NO_INDEX)
+        elif last < known[0]:
+            self._positions[name] = (0, 0)
+
+    async def _read(self, agent: AgentConnection) -> None:
+        """Read the stream of an agent to its end."""
+        name = agent.place.name
+        asked = self._asked(name)
+        if asked is None:
+            return
+        async for event in agent.stream("WatchEvents", asked):
+            position = (event.batch, event.index)
+            if asked.HasField("after_batch") and position <= self._positions[name]:
+                continue
+            self._positions[name] = max(self._positions.get(name, position), position)
+            merge.name_event(event, name)
+            await self._waiting.put(event)
 
     def _asked(self, name: str) -> admin.ListEventsRequest | None:
         asked = for_agent(self._request, name)

@@ -35,6 +35,8 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.items = [_object("a", 5)]
+        # Whether the definition stays, by question; the last one for all that follow.
+        self.defined = [True]
         self.refusals: list[web.Response] = []
         self.watches: list[list[bytes] | web.Response] = []
         self.lists = 0
@@ -46,6 +48,10 @@ class FakeServer:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
         self.tokens.append(request.headers.get("Authorization", ""))
+        if request.path == "/apis/penstock.dev/v1alpha1":
+            stays = self.defined.pop(0) if len(self.defined) > 1 else self.defined[0]
+            verbs = ["create", "get", "list", "watch"] if stays else ["get", "list", "watch"]
+            return web.json_response({"resources": [{"name": "transferpolicies", "verbs": verbs}]})
         if self.refusals:
             return self.refusals.pop(0)
         if "watch" not in request.query:
@@ -183,6 +189,35 @@ async def test_a_second_look_waits_for_a_list_that_succeeds(tmp_path: Path) -> N
         fake.refusals = [web.Response(status=503)]
         await sink.until(lambda: len(sink.sets) == 2)
         assert len(sink.errors) == 1
+
+
+@pytest.mark.parametrize("deleted", [1, 2])
+async def test_a_definition_that_is_deleted_takes_no_policy_along(tmp_path: Path, deleted: int) -> None:
+    """Its objects are deleted one by one; none of these deletions counts, nor a list that is short of them."""
+    fake = FakeServer()
+    fake.items = [_object("a", 5), _object("b", 6), _object("c", 7)]
+    gone = [_event("DELETED", _object(name, 8)) for name in ("a", "b")]
+    fake.watches = [gone[:deleted]]
+    fake.defined = [True, False]
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        await sink.until(lambda: len(sink.sets) == 1)
+        fake.items = fake.items[deleted:]
+        await sink.until(lambda: "the definition" in (sink.error or ""))
+        assert [each.objects.keys() for each in sink.sets] == [{"a", "b", "c"}]
+        # It comes back: from now on what the server says counts.
+        fake.defined = [True]
+        await sink.until(lambda: sink.actions.keys() == {*"abc"[deleted:]})
+
+
+async def test_deletions_that_follow_each_other_are_one_set(tmp_path: Path) -> None:
+    """All objects are deleted one by one: that is an empty set, which needs a second look, and no set on the way there."""
+    fake = FakeServer()
+    fake.items = [_object("a", 5), _object("b", 6), _object("c", 7)]
+    fake.watches = [[_event("DELETED", _object(name, 8 + number)) for number, name in enumerate("abc")]]
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        await sink.until(lambda: len(sink.sets) == 2)
+        assert [set(each.objects) for each in sink.sets] == [{"a", "b", "c"}, set()]
+        assert sink.sets[-1].revision == "10"
 
 
 async def test_a_write_of_status_hands_nothing_over(tmp_path: Path) -> None:

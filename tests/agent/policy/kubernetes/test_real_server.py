@@ -99,15 +99,17 @@ async def test_a_killed_server_and_a_killed_etcd(cluster: ApiServer) -> None:
         assert all("a" in found.objects for found in sink.sets)
 
 
-async def test_a_definition_taken_away_takes_no_policy_from_who_looks_again(cluster: ApiServer) -> None:
-    """The second look finds no objects at all, which is no empty set."""
-    await cluster.must("POST", POLICIES, document("a"))
+async def test_a_definition_taken_away_takes_no_policy_along(cluster: ApiServer) -> None:
+    """The server deletes the objects one by one, and then has none at all: neither is a withdrawal."""
+    for name in ("a", "b", "c"):
+        await cluster.must("POST", POLICIES, document(name))
     async with following(await cluster.access()) as sink:
-        await sink.until(lambda: sink.actions == {"a": "recompute"})
-        sink.again = 0.5
+        await sink.until(lambda: sink.actions.keys() == {"a", "b", "c"})
+        there = len(sink.sets)
         name = "transferpolicies.penstock.dev"
         await cluster.must("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
         await sink.until(lambda: "apply deploy/crd" in (sink.error or ""))
+        assert all(found.objects.keys() == {"a", "b", "c"} for found in sink.sets[there - 1 :])
 
 
 @asynccontextmanager

@@ -7,11 +7,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pytest
 from nats.js.api import KeyValueConfig
 from penstock.agent.policy.sources.nats.connection import NatsAccess
 from penstock.agent.policy.sources.nats.registry import (
     AgentRegistration,
     RegisteredAgent,
+    find_agents,
     open_registry,
     read_agents,
 )
@@ -19,6 +21,7 @@ from penstock.agent.policy.sources.nats.registry import (
 from tests.support.nats.server import NatsServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from nats.js.kv import KeyValue
@@ -30,6 +33,13 @@ async def _shows(bucket: KeyValue, *agents: RegisteredAgent) -> None:
     end = time.monotonic() + 60
     while await read_agents(bucket) != list(agents):
         assert time.monotonic() < end, f"not {agents} in 60 s"
+        await asyncio.sleep(0.05)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "not in 60 s"
         await asyncio.sleep(0.05)
 
 
@@ -59,4 +69,55 @@ async def test_agents_keep_their_entries(tmp_path: Path) -> None:
         assert (await created.status()).ttl == 30.0
     finally:
         await client.close()
+        server.kill()
+
+
+async def test_two_agents_of_one_name(tmp_path: Path) -> None:
+    """The first one stays; the second says where the other is, and takes the name when that one ends."""
+    server = NatsServer(tmp_path / "nats").start()
+    client = await server.client()
+    access = NatsAccess((server.url,))
+    first, second = (
+        AgentRegistration(access, BUCKET, RegisteredAgent("pod", f"10.0.0.{number}:9465"))
+        for number in (1, 2)
+    )
+    try:
+        bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET, ttl=3.0))
+        one = asyncio.ensure_future(first.run())
+        await _shows(bucket, RegisteredAgent("pod", "10.0.0.1:9465"))
+        two = asyncio.ensure_future(second.run())
+        await _until(lambda: "another agent, at 10.0.0.1:9465, goes by the name pod" in second.error)
+        assert first.error == ""
+        one.cancel()
+        await _shows(bucket, RegisteredAgent("pod", "10.0.0.2:9465"))
+        await _until(lambda: second.error == "")
+        two.cancel()
+        await _shows(bucket)
+    finally:
+        await client.close()
+        server.kill()
+
+
+async def test_a_server_that_is_restarted_has_the_agents_again(tmp_path: Path) -> None:
+    """The agent says that it is not there, and comes back by itself; find_agents says why it finds none."""
+    server = NatsServer(tmp_path / "nats").start()
+    access = NatsAccess((server.url,))
+    agent = RegisteredAgent("pod", "10.0.0.1:9465")
+    kept = AgentRegistration(access, BUCKET, agent)
+    task = asyncio.ensure_future(kept.run())
+    try:
+        await _until(lambda: kept.error == "")
+        server.kill()
+        await _until(lambda: kept.error != "")
+        with pytest.raises(OSError, match="cannot be reached"):
+            await find_agents(access, BUCKET, 0)
+        server.start()
+        await _until(lambda: kept.error == "")
+        assert await find_agents(access, BUCKET, 1) == [agent]
+        with pytest.raises(OSError, match="'none' does not exist"):
+            await find_agents(access, "none", 1)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
         server.kill()

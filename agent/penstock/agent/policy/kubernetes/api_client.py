@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
     from penstock.agent.policy.kubernetes.access import ClusterAccess
 
-PATH = "apis/penstock.dev/v1alpha1/namespaces/{}/transferpolicies"
+GROUP = "apis/penstock.dev/v1alpha1"
+RESOURCE = "transferpolicies"
 MAX_OBJECTS = 256
 _PAGE = 100
 # An object in etcd has at most 1.5 MiB; a page of policies has at most a few.
 _MAX_LINE_BYTES = 2 << 20
 _MAX_PAGE_BYTES = 32 << 20
 _MAX_ERROR_BYTES = 64 * 1024
+_MAX_DISCOVERY_BYTES = 1 << 20
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 _LIST_SECONDS = 60.0
@@ -92,6 +94,20 @@ class ApiClient:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ClusterError(f"the API server's list is not one of policies ({error!s:.100})") from None
 
+    async def is_defined(self) -> bool:
+        """Return whether the definition of the objects stays: one that is being deleted takes no new objects."""
+        response = await self._get({}, "discover", f"{self._access.url}/{GROUP}")
+        try:
+            found = json.loads(await _body(response, _MAX_DISCOVERY_BYTES))
+            verbs = [each["verbs"] for each in found["resources"] if each["name"] == RESOURCE]
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClusterError(f"the discovery broke: {_reason(error)}") from None
+        except (ValueError, RecursionError, KeyError, TypeError):
+            raise ClusterError("the API server's discovery is not one of resources") from None
+        finally:
+            response.close()
+        return any("create" in each for each in verbs)
+
     async def watch(self, revision: str) -> AsyncGenerator[list[tuple[str, Any]], None]:
         """Yield the changes after *revision*, those that came together at once, as (type, object).
 
@@ -104,7 +120,7 @@ class ApiClient:
             "resourceVersion": revision,
             "timeoutSeconds": str(seconds),
         }
-        response = await self._get(parameters, "watch")
+        response = await self._get(parameters, "watch", self._objects_url())
         try:
             _keep_alive(response)
             yield []
@@ -119,7 +135,7 @@ class ApiClient:
             response.close()
 
     async def _page(self, parameters: dict[str, str]) -> dict[str, Any]:
-        response = await self._get(parameters, "list")
+        response = await self._get(parameters, "list", self._objects_url())
         try:
             page = json.loads(await _body(response, _MAX_PAGE_BYTES))
         except (aiohttp.ClientError, OSError) as error:
@@ -130,10 +146,12 @@ class ApiClient:
             response.close()
         return dict(page)
 
-    async def _get(self, parameters: dict[str, str], verb: str) -> aiohttp.ClientResponse:
+    def _objects_url(self) -> str:
+        return f"{self._access.url}/{GROUP}/namespaces/{self._access.namespace}/{RESOURCE}"
+
+    async def _get(self, parameters: dict[str, str], verb: str, url: str) -> aiohttp.ClientResponse:
         if self._session is None:
             raise ClusterError("the client is closed")
-        url = f"{self._access.url}/{PATH.format(self._access.namespace)}"
         try:
             headers = self._access.headers()
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.agent.errors import ClusterError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Between attempts, before jitter: doubled from the first to the last.
 _FIRST_SECONDS = 0.5
 _LAST_SECONDS = 30.0
+# After a deletion, until the set is handed over: others follow, and discovery learns that the definition goes.
+_SETTLE_SECONDS = 0.5
 # A watch that lasts so long was no failed attempt.
 _STEADY_SECONDS = 5.0
 
@@ -46,6 +48,10 @@ class ObjectFollower:
         self._objects: dict[str, ClusterObject] = {}
         self._revision = ""
         self._list_at: float | None = None
+        # When objects that are gone are looked at; None for none.
+        self._settles_at: float | None = None
+        # The names that were handed over last; None before the first time.
+        self._names: frozenset[str] | None = None
         # When the last list of this attempt began.
         self._listed_at: float | None = None
 
@@ -77,12 +83,29 @@ class ObjectFollower:
         if not self._revision or (self._list_at is not None and loop.time() >= self._list_at):
             self._listed_at = loop.time()
             self._objects, self._revision = await client.list_objects()
+            if self._some_are_gone():
+                await asyncio.sleep(_SETTLE_SECONDS)
+            await self._check_defined(client)
             # Not before: a list that failed is repeated.
             self._list_at = None
             sink.connected()
             await self._hand_over(sink)
+        elif self._settles_at is not None:
+            await self._check_defined(client)
+            await self._hand_over(sink)
         began = loop.time()
-        with suppress(TimeoutError):
+        expired = await self._watch(client, sink)
+        if not expired and loop.time() - began < _STEADY_SECONDS:
+            # A server that accepts each watch and ends it at once.
+            await asyncio.sleep(self._pause())
+        elif not expired:
+            self._attempts = 0
+
+    async def _watch(self, client: ApiClient, sink: ObjectSink) -> bool:
+        """Watch until the server ends it; return whether it was time to list, or to look at what is gone, before."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
             async with (
                 asyncio.timeout_at(self._list_at) as limit,
                 aclosing(client.watch(self._revision)) as changes,
@@ -93,17 +116,42 @@ class ObjectFollower:
                     elif self._take(events):
                         # What is handed over is stored: it is not interrupted.
                         limit.reschedule(None)
-                        await self._hand_over(sink)
-                        limit.reschedule(self._list_at)
+                        if self._settles_at is None and self._some_are_gone():
+                            # More may follow: all objects of a namespace, or of a definition, are deleted one by one.
+                            self._settles_at = loop.time() + _SETTLE_SECONDS
+                        elif self._settles_at is None:
+                            await self._hand_over(sink)
+                        times = [each for each in (self._list_at, self._settles_at) if each is not None]
+                        limit.reschedule(min(times, default=None))
                     if (events and not self._just_listed()) or loop.time() - began > _STEADY_SECONDS:
                         self._attempts = 0
-            if loop.time() - began < _STEADY_SECONDS:
-                # A server that accepts each watch and ends it at once.
-                await asyncio.sleep(self._pause())
-            else:
-                self._attempts = 0
+        except TimeoutError:
+            return True
+        return False
+
+    def _some_are_gone(self) -> bool:
+        """Return whether an object is gone that was handed over."""
+        return self._names is not None and not self._names <= self._objects.keys()
+
+    async def _check_defined(self, client: ApiClient) -> None:
+        """Check that objects that are gone are not gone with their definition.
+
+        Raises:
+            ClusterError: they are.
+
+        """
+        if self._names is not None and not self._some_are_gone():
+            return
+        if not await client.is_defined():
+            raise ClusterError(
+                "the definition of TransferPolicy objects is being deleted, and all objects with it; "
+                "apply deploy/crd and the objects again",
+                outdated=True,
+            )
 
     async def _hand_over(self, sink: ObjectSink) -> None:
+        self._settles_at = None
+        self._names = frozenset(self._objects)
         again = await sink.hand_over(ObjectSet(dict(self._objects), self._revision))
         self._list_at = asyncio.get_running_loop().time() + again if again else None
 

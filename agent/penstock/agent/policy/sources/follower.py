@@ -25,7 +25,7 @@ from penstock.agent.policy.sources.source_sets import CheckedSet, SourceKey, che
 from penstock.agent.policy.store import IMPERATIVE, Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.agent.policy.sources.interface import ManifestSource, SourceSet
     from penstock.agent.policy.store import AppliedAll, Store
@@ -81,12 +81,8 @@ class SourceFollower:
         return [each.state for each in self._followed]
 
     def problem(self) -> str:
-        """Return which sources are away; empty for none. Any thread."""
-        return "; ".join(
-            f"the policy source {each.name} is away, its last policies stay in force: {each.error}"
-            for each in self.states()
-            if each.state == AWAY
-        )
+        """Return which sources are away, or bring what is refused as a whole; empty for none. Any thread."""
+        return "; ".join(filter(None, map(_problem, self.states())))
 
     def describe(self, status: AgentStatus) -> None:
         """Fill the field of ``GetStatus`` about the sources."""
@@ -136,6 +132,7 @@ class SourceFollower:
             self._sets = sets
             for each in self._followed:
                 name = each.key.name
+                _log_refused(name, each.state.refused, merged.refused[name])
                 each.state = replace(
                     each.state, accepted=merged.accepted[name], refused=dict(merged.refused[name])
                 )
@@ -238,6 +235,20 @@ class FollowedSource:
                 revision=found.revision,
                 changes=[f"{item.name} {item.result}" for item in applied.results],
             )
-        for name, sentence in self.state.refused.items():
-            _log.warning("a policy of a source is refused", source=self.key.name, policy=name, error=sentence)
         return 0.0
+
+
+def _problem(state: SourceState) -> str:
+    if state.state == AWAY:
+        return f"the policy source {state.name} is away, its last policies stay in force: {state.error}"
+    # The content of files has a state of its own.
+    if state.error and state.kind != "file":
+        return f"the policy source {state.name} brings what is not in force: {state.error}"
+    return ""
+
+
+def _log_refused(source: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Log each refusal once, also where another source's change causes it."""
+    for name, sentence in now.items():
+        if before.get(name) != sentence:
+            _log.warning("a policy of a source is refused", source=source, policy=name, error=sentence)
