@@ -11,6 +11,7 @@ import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.metrics import render_metrics
+from penstock.agent.relay.policies.opened_source import fleet_policies
 from penstock.agent.relay.registry_reader import registry_reader
 from penstock.agent.relay.service import RelayService
 from penstock.agent.server import TcpAddress
@@ -44,7 +45,7 @@ async def run(config: RelayConfig) -> None:
         parts.push_async_callback(fleet.close)
         following = asyncio.ensure_future(fleet.run())
         parts.push_async_callback(_ended, following)
-        addresses = await _serve(config, RelayService(fleet), parts)
+        addresses = await _serve(config, RelayService(fleet, fleet_policies(config)), parts)
         http = HttpServer(config.http, lambda _: render_metrics(fleet), str, str, fleet.trouble)
         await http.start()
         parts.push_async_callback(http.stop)

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from penstock.agent.ctl.relay_coverage import COVERAGE
+from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge
 from penstock.agent.relay.engine_names import qualify, qualify_all
+from penstock.agent.relay.policies import policy_writes
 from penstock.agent.relay.requests import engines_of, for_agent
 from penstock.agent.relay.streams import EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
+from penstock.agent.server.status_codes import abort_with
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 from penstock.proto.version import __version__
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from penstock.agent.relay.connection import AgentConnection
     from penstock.agent.relay.fleet import Answers, Fleet
+    from penstock.agent.relay.policies import FleetPolicies
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Response = TypeVar("Response", bound="Message")
@@ -29,8 +33,8 @@ _NAMED = 3
 # What a caller may have to give otherwise: any agent's word is as good as another's.
 _WRONG_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
 _NO_SOURCE = (
-    "a relay writes no policies: pods that start later would not have them; write them to the source that the "
-    "agents follow (--policy-source), or to one agent by its own address"
+    "this relay writes no policies: pods that start later would not have them; start it with the --policy-source that "
+    "the agents follow, write them there, or write to one agent by its own address"
 )
 
 
@@ -44,6 +48,20 @@ def _merged(
     return call
 
 
+def _written(
+    call: Callable[[FleetPolicies, Any], Awaitable[Any]],
+) -> Callable[[RelayService, Any, Context], Awaitable[Any]]:
+    async def write(self: RelayService, request: Any, context: Context) -> Any:
+        if self._policies is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _NO_SOURCE)
+        try:
+            return await self._sent(await call(self._policies, request), context)
+        except PenstockError as error:
+            await abort_with(context, error)
+
+    return write
+
+
 def _refused(sentence: str) -> Callable[[RelayService, Any, Context], Awaitable[Any]]:
     async def call(_self: RelayService, _request: Any, context: Context) -> Any:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
@@ -54,8 +72,10 @@ def _refused(sentence: str) -> Callable[[RelayService, Any, Context], Awaitable[
 class RelayService(admin_pb2_grpc.AdminServicer):
     """The methods of ``penstock.v1.Admin`` for all agents of a fleet."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, policies: FleetPolicies | None = None) -> None:
+        """Serve the agents of *fleet*; policies are written to *policies*, None refuses that."""
         self._fleet = fleet
+        self._policies = policies
         self._start_time = time.time_ns()
 
     ListEngines = _merged("ListEngines", merge.engines)
@@ -68,15 +88,19 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ListDrills = _merged("ListDrills", merge.drills)
     ListPolicyRollouts = _merged("ListPolicyRollouts", merge.policy_rollouts)
 
-    ApplyPolicy = _refused(_NO_SOURCE)
-    DeletePolicy = _refused(_NO_SOURCE)
-    RollbackPolicy = _refused(_NO_SOURCE)
-    ImportPolicies = _refused(_NO_SOURCE)
+    ApplyPolicy = _written(policy_writes.apply_policy)
+    DeletePolicy = _written(policy_writes.delete_policy)
+    ExportPolicies = _written(policy_writes.export_policies)
+    RollbackPolicy = _refused(
+        "a relay keeps no earlier manifests; apply the one that you want again, from the place where you keep them, or "
+        "from the source's own history ('nats kv history BUCKET NAME')"
+    )
+    ImportPolicies = _refused(
+        "a relay does not write several policies as one: neither Kubernetes nor NATS does; apply them one by one "
+        "('agentctl apply -f FILE'), or import them at an agent by its own address"
+    )
     SetPolicyRollout = _refused(
         "a relay leads no roll-outs; start it at the agent that has the policy, by its own address"
-    )
-    ExportPolicies = _refused(
-        "a relay exports no policies: each agent has its own; export from one agent by its own address"
     )
     Backup = _refused("a relay has no state to copy; back an agent up by its own address")
 
@@ -143,8 +167,12 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     async def WatchRollout(  # noqa: N802
         self, request: admin.WatchRolloutRequest, context: Context
     ) -> AsyncIterator[admin.Rollout]:
-        """Stream the present progress of all agents."""
-        # Each agent counts its own generations.
+        """Stream the progress of all agents: of a write to the source, or what it is now."""
+        # Each agent counts its own generations; the source counts for all.
+        if request.store_generation and self._policies is not None:
+            request.source.kind = self._policies.kind
+            request.source.place = self._policies.place
+            request.source.revision = request.store_generation
         request.store_generation = 0
         async for progress in follow_rollouts(self._fleet, "WatchRollout", request):
             yield await self._sent(progress, context)

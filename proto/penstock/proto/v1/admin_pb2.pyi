@@ -375,14 +375,26 @@ class AuditEntry(_message.Message):
     def __init__(self, id: _Optional[int] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., action: _Optional[str] = ..., name: _Optional[str] = ..., reason: _Optional[str] = ..., old_generation: _Optional[int] = ..., new_generation: _Optional[int] = ..., old_hash: _Optional[str] = ..., new_hash: _Optional[str] = ..., old_manifest_json: _Optional[str] = ..., new_manifest_json: _Optional[str] = ...) -> None: ...
 
 class WatchRolloutRequest(_message.Message):
-    __slots__ = ("store_generation", "timeout", "selector")
+    __slots__ = ("store_generation", "timeout", "selector", "source")
     STORE_GENERATION_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     store_generation: int
     timeout: _duration_pb2.Duration
     selector: EngineSelector
-    def __init__(self, store_generation: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+    source: SourceRevision
+    def __init__(self, store_generation: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., source: _Optional[_Union[SourceRevision, _Mapping]] = ...) -> None: ...
+
+class SourceRevision(_message.Message):
+    __slots__ = ("kind", "place", "revision")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    place: str
+    revision: int
+    def __init__(self, kind: _Optional[str] = ..., place: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Rollout(_message.Message):
     __slots__ = ("store_generation", "engines", "done")

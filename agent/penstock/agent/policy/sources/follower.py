@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.errors import FullError, StateError
+from penstock.agent.errors import FullError, ImpossibleError, StateError
 from penstock.agent.policy.sources.interface import (
     AWAY,
     CONNECTED,
@@ -79,6 +80,30 @@ class SourceFollower:
     def states(self) -> list[SourceState]:
         """Return the states, in the order of the sources. Any thread."""
         return [each.state for each in self._followed]
+
+    def has_read(self, kind: str, place: str, revision: int) -> bool:
+        """Return whether the set in force of a source is at *revision* or a later one. Any thread.
+
+        Args:
+            kind: of the source.
+            place: the bucket or the namespace.
+            revision: of NATS or the API server; both count upwards.
+
+        Raises:
+            ImpossibleError: no source follows that place.
+
+        """
+        # The namespace of the agent's own pod has no name here.
+        states = [
+            each
+            for each in self.states()
+            if each.kind == kind and (each.name == kind or re.split("[:/]", each.name)[-1] == place)
+        ]
+        if not states:
+            raise ImpossibleError(
+                f"the agent follows no {kind} source {place!r}; see --policy-source of penstock-agent"
+            )
+        return any(each.revision.isdecimal() and int(each.revision) >= revision for each in states)
 
     def problem(self) -> str:
         """Return which sources are away, or bring what is refused as a whole; empty for none. Any thread."""
