@@ -11,6 +11,7 @@ from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge
 from penstock.agent.relay.engine_names import qualify, qualify_all
 from penstock.agent.relay.policies import policy_writes
+from penstock.agent.relay.policies.affected_engines import affected
 from penstock.agent.relay.requests import engines_of, for_agent
 from penstock.agent.relay.streams import EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
@@ -54,10 +55,17 @@ def _written(
     async def write(self: RelayService, request: Any, context: Context) -> Any:
         if self._policies is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _NO_SOURCE)
+        known = await self._fleet.ask("ListEngines", admin.ListEnginesRequest(), context.time_remaining())
         try:
-            return await self._sent(await call(self._policies, request), context)
+            response = await call(self._policies, request)
         except PenstockError as error:
             await abort_with(context, error)
+        if isinstance(response, admin.ApplyPolicyResponse):
+            keys = affected(merge.engines(_named(known), admin.ListEnginesRequest()).engines, request)
+            response.engines.extend(admin.EngineChange(key=key) for key in keys)
+            if known.missing:
+                context.set_trailing_metadata(((COVERAGE, known.coverage().SerializeToString()),))
+        return await self._sent(response, context)
 
     return write
 
