@@ -110,6 +110,10 @@ def test_a_write_reaches_every_engine(fleet: Fleet) -> None:
     code, text = _set(fleet, "one", "fail", "--wait")
     assert code == 0, text
     assert fleet.in_force() == {"decode-0": "fail", "decode-1": "fail"}
+    described = fleet.relay.agentctl("describe", "policy", "one")
+    assert described.exit_code == 0, described.stderr
+    listed = fleet.relay.call("ListPolicies", admin.ListPoliciesRequest(name="one")).policies
+    assert [(each.engines_in_force, each.owner) for each in listed] == [(2, f"{fleet.server.url}/policies")]
     gone = fleet.relay.agentctl("delete", "policy", "one", "--wait")
     assert gone.exit_code == 0, gone.stdout + gone.stderr
     assert fleet.in_force() == {"decode-0": "", "decode-1": ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -12,6 +13,7 @@ from penstock.agent.relay import merge
 from penstock.agent.relay.engine_names import qualify, qualify_all
 from penstock.agent.relay.policies import policy_writes
 from penstock.agent.relay.policies.affected_engines import affected
+from penstock.agent.relay.policies.listed_policies import with_source
 from penstock.agent.relay.requests import engines_of, for_agent
 from penstock.agent.relay.streams import EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
@@ -90,7 +92,6 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ListPeers = _merged("ListPeers", merge.peers)
     ListRequests = _merged("ListRequests", merge.requests)
     ListEvents = _merged("ListEvents", merge.events)
-    ListPolicies = _merged("ListPolicies", merge.policies)
     ListAudit = _merged("ListAudit", merge.audit)
     ListQuarantines = _merged("ListQuarantines", merge.quarantines)
     ListDrills = _merged("ListDrills", merge.drills)
@@ -126,6 +127,30 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         for agent in self._fleet.agents():
             status.agents.append(_relayed(agent, found.get(agent.place.name)))
         return await self._sent(status, context)
+
+    async def ListPolicies(  # noqa: N802
+        self, request: admin.ListPoliciesRequest, context: Context
+    ) -> admin.ListPoliciesResponse:
+        """Return the policies of the source, with what agents have of them, and those of agents alone."""
+        found = None
+        if self._policies is not None:
+            with suppress(PenstockError):
+                # While the source is away, what the agents have of it is known.
+                found = await self._policies.read()
+        if found is None or self._policies is None:
+            answers = await self._ask("ListPolicies", request, context)
+            return await self._sent(merge.policies(_named(answers), request), context)
+        answers = await self._fleet.ask("ListPolicies", admin.ListPoliciesRequest(), context.time_remaining())
+        if answers.missing:
+            context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
+        merged = merge.policies(_named(answers), request)
+        listed = with_source(merged.policies, found, self._policies.name, request.name)
+        if request.name and not listed:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"policy {request.name!r} does not exist; 'agentctl get policy' lists policies",
+            )
+        return await self._sent(admin.ListPoliciesResponse(policies=listed), context)
 
     async def GetEffectivePolicy(  # noqa: N802
         self, request: admin.GetEffectivePolicyRequest, context: Context
@@ -176,11 +201,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         self, request: admin.WatchRolloutRequest, context: Context
     ) -> AsyncIterator[admin.Rollout]:
         """Stream the progress of all agents: of a write to the source, or what it is now."""
-        # Each agent counts its own generations; the source counts for all.
-        if request.store_generation and self._policies is not None:
-            request.source.kind = self._policies.kind
-            request.source.place = self._policies.place
-            request.source.revision = request.store_generation
+        # Each agent counts its own generations.
         request.store_generation = 0
         async for progress in follow_rollouts(self._fleet, "WatchRollout", request):
             yield await self._sent(progress, context)

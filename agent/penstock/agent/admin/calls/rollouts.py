@@ -54,23 +54,27 @@ async def watch_rollout(
 
 
 async def _until_read(
-    agent: AgentContext, source: admin.SourceRevision, selection: Selection, end: float
+    agent: AgentContext, written: admin.SourceWrite, selection: Selection, end: float
 ) -> AsyncIterator[admin.Rollout]:
-    """Wait until the agent has read a revision of its policy source; say first who waits for it.
+    """Wait until the agent has a policy as it was written to its source; say first who waits for it.
 
     Raises:
-        ImpossibleError: the agent does not follow that source, or has not read it until *end* (monotonic seconds).
+        ImpossibleError: the agent does not follow that source, refuses the policy, or has not read it until *end*
+            (monotonic seconds).
 
     """
     said = False
-    while agent.sources is None or not agent.sources.has_read(source.kind, source.place, source.revision):
+    while True:
         if agent.sources is None:
             raise ImpossibleError("the agent follows no policy source; see --policy-source of penstock-agent")
+        if agent.sources.brings(written.kind, written.place, written.name, written.content):
+            return
         if time.monotonic() >= end:
             problem = agent.sources.problem()
             raise ImpossibleError(
-                f"the agent has not read revision {source.revision} of {source.kind} {source.place!r} in time"
-                + (f": {problem}" if problem else "")
+                f"the agent does not have policy {written.name!r} as it was written to {written.kind} "
+                f"{written.place!r}: it has not read it in time, or it was changed since"
+                + (f"; {problem}" if problem else "")
             )
         if not said:
             said = True

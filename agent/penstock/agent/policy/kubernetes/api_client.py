@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
-from penstock.agent.errors import ClusterError, ConflictError, NotFoundError
+from penstock.agent.errors import ClusterError, ConflictError, ManifestError, NotFoundError
 from penstock.agent.policy.kubernetes.objects import ClusterObject, read_object, resource_version
 
 if TYPE_CHECKING:
@@ -255,6 +255,8 @@ class ApiClient:
             return ConflictError("the object was changed meanwhile; read it again and retry")
         if status == HTTPStatus.NOT_FOUND and verb in _OF_AN_OBJECT and _message(text).endswith(" not found"):
             return MissingError("there is no such object")
+        if status == HTTPStatus.UNPROCESSABLE_ENTITY and verb in _WRITING:
+            return ManifestError(f"the API server refuses the object: {_message(text)}")
         role = "penstock-policy-editor" if verb in _WRITING else "penstock-agent"
         if status == HTTPStatus.GONE:
             return ClusterError("the API server no longer has that revision", outdated=True)

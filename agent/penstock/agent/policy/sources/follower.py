@@ -81,16 +81,16 @@ class SourceFollower:
         """Return the states, in the order of the sources. Any thread."""
         return [each.state for each in self._followed]
 
-    def has_read(self, kind: str, place: str, revision: int) -> bool:
-        """Return whether the set in force of a source is at *revision* or a later one. Any thread.
+    def brings(self, kind: str, place: str, name: str, content: str) -> bool:
+        """Return whether the policy *name* of a source is in the store as it was written there.
 
         Args:
             kind: of the source.
             place: the bucket or the namespace.
-            revision: of NATS or the API server; both count upwards.
+            content: digest of the manifest; empty where it was deleted.
 
         Raises:
-            ImpossibleError: no source follows that place.
+            ImpossibleError: no source follows that place, or the policy is refused.
 
         """
         # The namespace of the agent's own pod has no name here.
@@ -103,7 +103,18 @@ class SourceFollower:
             raise ImpossibleError(
                 f"the agent follows no {kind} source {place!r}; see --policy-source of penstock-agent"
             )
-        return any(each.revision.isdecimal() and int(each.revision) >= revision for each in states)
+        owners = {each.name for each in states}
+        present = [
+            each.manifest.digest
+            for each in self._store.policies()
+            if each.manifest.name == name and each.owner in owners
+        ]
+        if content in present or (not content and not present):
+            return True
+        refusal = next((each.refused[name] for each in states if name in each.refused), "")
+        if refusal and content:
+            raise ImpossibleError(f"the agent refuses policy {name!r}: {refusal}")
+        return False
 
     def problem(self) -> str:
         """Return which sources are away, or bring what is refused as a whole; empty for none. Any thread."""

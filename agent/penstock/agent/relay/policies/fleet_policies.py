@@ -110,8 +110,8 @@ class FleetPolicies(Protocol):
 
         """
 
-    async def delete(self, name: str, if_revision: int | None = None) -> int:
-        """Delete the policy *name*; return the revision of the source after it, 0 where it does not say.
+    async def delete(self, name: str, if_revision: int | None = None) -> None:
+        """Delete the policy *name*.
 
         Raises:
             ConflictError: the policy is at another revision.

@@ -46,7 +46,7 @@ class KubernetesPolicies:
             written = await client.write_object(_with_manifest(present or {}, manifest))
             return FleetPolicy(manifest, _revision(written))
 
-    async def delete(self, name: str, if_revision: int | None = None) -> int:
+    async def delete(self, name: str, if_revision: int | None = None) -> None:
         """Delete the policy *name*; see the interface."""
         async with self._client() as client:
             present = await client.read_object(name)
@@ -54,8 +54,6 @@ class KubernetesPolicies:
                 raise NotFoundError(f"policy {name!r} is not in namespace {self.place}")
             _check(name, present, if_revision)
             await client.delete_object(name, str(_revision(present)))
-            _, revision = await client.list_objects()
-            return int(revision)
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[ApiClient]:

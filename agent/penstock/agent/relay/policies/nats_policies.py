@@ -54,7 +54,7 @@ class NatsPolicies:
                 revision = await put_policy(bucket, manifest, if_revision)
         return FleetPolicy(manifest, revision)
 
-    async def delete(self, name: str, if_revision: int | None = None) -> int:
+    async def delete(self, name: str, if_revision: int | None = None) -> None:
         """Delete the policy *name*; see the interface."""
         async with self._stream() as stream:
             bucket = await stream.key_value(self.place)
@@ -64,8 +64,6 @@ class NatsPolicies:
                 except KeyNotFoundError:
                     raise NotFoundError(f"policy {name!r} is not in the bucket") from None
             await delete_policy(bucket, name, if_revision)
-            revision: int = (await stream.stream_info(f"KV_{self.place}")).state.last_seq
-            return revision
 
     @asynccontextmanager
     async def _stream(self) -> AsyncIterator[JetStreamContext]:

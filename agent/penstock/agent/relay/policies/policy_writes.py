@@ -9,10 +9,11 @@ import structlog
 from penstock.agent.admin.support import check_confirmed
 from penstock.agent.errors import ConflictError, ManifestError, NotFoundError
 from penstock.agent.policy.manifest import Manifest, check_manifest, parse_manifest
+from penstock.agent.relay.policies.fleet_policies import FleetPolicy
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.relay.policies.fleet_policies import FleetPolicies, FleetPolicy
+    from penstock.agent.relay.policies.fleet_policies import FleetPolicies
 
 AUTHOR = "penstock.dev/author"
 """The annotation that has who wrote the policy through a relay."""
@@ -39,10 +40,10 @@ async def apply_policy(
         present = (await policies.read()).policies.get(manifest.name)
         _check(manifest.name, present, wanted)
         if present is not None and _content(present.manifest) == _content(manifest):
-            return _response(manifest.name, present.revision, "unchanged")
+            return _response(policies, present, "unchanged")
         result = "created" if present is None else "changed"
         if request.dry_run:
-            return _response(manifest.name, 0 if present is None else present.revision, result)
+            return _response(policies, present or FleetPolicy(manifest, 0), result)
         try:
             written = await policies.put(
                 _signed(manifest, request.author), 0 if present is None else present.revision
@@ -60,7 +61,7 @@ async def apply_policy(
             author=request.author,
             reason=manifest.reason,
         )
-        return _response(manifest.name, written.revision, result)
+        return _response(policies, written, result)
     raise AssertionError
 
 
@@ -82,18 +83,19 @@ async def delete_policy(
             f"policy {request.name!r} is not in {policies.name}; 'agentctl get policy' lists policies"
         )
     _check(request.name, present, request.if_generation if request.HasField("if_generation") else None)
+    response = admin.ApplyPolicyResponse(name=request.name, result="deleted")
+    response.source.MergeFrom(admin.SourceWrite(kind=policies.kind, place=policies.place, name=request.name))
     if request.dry_run:
-        return _response(request.name, 0, "deleted")
-    revision = await policies.delete(request.name, None if present is None else present.revision)
+        return response
+    await policies.delete(request.name, None if present is None else present.revision)
     _log.info(
         "policy deleted",
         policy=request.name,
         source=policies.name,
-        revision=revision,
         author=request.author,
         reason=request.reason,
     )
-    return _response(request.name, revision, "deleted")
+    return response
 
 
 async def export_policies(
@@ -115,8 +117,16 @@ def _check(name: str, present: FleetPolicy | None, wanted: int | None) -> None:
         )
 
 
-def _response(name: str, revision: int, result: str) -> admin.ApplyPolicyResponse:
-    return admin.ApplyPolicyResponse(name=name, store_generation=revision, generation=revision, result=result)
+def _response(policies: FleetPolicies, policy: FleetPolicy, result: str) -> admin.ApplyPolicyResponse:
+    manifest = policy.manifest
+    return admin.ApplyPolicyResponse(
+        name=manifest.name,
+        generation=policy.revision,
+        result=result,
+        source=admin.SourceWrite(
+            kind=policies.kind, place=policies.place, name=manifest.name, content=manifest.digest
+        ),
+    )
 
 
 def _content(manifest: Manifest) -> object:
