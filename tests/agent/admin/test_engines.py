@@ -15,6 +15,9 @@ import grpc
 import pytest
 from penstock.agent.admin.calls.events import Filter, _events_of, watch_events
 from penstock.agent.journal.query.reader import Reader
+from penstock.agent.model import EngineKey
+from penstock.agent.parsing.label_selector import Target
+from penstock.agent.policy.manifest.engine_share import engine_identity
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,
@@ -23,6 +26,7 @@ from penstock.proto.v1.common_pb2 import (
     ERROR_TYPE_REFUSED,
     FAILURE_MODE_HANDSHAKE,
     FAILURE_MODE_LOAD,
+    OUTCOME_FAILED,
     ROLE_DECODE,
 )
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError
@@ -39,6 +43,7 @@ from tests.support.agent.batches import (
     sample_batch,
     transfer_failure,
 )
+from tests.support.agent.stories import closed, outcome
 from tests.support.policy.policies import document
 
 if TYPE_CHECKING:
@@ -135,6 +140,25 @@ def test_an_engine_is_in_sync_once_it_has_acknowledged(harness: AdminHarness) ->
     assert (engine.in_sync, engine.paused, engine.wanted_hash, engine.policy.hash) == (True, False, "", "")
     list(harness.stub.SetPaused(admin.SetPausedRequest(paused=True)))
     assert harness.stub.ListEngines(admin.ListEnginesRequest()).engines[0].paused
+
+
+def test_an_engine_has_what_a_roll_out_compares(harness: AdminHarness) -> None:
+    """Its identity, its counts, and whether it refuses what it was sent."""
+    core = harness.source("0")
+    harness.append(core, closed("r1"), closed("r2"), outcome("r1", OUTCOME_FAILED), outcome("r2"))
+    harness.engine("0")
+    listed = harness.stub.ListEngines(admin.ListEnginesRequest()).engines[0]
+    found = listed.compared
+    assert found.identity.endswith("/0")
+    assert found.identity.count("/") == 3
+    assert (found.requests, found.failed, found.recomputed_tokens, found.refuses) == (2, 1, 400, False)
+    elsewhere = Target(
+        EngineKey(f"decode-0/{listed.key.server}", listed.key.engine),
+        found.model,
+        dict(listed.labels),
+        found.identity,
+    )
+    assert engine_identity(elsewhere) == found.identity
 
 
 def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> None:

@@ -31,12 +31,14 @@ class Target:
 
     Attributes:
         labels: those of ``PENSTOCK_LABELS`` and the downward API, ``role`` among them.
+        identity: as its agent gives it, where another process asks; empty where it follows from the rest.
 
     """
 
     key: EngineKey
     model: str
     labels: Mapping[str, str]
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

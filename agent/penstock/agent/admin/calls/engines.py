@@ -12,6 +12,8 @@ from penstock.agent.admin.support import (
     PEER_METRICS,
     MergedPolicies,
     clock_offsets,
+    compared_counts,
+    compared_engine,
     describe_present,
     engine_counters,
     last_failures,
@@ -25,6 +27,7 @@ from penstock.agent.admin.support import (
 )
 from penstock.agent.errors import ContractError
 from penstock.agent.model import engines_by_server
+from penstock.agent.policy.rollouts import EngineCounts
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 
@@ -55,6 +58,7 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     all_targets, holding = targets_by_key(agent), policy_states(agent).in_force
     merges = MergedPolicies((policy.manifest for policy in agent.store.policies()), agent.now)
     rows = {row.key: row for row in agent.aggregator.engines(ENGINE_METRICS)}
+    counts, refusing = compared_counts(agent.aggregator), agent.feed.refusing()
     servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
     response = admin.ListEnginesResponse()
     for view in views:
@@ -67,6 +71,8 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
             engine.last_loads.extend(last_loads(rows[view.key]))
+        compared = counts.get(view.key, EngineCounts())
+        engine.compared.CopyFrom(compared_engine(target, compared, refuses=view.key in refusing))
         response.engines.append(engine)
     return response
 

@@ -6,7 +6,12 @@ from penstock.agent.admin.support import messages
 from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
 from penstock.agent.admin.support.context import AgentContext
 from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.engine_counters import ENGINE_METRICS, compared_counts, engine_counters
+from penstock.agent.admin.support.engine_counters import (
+    ENGINE_METRICS,
+    compared_counts,
+    compared_engine,
+    engine_counters,
+)
 from penstock.agent.admin.support.last_loads import last_loads
 from penstock.agent.admin.support.messages import (
     MAX_UINT32,
@@ -79,6 +84,7 @@ __all__ = [
     "clamp_unsigned",
     "clock_offsets",
     "compared_counts",
+    "compared_engine",
     "deferred_requests",
     "describe_present",
     "engine_changes",

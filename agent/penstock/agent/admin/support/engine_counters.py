@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.messages import clamp_unsigned
 from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.policy.manifest import engine_identity
 from penstock.agent.policy.rollouts import EngineCounts
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.metrics import Aggregator, EngineRows, Metric
     from penstock.agent.model import EngineKey
+    from penstock.agent.parsing import Target
 
 # The metrics that :func:`engine_counters` reads.
 ENGINE_METRICS = frozenset(
@@ -69,4 +71,17 @@ def _compared(engine: EngineRows) -> EngineCounts:
         failed=total(c.LOAD_OUTCOMES, outcome="failed", rehearsal="false"),
         deferred=total(c.DEFERRED_TIME) / c.DEFERRED_TIME.scale,
         recomputed=total(c.RECOMPUTED_TOKENS, rehearsal="false"),
+    )
+
+
+def compared_engine(target: Target, counts: EngineCounts, *, refuses: bool) -> admin.ComparedEngine:
+    """Return what the leader of a fleet's roll-out needs of an engine."""
+    return admin.ComparedEngine(
+        identity=engine_identity(target),
+        model=target.model,
+        requests=clamp_unsigned(int(counts.requests)),
+        failed=clamp_unsigned(int(counts.failed)),
+        deferred_seconds=counts.deferred,
+        recomputed_tokens=clamp_unsigned(int(counts.recomputed)),
+        refuses=refuses,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.agent.policy.manifest.engine_share import engine_identity
 from penstock.agent.policy.manifest.flat_fields import Leaf, Leaves, unflatten
 from penstock.agent.policy.manifest.manifest import (
     API_VERSION,
@@ -36,6 +37,7 @@ __all__ = [
     "build_schedule",
     "check_manifest",
     "effective_schedule",
+    "engine_identity",
     "merge_policies",
     "parse_manifest",
     "policies_selecting",

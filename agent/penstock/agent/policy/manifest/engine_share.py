@@ -21,6 +21,8 @@ def engine_identity(target: Target) -> str:
     ``namespace/pod/server/engine`` by the downward API's labels. Where an engine has none, its node's name or this
     host's stands for the pod; engines of one host then differ by their server's name.
     """
+    if target.identity:
+        return target.identity
     labels = target.labels
     place = labels.get("POD_NAME") or labels.get("NODE_NAME") or _host()
     return "/".join((labels.get("POD_NAMESPACE", ""), place, target.key.server, target.key.engine))
