@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 from penstock.agent.errors import ConflictError, ImpossibleError, NotFoundError, PenstockError
@@ -18,14 +18,14 @@ from penstock.agent.policy.rollouts.state import Rollouts, content_of, state_of,
 from penstock.agent.policy.store import IMPERATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import Manifest
     from penstock.agent.policy.rollouts.comparison import Comparison
     from penstock.agent.policy.rollouts.state import RolloutPlan, RolloutState
-    from penstock.agent.policy.store import Clock, Store, StoredPolicy
+    from penstock.agent.policy.store import Clock, StoredPolicy
 
     Counts = Mapping[EngineKey, EngineCounts]
 
@@ -37,6 +37,21 @@ _log = structlog.get_logger(__name__)
 
 
 _ATTEMPTS = 5
+
+
+class LedStore(Protocol):
+    """Where the policies of a leader are: an agent's store, or the copy of a fleet's source."""
+
+    def policies(self) -> Sequence[StoredPolicy]:
+        """Return all policies, by name."""
+
+    async def apply(self, manifest: Manifest, *, author: str, if_generation: int | None = None) -> object:
+        """Replace a policy.
+
+        Raises:
+            ConflictError: the policy is not at *if_generation*.
+
+        """
 
 
 @dataclass(slots=True)
@@ -87,7 +102,7 @@ class RolloutLeader:
 
     def __init__(
         self,
-        store: Store,
+        store: LedStore,
         engines: Callable[[], Iterable[Target]],
         counts: Callable[[], Counts],
         *,

@@ -46,7 +46,7 @@ async def apply_policy(
             return _response(policies, present or FleetPolicy(manifest, 0), result)
         try:
             written = await policies.put(
-                _signed(manifest, request.author), 0 if present is None else present.revision
+                signed(manifest, request.author), 0 if present is None else present.revision
             )
         except ConflictError:
             # A status was written, or another policy's write came between.
@@ -138,7 +138,7 @@ def _content(manifest: Manifest) -> object:
     return document
 
 
-def _signed(manifest: Manifest, author: str) -> Manifest:
+def signed(manifest: Manifest, author: str) -> Manifest:
     """Return *manifest* with its author."""
     document = manifest.document()
     document["metadata"]["annotations"] = document["metadata"].get("annotations", {}) | {
