@@ -60,6 +60,7 @@ class _Relay:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["read", "send", "arrive", "hear"]), st.integers(0, 2)),
+        st.tuples(st.just("exchange"), st.integers(0, 2)),
         st.tuples(st.just("wait"), st.integers(1, 20)),
         st.tuples(st.just("delete"), st.just(0)),
     ),
@@ -75,7 +76,10 @@ def test_never_two(steps: list[tuple[str, int]], offsets: tuple[float, ...]) -> 
     ]
     # Between two relays' looks there may be any time; a lease that is deleted stays in its relays' memory.
     stored, count, now = NOBODY, 0, 0.0
-    for step, number in steps:
+    parts = ("read", "send", "arrive", "hear")
+    for step, number in (
+        (each, who) for kind, who in steps for each in (parts if kind == "exchange" else (kind,))
+    ):
         if step == "wait":
             now += number
         elif step == "delete":

@@ -54,7 +54,7 @@ class Lease(Protocol):
         """Take the lease where nobody has it, and renew it, until cancelled."""
 
 
-class _Place(Protocol):
+class _LeasePlace(Protocol):
     """Where a lease is."""
 
     async def read(self) -> LeaseWord: ...
@@ -108,7 +108,7 @@ class _TimedLease:
     async def _attempt(self) -> None:
         raise NotImplementedError
 
-    async def _exchange(self, place: _Place) -> None:
+    async def _exchange(self, place: _LeasePlace) -> None:
         word = await place.read()
         self._tenure.see(word, self._clock())
         asked = self._clock()
