@@ -11,9 +11,13 @@ from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge
 from penstock.agent.relay.engine_names import qualify, qualify_all
-from penstock.agent.relay.policies import policy_writes
-from penstock.agent.relay.policies.affected_engines import affected
-from penstock.agent.relay.policies.listed_policies import with_source
+from penstock.agent.relay.policies import (
+    affected,
+    apply_policy,
+    delete_policy,
+    export_policies,
+    with_source,
+)
 from penstock.agent.relay.requests import engines_of, for_agent
 from penstock.agent.relay.streams import EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
@@ -97,9 +101,9 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ListDrills = _merged("ListDrills", merge.drills)
     ListPolicyRollouts = _merged("ListPolicyRollouts", merge.policy_rollouts)
 
-    ApplyPolicy = _written(policy_writes.apply_policy)
-    DeletePolicy = _written(policy_writes.delete_policy)
-    ExportPolicies = _written(policy_writes.export_policies)
+    ApplyPolicy = _written(apply_policy)
+    DeletePolicy = _written(delete_policy)
+    ExportPolicies = _written(export_policies)
     RollbackPolicy = _refused(
         "a relay keeps no earlier manifests; apply the one that you want again, from the place where you keep them, or "
         "from the source's own history ('nats kv history BUCKET NAME')"
