@@ -104,6 +104,7 @@ def test_where_policies_are_written() -> None:
     agents = {**LISTEN, "agents": "unix:///a/b.sock"}
     assert resolve(agents, {}).policy_source is None
     found = resolve({**agents, "policy-source": "nats://n1:4222,n2:4222/policies"}, {}).policy_source
+    assert found is not None
     assert (found.kind, found.place) == ("nats", "policies")
     for wrong in ("file:/etc/p", "kubernetes:a,kubernetes:b", "policies"):
         with pytest.raises(ConfigError, match=r"--policy-source .* is wrong: expected"):
