@@ -65,6 +65,8 @@ async def _serve(config: RelayConfig, service: RelayService, parts: AsyncExitSta
             _ADMIN_MODE,
             credentials=Certificates(over_tls).credentials() if over_tls else None,
             interceptors=[AccessInterceptor(over_tls.allow if over_tls else None)],
+            # Its clients are people's commands, over any network; none of them holds what others need.
+            patience=5.0,
         )
         admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
         parts.push_async_callback(server.stop, _LAST_CALLS_SECONDS)

@@ -61,13 +61,16 @@ def _written(
     async def write(self: RelayService, request: Any, context: Context) -> Any:
         if self._policies is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _NO_SOURCE)
-        known = await self._fleet.ask("ListEngines", admin.ListEnginesRequest(), context.time_remaining())
+        changes = isinstance(request, admin.ApplyPolicyRequest | admin.DeletePolicyRequest)
+        # Before the write: afterwards they may have lost it.
+        engines = admin.ListEnginesRequest()
+        known = await self._fleet.ask("ListEngines", engines, context.time_remaining()) if changes else None
         try:
             response = await call(self._policies, request)
         except PenstockError as error:
             await abort_with(context, error)
-        if isinstance(response, admin.ApplyPolicyResponse):
-            keys = affected(merge.engines(_named(known), admin.ListEnginesRequest()).engines, request)
+        if known is not None:
+            keys = affected(merge.engines(_named(known), engines).engines, request)
             response.engines.extend(admin.EngineChange(key=key) for key in keys)
             if known.missing:
                 context.set_trailing_metadata(((COVERAGE, known.coverage().SerializeToString()),))
