@@ -21,6 +21,7 @@ from penstock.agent.parsing.options import (
     read_options,
 )
 from penstock.agent.policy.sources import SourceSpec, parse_sources
+from penstock.agent.policy.sources.kube_options import KUBE_OPTIONS
 from penstock.agent.policy.sources.nats_options import (
     NATS_ATTRIBUTES,
     NATS_OPTIONS,
@@ -159,9 +160,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_advertised,
         "Its address in the registry: host:port.  [default: that of --admin-listen, with POD_IP]",
     ),
-    Option("kube-api", "", str, "Outside a pod: address of the Kubernetes API server, https://HOST:PORT."),
-    Option("kube-token-file", "", parse_optional_path, "With --kube-api: file of the bearer token."),
-    Option("kube-ca", "", parse_optional_path, "With --kube-api: CA bundle of the API server."),
+    *KUBE_OPTIONS,
     Option(
         "state-limit",
         "1GiB",

@@ -262,6 +262,7 @@ class Daemon:
             orders=policies.stored.orders,
             feed=policies.feed,
             retirement=retirement,
+            sources=policies.sources,
             rollouts=rollouts,
             state_dir=directory.path,
             stopping=self._stopping,

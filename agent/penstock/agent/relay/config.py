@@ -13,6 +13,8 @@ from penstock.agent.parsing.options import (
     parse_positive,
     read_options,
 )
+from penstock.agent.policy.sources import SourceSpec, parse_sources
+from penstock.agent.policy.sources.kube_options import KUBE_OPTIONS
 from penstock.agent.policy.sources.nats_options import NATS_ATTRIBUTES, NATS_OPTIONS, NatsFiles, nats_files
 from penstock.agent.relay.agent_places import parse_agents
 from penstock.agent.relay.agent_tls import AgentTls
@@ -21,6 +23,7 @@ from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, a
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from penstock.agent.relay.agent_places import AgentSet
     from penstock.agent.server import Address, AdminTls, TcpAddress
@@ -33,7 +36,8 @@ class RelayConfig:
     Attributes:
         agents: whom it asks.
         agent_tls: there if an agent's address is TCP.
-        nats: the files for a registry.
+        nats: the files for a registry or a bucket of policies.
+        policy_source: where the relay writes policies; None for a relay that does not.
         admin_tls: there if, and only if, one address of *admin_listen* is TCP.
         deadline: of one agent's answer, seconds.
 
@@ -42,12 +46,29 @@ class RelayConfig:
     agents: AgentSet
     agent_tls: AgentTls | None
     nats: NatsFiles
+    policy_source: SourceSpec | None
+    kube_api: str
+    kube_token_file: Path | None
+    kube_ca: Path | None
     admin_listen: tuple[Address, ...]
     admin_tls: AdminTls | None
     http: TcpAddress
     deadline: float
     log_format: str
     log_level: str
+
+
+def parse_source(text: str) -> SourceSpec | None:
+    """Parse ``kubernetes[:NAMESPACE]`` or ``nats://…/BUCKET``; None for nothing.
+
+    Raises:
+        ValueError: what was expected.
+
+    """
+    found = parse_sources(text)
+    if len(found) > 1 or any(spec.kind == "file" for spec in found):
+        raise ValueError("expected one of kubernetes[:NAMESPACE] or nats://HOST:PORT/BUCKET")
+    return found[0] if found else None
 
 
 OPTIONS: tuple[Option, ...] = tuple(
@@ -70,7 +91,15 @@ OPTIONS: tuple[Option, ...] = tuple(
             str,
             "Name in the agents' certificates, if they share one; their address's host otherwise.",
         ),
+        Option(
+            "policy-source",
+            "",
+            parse_source,
+            "Where policies are written, the source that the agents follow: kubernetes[:NAMESPACE] or "
+            "nats://HOST:PORT/BUCKET.",
+        ),
         *NATS_OPTIONS,
+        *KUBE_OPTIONS,
         *admin_options("0.0.0.0:9466"),
         Option("http", "127.0.0.1:9467", parse_tcp, "Address of metrics and health: host:port."),
         Option("deadline", "2s", parse_positive, "How long an agent has for its answer."),
@@ -97,9 +126,15 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         raise ConfigError(
             "--agents is missing; give NAME=HOST:PORT for each agent, dns:NAME:PORT or nats://…/BUCKET"
         )
+    source: SourceSpec | None = values["policy_source"]
+    uses_nats = bool(agents.registries) or (source is not None and source.kind == "nats")
+    if values["kube_api"] and (source is None or source.kind != "kubernetes"):
+        raise ConfigError(
+            "--kube-api is given, but --policy-source is not kubernetes:NAMESPACE; add it, or leave it out"
+        )
     return RelayConfig(
         **{name: value for name, value in values.items() if name not in _COMBINED},
-        nats=nats_files(values, "" if agents.registries else "item of --agents"),
+        nats=nats_files(values, "" if uses_nats else "item of --agents, and no --policy-source,"),
         admin_tls=admin_tls(values),
         agent_tls=_agent_tls(values, agents),
     )

@@ -122,9 +122,9 @@ class AgentConnection:
             self._doubt(error)
             raise
 
-    def stream(self, method: str, request: Message) -> Any:
-        """Return the call of a *method* that streams."""
-        return getattr(self._stub, method)(request)
+    def stream(self, method: str, request: Message, seconds: float | None = None) -> Any:
+        """Return the call of a *method* that streams; it ends after *seconds*, None for never."""
+        return getattr(self._stub, method)(request, timeout=seconds)
 
     def _doubt(self, error: grpc.aio.AioRpcError) -> None:
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):

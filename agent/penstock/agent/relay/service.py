@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from penstock.agent.ctl.relay_coverage import COVERAGE
+from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge
 from penstock.agent.relay.engine_names import qualify, qualify_all
+from penstock.agent.relay.policies import (
+    affected,
+    apply_policy,
+    delete_policy,
+    export_policies,
+    with_source,
+)
 from penstock.agent.relay.requests import engines_of, for_agent
 from penstock.agent.relay.streams import EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
+from penstock.agent.server.status_codes import abort_with
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 from penstock.proto.version import __version__
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from penstock.agent.relay.connection import AgentConnection
     from penstock.agent.relay.fleet import Answers, Fleet
+    from penstock.agent.relay.policies import FleetPolicies
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Response = TypeVar("Response", bound="Message")
@@ -29,8 +40,8 @@ _NAMED = 3
 # What a caller may have to give otherwise: any agent's word is as good as another's.
 _WRONG_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
 _NO_SOURCE = (
-    "a relay writes no policies: pods that start later would not have them; write them to the source that the "
-    "agents follow (--policy-source), or to one agent by its own address"
+    "this relay writes no policies: pods that start later would not have them; start it with the --policy-source that "
+    "the agents follow, write them there, or write to one agent by its own address"
 )
 
 
@@ -44,6 +55,30 @@ def _merged(
     return call
 
 
+def _written(
+    call: Callable[[FleetPolicies, Any], Awaitable[Any]],
+) -> Callable[[RelayService, Any, Context], Awaitable[Any]]:
+    async def write(self: RelayService, request: Any, context: Context) -> Any:
+        if self._policies is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _NO_SOURCE)
+        changes = isinstance(request, admin.ApplyPolicyRequest | admin.DeletePolicyRequest)
+        # Before the write: afterwards they may have lost it.
+        engines = admin.ListEnginesRequest()
+        known = await self._fleet.ask("ListEngines", engines, context.time_remaining()) if changes else None
+        try:
+            response = await call(self._policies, request)
+        except PenstockError as error:
+            await abort_with(context, error)
+        if known is not None:
+            keys = affected(merge.engines(_named(known), engines).engines, request)
+            response.engines.extend(admin.EngineChange(key=key) for key in keys)
+            if known.missing:
+                context.set_trailing_metadata(((COVERAGE, known.coverage().SerializeToString()),))
+        return await self._sent(response, context)
+
+    return write
+
+
 def _refused(sentence: str) -> Callable[[RelayService, Any, Context], Awaitable[Any]]:
     async def call(_self: RelayService, _request: Any, context: Context) -> Any:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
@@ -54,29 +89,34 @@ def _refused(sentence: str) -> Callable[[RelayService, Any, Context], Awaitable[
 class RelayService(admin_pb2_grpc.AdminServicer):
     """The methods of ``penstock.v1.Admin`` for all agents of a fleet."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, policies: FleetPolicies | None = None) -> None:
+        """Serve the agents of *fleet*; policies are written to *policies*, None refuses that."""
         self._fleet = fleet
+        self._policies = policies
         self._start_time = time.time_ns()
 
     ListEngines = _merged("ListEngines", merge.engines)
     ListPeers = _merged("ListPeers", merge.peers)
     ListRequests = _merged("ListRequests", merge.requests)
     ListEvents = _merged("ListEvents", merge.events)
-    ListPolicies = _merged("ListPolicies", merge.policies)
     ListAudit = _merged("ListAudit", merge.audit)
     ListQuarantines = _merged("ListQuarantines", merge.quarantines)
     ListDrills = _merged("ListDrills", merge.drills)
     ListPolicyRollouts = _merged("ListPolicyRollouts", merge.policy_rollouts)
 
-    ApplyPolicy = _refused(_NO_SOURCE)
-    DeletePolicy = _refused(_NO_SOURCE)
-    RollbackPolicy = _refused(_NO_SOURCE)
-    ImportPolicies = _refused(_NO_SOURCE)
+    ApplyPolicy = _written(apply_policy)
+    DeletePolicy = _written(delete_policy)
+    ExportPolicies = _written(export_policies)
+    RollbackPolicy = _refused(
+        "a relay keeps no earlier manifests; apply the one that you want again, from the place where you keep them, or "
+        "from the source's own history ('nats kv history BUCKET NAME')"
+    )
+    ImportPolicies = _refused(
+        "a relay does not write several policies as one: neither Kubernetes nor NATS does; apply them one by one "
+        "('agentctl apply -f FILE'), or import them at an agent by its own address"
+    )
     SetPolicyRollout = _refused(
         "a relay leads no roll-outs; start it at the agent that has the policy, by its own address"
-    )
-    ExportPolicies = _refused(
-        "a relay exports no policies: each agent has its own; export from one agent by its own address"
     )
     Backup = _refused("a relay has no state to copy; back an agent up by its own address")
 
@@ -94,6 +134,30 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         for agent in self._fleet.agents():
             status.agents.append(_relayed(agent, found.get(agent.place.name)))
         return await self._sent(status, context)
+
+    async def ListPolicies(  # noqa: N802
+        self, request: admin.ListPoliciesRequest, context: Context
+    ) -> admin.ListPoliciesResponse:
+        """Return the policies of the source, with what agents have of them, and those of agents alone."""
+        found = None
+        if self._policies is not None:
+            with suppress(PenstockError):
+                # While the source is away, what the agents have of it is known.
+                found = await self._policies.read()
+        if found is None or self._policies is None:
+            answers = await self._ask("ListPolicies", request, context)
+            return await self._sent(merge.policies(_named(answers), request), context)
+        answers = await self._fleet.ask("ListPolicies", admin.ListPoliciesRequest(), context.time_remaining())
+        if answers.missing:
+            context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
+        merged = merge.policies(_named(answers), request)
+        listed = with_source(merged.policies, found, self._policies.name, request.name)
+        if request.name and not listed:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"policy {request.name!r} does not exist; 'agentctl get policy' lists policies",
+            )
+        return await self._sent(admin.ListPoliciesResponse(policies=listed), context)
 
     async def GetEffectivePolicy(  # noqa: N802
         self, request: admin.GetEffectivePolicyRequest, context: Context
@@ -143,7 +207,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     async def WatchRollout(  # noqa: N802
         self, request: admin.WatchRolloutRequest, context: Context
     ) -> AsyncIterator[admin.Rollout]:
-        """Stream the present progress of all agents."""
+        """Stream the progress of all agents: of a write to the source, or what it is now."""
         # Each agent counts its own generations.
         request.store_generation = 0
         async for progress in follow_rollouts(self._fleet, "WatchRollout", request):

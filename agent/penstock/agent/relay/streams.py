@@ -23,6 +23,10 @@ _MAX_WAITING = 1_000
 # Between attempts to follow an agent, and between looks for new ones.
 _AGAIN_SECONDS = 1.0
 _STATUS_SECONDS = 5.0
+# Of a request that does not say how long; as at an agent.
+_TIMEOUT_SECONDS = 30.0
+# An agent that is silent for so long after its time hangs.
+_GRACE_SECONDS = 1.0
 _NO_INDEX = 1 << 32
 
 
@@ -31,7 +35,9 @@ async def follow_rollouts(fleet: Fleet, method: str, request: Any) -> AsyncItera
 
     Agents that refuse because they have no such engine are left out; those that do not answer are rows.
     """
-    progress = _Progress()
+    # An agent ends its stream by itself at the request's time.
+    within = request.timeout.ToNanoseconds() / 1e9 if request.HasField("timeout") else _TIMEOUT_SECONDS
+    progress = _Progress(within + _GRACE_SECONDS)
     tasks = [
         asyncio.ensure_future(progress.follow(agent, method, each))
         for agent in fleet.agents()
@@ -42,7 +48,10 @@ async def follow_rollouts(fleet: Fleet, method: str, request: Any) -> AsyncItera
             ended = all(task.done() for task in tasks)
             progress.changed.clear()
             if progress.parts or progress.missing:
-                yield progress.merged()
+                merged = progress.merged()
+                # An agent that has not said anything yet may have engines.
+                merged.done &= ended or len(progress.parts) == len(tasks)
+                yield merged
             if ended:
                 return
             await progress.changed.wait()
@@ -53,7 +62,8 @@ async def follow_rollouts(fleet: Fleet, method: str, request: Any) -> AsyncItera
 class _Progress:
     """The last word of each agent about one order."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self.parts: dict[str, admin.Rollout] = {}
         self.missing: dict[str, str] = {}
         self.changed = asyncio.Event()
@@ -68,7 +78,7 @@ class _Progress:
             if agent.state == AWAY:
                 self.missing[name] = agent.error
                 return
-            async for message in agent.stream(method, request):
+            async for message in agent.stream(method, request, self.seconds):
                 self.parts[name] = message
                 self.changed.set()
         except grpc.aio.AioRpcError as error:

@@ -206,7 +206,7 @@ class RollbackPolicyRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., to_generation: _Optional[int] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
 
 class ApplyPolicyResponse(_message.Message):
-    __slots__ = ("name", "store_generation", "generation", "result", "engines", "warnings", "policies", "shares")
+    __slots__ = ("name", "store_generation", "generation", "result", "engines", "warnings", "policies", "shares", "source")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STORE_GENERATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,7 @@ class ApplyPolicyResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     store_generation: int
     generation: int
@@ -223,7 +224,8 @@ class ApplyPolicyResponse(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     policies: _containers.RepeatedCompositeFieldContainer[PolicyResult]
     shares: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., store_generation: _Optional[int] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineChange, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[PolicyResult, _Mapping]]] = ..., shares: _Optional[_Iterable[str]] = ...) -> None: ...
+    source: SourceWrite
+    def __init__(self, name: _Optional[str] = ..., store_generation: _Optional[int] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineChange, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[PolicyResult, _Mapping]]] = ..., shares: _Optional[_Iterable[str]] = ..., source: _Optional[_Union[SourceWrite, _Mapping]] = ...) -> None: ...
 
 class PolicyResult(_message.Message):
     __slots__ = ("name", "generation", "result")
@@ -375,14 +377,28 @@ class AuditEntry(_message.Message):
     def __init__(self, id: _Optional[int] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., action: _Optional[str] = ..., name: _Optional[str] = ..., reason: _Optional[str] = ..., old_generation: _Optional[int] = ..., new_generation: _Optional[int] = ..., old_hash: _Optional[str] = ..., new_hash: _Optional[str] = ..., old_manifest_json: _Optional[str] = ..., new_manifest_json: _Optional[str] = ...) -> None: ...
 
 class WatchRolloutRequest(_message.Message):
-    __slots__ = ("store_generation", "timeout", "selector")
+    __slots__ = ("store_generation", "timeout", "selector", "source")
     STORE_GENERATION_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     store_generation: int
     timeout: _duration_pb2.Duration
     selector: EngineSelector
-    def __init__(self, store_generation: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+    source: SourceWrite
+    def __init__(self, store_generation: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., source: _Optional[_Union[SourceWrite, _Mapping]] = ...) -> None: ...
+
+class SourceWrite(_message.Message):
+    __slots__ = ("kind", "place", "name", "content")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    place: str
+    name: str
+    content: str
+    def __init__(self, kind: _Optional[str] = ..., place: _Optional[str] = ..., name: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
 
 class Rollout(_message.Message):
     __slots__ = ("store_generation", "engines", "done")

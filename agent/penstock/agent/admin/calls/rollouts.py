@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support import (
     checked_ttl,
+    key_message,
     known_engines,
     pause_message,
     rollout_message,
@@ -14,20 +17,23 @@ from penstock.agent.admin.support import (
     selection_of,
     targets_by_key,
 )
-from penstock.agent.errors import ContractError
-from penstock.agent.parsing import Selection
+from penstock.agent.errors import ContractError, ImpossibleError
+from penstock.agent.parsing import Selection, select
 from penstock.agent.policy.distribution import follow_rollout
 from penstock.agent.policy.orders import MAX_PAUSE, with_front_ends
+from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from google.protobuf.duration_pb2 import Duration
     from penstock.agent.admin.support import AgentContext
-    from penstock.proto.v1 import admin_pb2 as admin
 
 _DEFAULT_TIMEOUT = 30.0
 _LONGEST_TIMEOUT = 3600.0
+_LEAST_TIMEOUT = 0.1
+# Between looks at what the agent has read of a source.
+_LOOK_SECONDS = 0.05
 
 
 async def watch_rollout(
@@ -39,8 +45,50 @@ async def watch_rollout(
         raise ContractError(
             f"store generation {request.store_generation} does not exist; the newest is {present}"
         )
-    async for message in _follow(agent, selection_of(request.selector), request.timeout):
+    selection, end = selection_of(request.selector), time.monotonic() + _seconds(request.timeout)
+    if request.HasField("source"):
+        async for message in _until_read(agent, request.source, selection, end):
+            yield message
+    async for message in _follow(agent, selection, max(end - time.monotonic(), _LEAST_TIMEOUT)):
         yield message
+
+
+async def _until_read(
+    agent: AgentContext, written: admin.SourceWrite, selection: Selection, end: float
+) -> AsyncIterator[admin.Rollout]:
+    """Wait until the agent has a policy as it was written to its source; say first who waits for it.
+
+    Raises:
+        ImpossibleError: the agent does not follow that source, refuses the policy, or has not read it until *end*
+            (monotonic seconds).
+
+    """
+    said = False
+    while True:
+        if agent.sources is None:
+            raise ImpossibleError("the agent follows no policy source; see --policy-source of penstock-agent")
+        if agent.sources.brings(written.kind, written.place, written.name, written.content):
+            return
+        if time.monotonic() >= end:
+            problem = agent.sources.problem()
+            raise ImpossibleError(
+                f"the agent does not have policy {written.name!r} as it was written to {written.kind} "
+                f"{written.place!r}: it has not read it in time, or it was changed since"
+                + (f"; {problem}" if problem else "")
+            )
+        if not said:
+            said = True
+            connected = [engine.target for engine in known_engines(agent) if engine.connected]
+            waiting = [
+                admin.EngineRollout(key=key_message(target.key), state="waiting")
+                for target in select(connected, selection)
+            ]
+            yield admin.Rollout(store_generation=agent.store.generation, engines=waiting)
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _seconds(within: Duration) -> float:
+    return min(within.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT, _LONGEST_TIMEOUT)
 
 
 async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> AsyncIterator[admin.Rollout]:
@@ -59,19 +107,18 @@ async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> As
         await agent.pauses.set(
             keys, request.paused, author=request.author, which=which, reason=request.reason, ttl=ttl
         )
-    async for message in _follow(agent, selection, request.timeout, pausing=request.paused):
+    async for message in _follow(agent, selection, _seconds(request.timeout), pausing=request.paused):
         yield message
 
 
 async def _follow(
-    agent: AgentContext, selection: Selection, within: Duration, *, pausing: bool | None = None
+    agent: AgentContext, selection: Selection, within: float, *, pausing: bool | None = None
 ) -> AsyncIterator[admin.Rollout]:
-    seconds = within.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
     steps = follow_rollout(
         agent.feed,
         lambda: known_engines(agent),
         selection,
-        within=min(seconds, _LONGEST_TIMEOUT),
+        within=within,
         clock=agent.clock,
         pausing=pausing,
     )

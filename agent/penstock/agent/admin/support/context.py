@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.manifest import ScheduleStep
     from penstock.agent.policy.orders import OrderStore, Pauses
     from penstock.agent.policy.rollouts import RolloutLeader
+    from penstock.agent.policy.sources.follower import SourceFollower
     from penstock.agent.policy.store import Store
     from penstock.agent.sources import Registry
     from penstock.proto.v1.admin_pb2 import AgentStatus
@@ -51,6 +52,7 @@ class AgentContext:
     Attributes:
         aggregator: the metrics aggregator; read on the loop only.
         try_backend: connects to the trace backend; returns the error, empty for none.
+        sources: follows the policy sources; None without any.
         rollouts: leads the roll-outs of the store's policies; None for no leader.
         statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
         clock: seconds since the epoch.
@@ -68,6 +70,7 @@ class AgentContext:
     feed: PolicyFeed
     retirement: Retirement
     state_dir: Path
+    sources: SourceFollower | None = None
     rollouts: RolloutLeader | None = None
     statuses: tuple[StatusSource, ...] = ()
     try_backend: Callable[[], Awaitable[str]] = _no_backend

@@ -57,6 +57,9 @@ def show_fields(response: admin.ApplyPolicyResponse) -> None:
     ]
     if rows:
         say_table(("ENGINE", "FIELD", "FROM", "TO"), rows)
+    elif response.engines:
+        # A relay does not merge policies; each agent does.
+        say(f"matched engines: {', '.join(words.engine(engine.key) for engine in response.engines)}")
     else:
         say("no known engine would change")
 

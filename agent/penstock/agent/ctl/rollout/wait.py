@@ -124,6 +124,7 @@ class _Wait:
             store_generation=self.response.store_generation,
             selector=selector,
             timeout=duration_message(timeout),
+            source=self.response.source if self.response.HasField("source") else None,
         )
         for rollout in self.client.stream("WatchRollout", request, timeout.total_seconds() + GRACE):
             keys = [engine.key for engine in rollout.engines]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from penstock.agent.policy.kubernetes.access import ClusterAccess, read_pod_access
+from penstock.agent.policy.kubernetes.api_client import ApiClient
 from penstock.agent.policy.kubernetes.follower import ObjectFollower, ObjectSink
-from penstock.agent.policy.kubernetes.objects import ClusterObject, ObjectSet
+from penstock.agent.policy.kubernetes.objects import OWN_ANNOTATIONS, ClusterObject, ObjectSet
 
 __all__ = [
+    "OWN_ANNOTATIONS",
+    "ApiClient",
     "ClusterAccess",
     "ClusterObject",
     "ObjectFollower",

@@ -13,12 +13,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
-from penstock.agent.errors import ClusterError
+from penstock.agent.errors import ClusterError, ConflictError, ManifestError, NotFoundError
 from penstock.agent.policy.kubernetes.objects import ClusterObject, read_object, resource_version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
+    from penstock.agent.errors import PenstockError
     from penstock.agent.policy.kubernetes.access import ClusterAccess
 
 GROUP = "apis/penstock.dev/v1alpha1"
@@ -39,6 +40,13 @@ _WATCH_GRACE_SECONDS = 15.0
 # A server whose host or network is gone is noticed after 15 + 3 * 5 s.
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
 _MAX_RETRY_AFTER_SECONDS = 300.0
+_FIELD_MANAGER = "penstock-relay"
+_WRITING = frozenset({"create", "update", "delete"})
+_OF_AN_OBJECT = frozenset({"get", "update", "delete"})
+
+
+class MissingError(ClusterError):
+    """There is no such object."""
 
 
 class ApiClient:
@@ -149,7 +157,68 @@ class ApiClient:
     def _objects_url(self) -> str:
         return f"{self._access.url}/{GROUP}/namespaces/{self._access.namespace}/{RESOURCE}"
 
+    async def read_object(self, name: str) -> dict[str, Any] | None:
+        """Return the object *name* as the API server has it; None where there is none."""
+        try:
+            return await self._object("GET", f"{self._objects_url()}/{name}", "get")
+        except MissingError:
+            return None
+
+    async def write_object(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Replace an object at the resource version that *value* has, or create it where it has none; return it.
+
+        Raises:
+            ConflictError: the object is at another version, or there is one already.
+            ClusterError: anything else.
+
+        """
+        metadata = value["metadata"]
+        if metadata.get("resourceVersion"):
+            return await self._object("PUT", f"{self._objects_url()}/{metadata['name']}", "update", value)
+        return await self._object("POST", self._objects_url(), "create", value)
+
+    async def delete_object(self, name: str, version: str) -> None:
+        """Delete the object *name* at *version*.
+
+        Raises:
+            ConflictError: the object is at another version.
+            NotFoundError: there is none.
+            ClusterError: anything else.
+
+        """
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"resourceVersion": version},
+        }
+        try:
+            await self._object("DELETE", f"{self._objects_url()}/{name}", "delete", options)
+        except MissingError:
+            raise NotFoundError(f"policy {name!r} is not in namespace {self._access.namespace}") from None
+
+    async def _object(self, method: str, url: str, verb: str, body: Any = None) -> dict[str, Any]:
+        response = await self._request(
+            method, url, {} if body is None else {"fieldManager": _FIELD_MANAGER}, verb, body
+        )
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                found = json.loads(await _body(response, _MAX_LINE_BYTES))
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClusterError(f"the answer broke: {_reason(error)}") from None
+        except (ValueError, RecursionError):
+            raise ClusterError("the API server's answer is not JSON") from None
+        finally:
+            response.close()
+        if not isinstance(found, dict):
+            raise ClusterError("the API server's answer is no object")
+        return found
+
     async def _get(self, parameters: dict[str, str], verb: str, url: str) -> aiohttp.ClientResponse:
+        return await self._request("GET", url, parameters, verb)
+
+    async def _request(
+        self, method: str, url: str, parameters: dict[str, str], verb: str, body: Any = None
+    ) -> aiohttp.ClientResponse:
         if self._session is None:
             raise ClusterError("the client is closed")
         try:
@@ -161,14 +230,14 @@ class ApiClient:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 # A redirect would take the token elsewhere.
-                response = await self._session.get(
-                    url, params=parameters, headers=headers, allow_redirects=False
+                response = await self._session.request(
+                    method, url, params=parameters, headers=headers, json=body, allow_redirects=False
                 )
         except TimeoutError:
             raise ClusterError(f"{self._access.url} does not answer within {_ANSWER_SECONDS:.0f} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ClusterError(f"{self._access.url} cannot be reached: {_reason(error)}") from None
-        if response.status == HTTPStatus.OK:
+        if response.status in (HTTPStatus.OK, HTTPStatus.CREATED):
             return response
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -180,8 +249,15 @@ class ApiClient:
             response.close()
         raise self._refusal(response, text, verb)
 
-    def _refusal(self, response: aiohttp.ClientResponse, text: bytes, verb: str) -> ClusterError:
+    def _refusal(self, response: aiohttp.ClientResponse, text: bytes, verb: str) -> PenstockError:
         status, namespace = response.status, self._access.namespace
+        if status == HTTPStatus.CONFLICT:
+            return ConflictError("the object was changed meanwhile; read it again and retry")
+        if status == HTTPStatus.NOT_FOUND and verb in _OF_AN_OBJECT and _message(text).endswith(" not found"):
+            return MissingError("there is no such object")
+        if status == HTTPStatus.UNPROCESSABLE_ENTITY and verb in _WRITING:
+            return ManifestError(f"the API server refuses the object: {_message(text)}")
+        role = "penstock-policy-editor" if verb in _WRITING else "penstock-agent"
         if status == HTTPStatus.GONE:
             return ClusterError("the API server no longer has that revision", outdated=True)
         token = self._access.token_file
@@ -190,8 +266,8 @@ class ApiClient:
             "it may have expired: mount a projected service account token, which is renewed"
             if token
             else "the API server wants a token (401); give --kube-token-file",
-            403: f"the agent's service account may not {verb} TransferPolicy objects in namespace {namespace} (403); "
-            "bind the ClusterRole penstock-agent to it by a RoleBinding in that namespace",
+            403: f"the service account may not {verb} TransferPolicy objects in namespace {namespace} (403); "
+            f"bind the ClusterRole {role} to it by a RoleBinding in that namespace",
             404: "the cluster has no TransferPolicy objects (404); apply deploy/crd",
         }
         said = _message(text)

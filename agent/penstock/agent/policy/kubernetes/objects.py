@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OWN = "penstock.dev/"
+OWN_ANNOTATIONS = "penstock.dev/"
+"""What the names of annotations begin with that are the manifest's."""
 # As of each policy source.
 _MAX_MANIFEST_BYTES = 64 * 1024
 
@@ -57,7 +58,9 @@ def read_object(value: Any) -> tuple[str, ClusterObject]:
     name = metadata["name"]
     given = metadata.get("annotations")
     own = (
-        {key: text for key, text in given.items() if key.startswith(_OWN)} if isinstance(given, dict) else {}
+        {key: text for key, text in given.items() if key.startswith(OWN_ANNOTATIONS)}
+        if isinstance(given, dict)
+        else {}
     )
     kept: dict[str, Any] = {"name": name, **({"annotations": own} if own else {})}
     manifest = {key: value[key] for key in ("apiVersion", "kind", "spec") if key in value}

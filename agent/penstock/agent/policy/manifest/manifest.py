@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -174,6 +175,11 @@ class Manifest(Model):
     def canonical(self) -> str:
         """The canonical JSON text; equal for equal content."""
         return json.dumps(self.document(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the canonical text, in hexadecimal digits."""
+        return hashlib.sha256(self.canonical.encode()).hexdigest()
 
     @cached_property
     def leaves(self) -> Leaves:

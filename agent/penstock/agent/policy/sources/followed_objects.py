@@ -65,11 +65,23 @@ def follow_objects(
         ConfigError: a flag or a mounted file is missing or wrong.
 
     """
+    return FollowedObjects(spec.name, cluster_access(spec, api, token_file, ca_file))
+
+
+def cluster_access(
+    spec: SourceSpec, api: str = "", token_file: Path | None = None, ca_file: Path | None = None
+) -> ClusterAccess:
+    """Return the access to the namespace of *spec*; without *api* by what is mounted into this pod.
+
+    Raises:
+        ConfigError: a flag or a mounted file is missing or wrong.
+
+    """
     if not api:
         if token_file or ca_file:
             flag = "--kube-token-file" if token_file else "--kube-ca"
             raise ConfigError(f"{flag} is given without --kube-api; add https://HOST:PORT, or leave it out")
-        return FollowedObjects(spec.name, read_pod_access(os.environ, spec.place))
+        return read_pod_access(os.environ, spec.place)
     if not _URL.fullmatch(api):
         raise ConfigError(
             f"--kube-api {api!r} is wrong: expected https://HOST:PORT, or http://127.0.0.1:PORT of kubectl proxy"
@@ -78,4 +90,4 @@ def follow_objects(
         raise ConfigError(
             "--policy-source kubernetes with --kube-api has no namespace; write kubernetes:NAMESPACE"
         )
-    return FollowedObjects(spec.name, ClusterAccess(api.rstrip("/"), spec.place, token_file, ca_file))
+    return ClusterAccess(api.rstrip("/"), spec.place, token_file, ca_file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.errors import FullError, StateError
+from penstock.agent.errors import FullError, ImpossibleError, StateError
 from penstock.agent.policy.sources.interface import (
     AWAY,
     CONNECTED,
@@ -79,6 +80,41 @@ class SourceFollower:
     def states(self) -> list[SourceState]:
         """Return the states, in the order of the sources. Any thread."""
         return [each.state for each in self._followed]
+
+    def brings(self, kind: str, place: str, name: str, content: str) -> bool:
+        """Return whether the policy *name* of a source is in the store as it was written there.
+
+        Args:
+            kind: of the source.
+            place: the bucket or the namespace.
+            content: digest of the manifest; empty where it was deleted.
+
+        Raises:
+            ImpossibleError: no source follows that place, or the policy is refused.
+
+        """
+        # The namespace of the agent's own pod has no name here.
+        states = [
+            each
+            for each in self.states()
+            if each.kind == kind and (each.name == kind or re.split("[:/]", each.name)[-1] == place)
+        ]
+        if not states:
+            raise ImpossibleError(
+                f"the agent follows no {kind} source {place!r}; see --policy-source of penstock-agent"
+            )
+        owners = {each.name for each in states}
+        present = [
+            each.manifest.digest
+            for each in self._store.policies()
+            if each.manifest.name == name and each.owner in owners
+        ]
+        if content in present or (not content and not present):
+            return True
+        refusal = next((each.refused[name] for each in states if name in each.refused), "")
+        if refusal and content:
+            raise ImpossibleError(f"the agent refuses policy {name!r}: {refusal}")
+        return False
 
     def problem(self) -> str:
         """Return which sources are away, or bring what is refused as a whole; empty for none. Any thread."""

@@ -16,6 +16,7 @@ from penstock.agent.ctl.commands.inspect.get_policy import (
 )
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import POLICY
+from penstock.agent.ctl.one_policy import fetch_policy
 from penstock.agent.ctl.options import selector_of, with_client
 from penstock.agent.ctl.render import rows, say
 from penstock.agent.ctl.render import text as words
@@ -42,7 +43,7 @@ _NOT_SET = ("selector.", "rollout.", "priority", "mode", "expiresAt")
 @with_client
 def policy(client: Client, name: str, output: str) -> None:
     """Show policy NAME: what it sets, in which engines it is in force, who changed it last and why."""
-    (item,) = client.call("ListPolicies", admin.ListPoliciesRequest(name=name)).policies
+    item = fetch_policy(client, name)
     selected = admin.ListEnginesRequest(selector=selector_of(item.manifest_json))
     engines = client.call("ListEngines", selected).engines
     entries = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=_ENTRIES)).entries

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import POLICY
+from penstock.agent.ctl.one_policy import fetch_policy
 from penstock.agent.ctl.options import DURATION, author, selector_of, with_client
 from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.rollout import (
@@ -125,7 +126,7 @@ def rollback(
     response = client.call("RollbackPolicy", request)
     selector = admin.EngineSelector()
     if how["wait"] and not dry_run:
-        (present,) = client.call("ListPolicies", admin.ListPoliciesRequest(name=name)).policies
+        present = fetch_policy(client, name)
         selector = selector_of(present.manifest_json)
     report_change(client, response, selector, dry_run=dry_run, **how)
 

@@ -16,6 +16,7 @@ import click
 from penstock.agent.ctl.commands.policies.change import report_change, with_all, with_change
 from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.name_arguments import POLICY
+from penstock.agent.ctl.one_policy import fetch_policy
 from penstock.agent.ctl.options import author, selector_of, with_client
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render.output import dump_yaml
@@ -47,7 +48,7 @@ def policy(client: Client, name: str, reason: str, everywhere: bool, dry_run: bo
 
     What the editor saves is applied if the agent takes it, and if the policy has not changed meanwhile.
     """
-    (present,) = client.call("ListPolicies", admin.ListPoliciesRequest(name=name)).policies
+    present = fetch_policy(client, name)
     manifest = json.loads(present.manifest_json)
     # The old reason does not apply to this change.
     annotations = manifest["metadata"].get("annotations", {})

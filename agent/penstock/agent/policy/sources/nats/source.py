@@ -26,6 +26,8 @@ _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
 # For one key of a list.
 _READ_SECONDS = 5.0
+# To read a bucket that changes meanwhile.
+_ATTEMPTS = 10
 
 
 class BucketMark(NamedTuple):
@@ -72,6 +74,19 @@ class NatsSource:
             attempt += 1
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  (no secret)
             pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    async def read(self, stream: JetStreamContext) -> SourceSet:
+        """Return the bucket as it is now.
+
+        Raises:
+            IncompleteError: it cannot be read completely.
+
+        """
+        for _ in range(_ATTEMPTS):
+            found = await self._read_all(stream, await self._mark(stream))
+            if found is not None:
+                return found
+        raise IncompleteError(0, 0)
 
     async def _follow(self, client: Client, sink: SourceSink, lost: asyncio.Event) -> None:
         """Hand the bucket over after each change, until the connection is *lost*."""

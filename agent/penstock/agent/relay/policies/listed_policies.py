@@ -1,0 +1,53 @@
+"""The policies of a source beside what the agents have of them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.relay.policies.policy_writes import AUTHOR
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.relay.policies.fleet_policies import FoundPolicies
+
+_COUNTS = ("engines_selected", "engines_in_force", "engines_paused", "engines_matched")
+
+
+def with_source(
+    agents: Iterable[admin.Policy], found: FoundPolicies, source: str, name: str = ""
+) -> list[admin.Policy]:
+    """Return the policies by name: those of the source first, and what agents have besides.
+
+    Args:
+        agents: of all agents, each content once.
+        found: the policies at the source; a generation there is its revision.
+        source: its name, the owner of those policies.
+        name: return only this policy, as it is at the source if it is there; empty for all.
+
+    """
+    rows = {
+        policy.manifest.name: admin.Policy(
+            name=policy.manifest.name,
+            generation=policy.revision,
+            manifest_json=policy.manifest.canonical,
+            owner=source,
+            author=policy.manifest.metadata.annotations.get(AUTHOR, ""),
+        )
+        for policy in found.policies.values()
+    }
+    others = []
+    for each in agents:
+        row = rows.get(each.name)
+        if row is None or row.manifest_json != each.manifest_json:
+            others.append(each)
+            continue
+        for field in _COUNTS:
+            setattr(row, field, getattr(row, field) + getattr(each, field))
+        if each.changed.ToNanoseconds() > row.changed.ToNanoseconds():
+            row.changed.CopyFrom(each.changed)
+    if name:
+        own = rows.get(name)
+        return [own] if own is not None else [each for each in others if each.name == name]
+    return sorted([*rows.values(), *others], key=lambda each: (each.name, each.owner != source))

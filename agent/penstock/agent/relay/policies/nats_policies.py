@@ -1,0 +1,78 @@
+"""The policies of a bucket of NATS JetStream KV."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING
+
+from nats.js.errors import KeyNotFoundError
+from penstock.agent.errors import ImpossibleError, NotFoundError, PenstockError
+from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
+from penstock.agent.policy.sources.nats.source import NatsSource
+from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
+from penstock.agent.relay.policies.fleet_policies import FleetPolicy, FoundPolicies, Item, check_items
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nats.js.client import JetStreamContext
+    from penstock.agent.policy.manifest import Manifest
+
+_CALL_SECONDS = 5.0
+
+
+class NatsPolicies:
+    """The policies of *place*, a bucket; each call connects to the server whose turn it is."""
+
+    kind = "nats"
+
+    def __init__(self, name: str, access: NatsAccess, place: str) -> None:
+        """Read and write *place*; *name* has no secret."""
+        self.name = name
+        self.place = place
+        self._access = access
+        self._source = NatsSource(name, access, place)
+        self._attempts = count()
+
+    async def read(self) -> FoundPolicies:
+        """Return all policies."""
+        async with self._stream() as stream:
+            found = await self._source.read(stream)
+        return check_items(
+            (name, Item(item.document, item.refusal, item.revision)) for name, item in found.items.items()
+        )
+
+    async def put(self, manifest: Manifest, if_revision: int | None = None) -> FleetPolicy:
+        """Write *manifest*; see the interface."""
+        async with self._stream() as stream:
+            bucket = await stream.key_value(self.place)
+            if if_revision is None:
+                revision = await bucket.put(manifest.name, manifest.canonical.encode())
+            else:
+                revision = await put_policy(bucket, manifest, if_revision)
+        return FleetPolicy(manifest, revision)
+
+    async def delete(self, name: str, if_revision: int | None = None) -> None:
+        """Delete the policy *name*; see the interface."""
+        async with self._stream() as stream:
+            bucket = await stream.key_value(self.place)
+            if if_revision is None:
+                try:
+                    if_revision = (await bucket.get(name)).revision or 0
+                except KeyNotFoundError:
+                    raise NotFoundError(f"policy {name!r} is not in the bucket") from None
+            await delete_policy(bucket, name, if_revision)
+
+    @asynccontextmanager
+    async def _stream(self) -> AsyncIterator[JetStreamContext]:
+        try:
+            async with connected(self._access, next(self._attempts), asyncio.Event()) as client:
+                yield client.jetstream(timeout=_CALL_SECONDS)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ImpossibleError(
+                f"policy source {self.name}: {sentence(error, self.place)}; nothing is known to be written"
+            ) from error
