@@ -11,7 +11,8 @@ import pytest
 from penstock.agent.errors import ConflictError
 from penstock.agent.policy.kubernetes import ApiClient
 from penstock.agent.policy.sources.nats.connection import NatsAccess
-from penstock.agent.relay.status import KubernetesLease, NatsLease
+from penstock.agent.relay.status.kubernetes_lease import KubernetesLease
+from penstock.agent.relay.status.nats_lease import NatsLease
 
 from tests.support.kubernetes.api_server import BINDINGS, NAMESPACE, ApiServer
 from tests.support.kubernetes.gate import Gate

@@ -14,6 +14,7 @@ from penstock.agent.relay.metrics import render_metrics
 from penstock.agent.relay.policies import open_source
 from penstock.agent.relay.registry_reader import registry_reader
 from penstock.agent.relay.service import RelayService
+from penstock.agent.relay.status import open_status
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
@@ -46,8 +47,17 @@ async def run(config: RelayConfig) -> None:
         parts.push_async_callback(fleet.close)
         following = asyncio.ensure_future(fleet.run())
         parts.push_async_callback(_ended, following)
-        addresses = await _serve(config, RelayService(fleet, _policies(config)), parts)
-        http = HttpServer(config.http, lambda _: render_metrics(fleet), str, str, fleet.trouble)
+        policies = _policies(config)
+        status = None if policies is None else open_status(policies, fleet)
+        if status is not None:
+            parts.push_async_callback(_ended, asyncio.ensure_future(status.run()))
+
+        def trouble() -> str:
+            found = (fleet.trouble(), "" if status is None else status.trouble())
+            return "; ".join(filter(None, found))
+
+        addresses = await _serve(config, RelayService(fleet, policies), parts)
+        http = HttpServer(config.http, lambda _: render_metrics(fleet, status), str, str, trouble)
         await http.start()
         parts.push_async_callback(http.stop)
         _log.info("relay started", http=str(http.address), **addresses)

@@ -82,13 +82,27 @@ class ApiClient:
 
     async def list_objects(self) -> tuple[dict[str, ClusterObject], str]:
         """Return all objects by name, and the resource version of the list."""
-        found: dict[str, ClusterObject] = {}
+        values, revision = await self._list()
+        try:
+            return dict(map(read_object, values)), revision
+        except (TypeError, AttributeError, ValueError) as error:
+            raise ClusterError(f"the API server's list is not one of policies ({error!s:.100})") from None
+
+    async def list_values(self) -> list[dict[str, Any]]:
+        """Return all objects as the API server has them."""
+        values, _ = await self._list()
+        if not all(isinstance((value.get("metadata") or {}).get("name"), str) for value in values):
+            raise ClusterError("the API server's list is not one of policies")
+        return values
+
+    async def _list(self) -> tuple[list[dict[str, Any]], str]:
+        found: list[dict[str, Any]] = []
         parameters = {"limit": str(_PAGE)}
         try:
             async with asyncio.timeout(_LIST_SECONDS):
                 while True:
                     page = await self._page(parameters)
-                    found |= dict(map(read_object, page["items"] or ()))
+                    found += [dict(value) for value in page["items"] or ()]
                     if len(found) > MAX_OBJECTS:
                         raise ClusterError(
                             f"namespace {self._access.namespace} has more than {MAX_OBJECTS} TransferPolicy objects; combine some"
