@@ -67,6 +67,7 @@ RULES = (
 AGENT_FLOORS = (
     ("__main__",),
     ("relay",),
+    ("relay.status",),
     ("relay.policies",),
     ("daemon",),
     ("admin",),

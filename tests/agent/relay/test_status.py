@@ -6,10 +6,11 @@ import asyncio
 import json
 import signal
 import urllib.request
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.agent.errors import ClusterError
 from penstock.agent.policy.kubernetes import ApiClient
 from penstock.agent.relay.agent_places import parse_agents
 from penstock.agent.relay.fleet import Fleet
@@ -24,6 +25,8 @@ from tests.support.samples.stand_in_engine import StandInEngine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from penstock.agent.policy.kubernetes import ClusterAccess
 
 
 @pytest.fixture
@@ -54,22 +57,57 @@ def _conditions(value: dict[str, Any]) -> dict[str, str]:
     return {each["type"]: each["status"] for each in value.get("status", {}).get("conditions", ())}
 
 
-async def test_kubectl_waits_for_it(cluster: ApiServer) -> None:
-    """It is Programmed when the engine has it, Unknown when the agent is gone; what does not change is not written."""
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "penstock-relay"}
-    account = {"kind": "ServiceAccount", "name": "agent", "namespace": NAMESPACE}
+class _Stage:
+    """A real agent with an engine, the fleet of a relay, and a writer whose clock the test moves."""
+
+    def __init__(self, cluster: ApiServer, agent: AgentProcess, fleet: Fleet, access: ClusterAccess) -> None:
+        self.cluster = cluster
+        self.agent = agent
+        self.fleet = fleet
+        self.access = access
+        self.lease = _Held()
+        self._now = 0.0
+        self.writer = StatusWriter(access, self.lease, self._words, clock=lambda: self._now)
+
+    async def _words(self) -> FleetWords:
+        found, missing = await self.fleet.policies()
+        policies = {name: each.policies for name, each in found.items()}
+        return FleetWords(policies, await self.fleet.statuses(), missing)
+
+    async def look(self, seconds: float = 5.0) -> None:
+        """Let the writer look *seconds* later."""
+        self._now += seconds
+        async with ApiClient(self.access) as client:
+            await self.writer.look(client)
+
+    async def read(self) -> dict[str, Any]:
+        """Return the object ``a``."""
+        found: dict[str, Any] = await self.cluster.must("GET", f"{POLICIES}/a")
+        return found
+
+    async def until(self, generation: int = 1, **wanted: str) -> dict[str, Any]:
+        """Look until the object has these conditions; return it."""
+        for _ in range(300):
+            with suppress(ClusterError):
+                # A new role takes its time.
+                await self.look()
+            value = await self.read()
+            status = value.get("status", {})
+            if wanted.items() <= _conditions(value).items() and status["observedGeneration"] == generation:
+                return value
+            await asyncio.sleep(0.1)
+        raise AssertionError(value)
+
+
+@pytest.fixture
+async def stage(cluster: ApiServer) -> AsyncIterator[_Stage]:
+    """Start the agent and its engine; the account may not write status yet."""
     access = await cluster.access()
     async with AsyncExitStack() as parts:
         directory = parts.enter_context(short_directory())
-        flags = (
-            f"--policy-source=kubernetes:{NAMESPACE}",
-            f"--kube-api={access.url}",
-            f"--kube-token-file={access.token_file}",
-            f"--kube-ca={access.ca_file}",
-        )
-        agent = AgentProcess(directory, flags)
-        await asyncio.to_thread(agent.start)
+        agent = AgentProcess(directory, _flags(access))
         parts.callback(agent.stop)
+        await asyncio.to_thread(agent.start)
         engine = StandInEngine({"PENSTOCK_ENDPOINT": agent.listen, "PENSTOCK_LABELS": "role=decode"}).start()
         parts.callback(engine.stop)
         await asyncio.to_thread(engine.settle)
@@ -77,96 +115,73 @@ async def test_kubectl_waits_for_it(cluster: ApiServer) -> None:
         parts.push_async_callback(fleet.close)
         following = asyncio.ensure_future(fleet.run())
         parts.callback(following.cancel)
-
-        async def words() -> FleetWords:
-            found, missing = await fleet.policies()
-            return FleetWords(
-                {name: each.policies for name, each in found.items()}, await fleet.statuses(), missing
-            )
-
-        now = [0.0]
-        lease = _Held()
-        writer = StatusWriter(access, lease, words, clock=lambda: now[0])
-
-        async def look() -> None:
-            now[0] += 5.0
-            async with ApiClient(access) as client:
-                await writer.look(client)
-
-        selector = {"matchLabels": {"role": "decode"}}
-        await cluster.must("POST", POLICIES, document("a", selector=selector))
-        # Without the role it may not.
-        with pytest.raises(Exception, match="penstock-relay"):
-            await look()
-        binding = {"metadata": {"name": "relay"}, "roleRef": role, "subjects": [account]}
-        await cluster.must("POST", BINDINGS, binding)
-
-        async def until(**wanted: str) -> dict[str, Any]:
-            for _ in range(200):
-                try:
-                    await look()
-                except Exception:  # noqa: BLE001  (the role takes its time)
-                    await asyncio.sleep(0.1)
-                value: dict[str, Any] = await cluster.must("GET", f"{POLICIES}/a")
-                if wanted.items() <= _conditions(value).items():
-                    return value
-                await asyncio.sleep(0.1)
-            raise AssertionError(value)
-
-        waiting = asyncio.ensure_future(
-            cluster.kubectl("wait", "--for=condition=Programmed", "transferpolicies/a", "--timeout=60s")
-        )
-        value = await until(Accepted="True", Programmed="True", Degraded="False")
-        assert "condition met" in await waiting
-        assert (value["status"]["matched"], value["status"]["inForce"], value["status"]["refused"]) == (
-            1,
-            1,
-            0,
-        )
-        assert value["status"]["observedGeneration"] == value["metadata"]["generation"] == 1
-        version = value["metadata"]["resourceVersion"]
-        for _ in range(3):
-            await look()
-        assert (await cluster.must("GET", f"{POLICIES}/a"))["metadata"]["resourceVersion"] == version
-
-        # A change is another generation; between two writes of an object there are 5 s.
-        patch = {"spec": {"kvLoadFailure": action("fail")}}
-        status, _ = await cluster.call("PATCH", f"{POLICIES}/a", patch, "application/merge-patch+json")
-        assert status == 200
-        value = await until(Programmed="True")
-        while value["status"]["observedGeneration"] == 1:
-            value = await until(Programmed="True")
-        written = writer.patches["ok"]
-        await asyncio.to_thread(agent.kill)
-        await asyncio.to_thread(wait_until, lambda: fleet.trouble() != "", "the relay misses the agent")
-        async with ApiClient(access) as client:
-            for _ in range(20):
-                # The clock stands.
-                await writer.look(client)
-        assert writer.patches["ok"] <= written + 1
-        await until(Programmed="Unknown", Degraded="True")
-        lease.held = False
-        version = (await cluster.must("GET", f"{POLICIES}/a"))["metadata"]["resourceVersion"]
-        await asyncio.to_thread(agent.start)
-        await asyncio.to_thread(wait_until, lambda: fleet.trouble() == "", "the agent is back")
-        await look()
-        assert (await cluster.must("GET", f"{POLICIES}/a"))["metadata"]["resourceVersion"] == version
+        await cluster.must("POST", POLICIES, document("a", selector={"matchLabels": {"role": "decode"}}))
+        yield _Stage(cluster, agent, fleet, access)
 
 
-@pytest.mark.long
-async def test_another_relay_goes_on(cluster: ApiServer) -> None:
-    """Of two relays one writes; when it is killed the other does. A lease lasts 15 s."""
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "penstock-relay"}
-    account = {"kind": "ServiceAccount", "name": "agent", "namespace": NAMESPACE}
-    binding = {"metadata": {"name": "relay"}, "roleRef": role, "subjects": [account]}
-    await cluster.must("POST", BINDINGS, binding)
-    access = await cluster.access()
-    flags = (
+def _flags(access: ClusterAccess) -> tuple[str, ...]:
+    return (
         f"--policy-source=kubernetes:{NAMESPACE}",
         f"--kube-api={access.url}",
         f"--kube-token-file={access.token_file}",
         f"--kube-ca={access.ca_file}",
     )
+
+
+async def _let_write(cluster: ApiServer) -> None:
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "penstock-relay"}
+    account = {"kind": "ServiceAccount", "name": "agent", "namespace": NAMESPACE}
+    binding = {"metadata": {"name": "relay"}, "roleRef": role, "subjects": [account]}
+    await cluster.must("POST", BINDINGS, binding)
+
+
+async def test_kubectl_waits_for_it(stage: _Stage) -> None:
+    """It is Programmed when the engine has it; without the role nothing is written; what does not change is not, either."""
+    with pytest.raises(ClusterError, match="penstock-relay"):
+        await stage.look()
+    await _let_write(stage.cluster)
+    waiting = asyncio.ensure_future(
+        stage.cluster.kubectl("wait", "--for=condition=Programmed", "transferpolicies/a", "--timeout=60s")
+    )
+    value = await stage.until(Accepted="True", Programmed="True", Degraded="False")
+    assert "condition met" in await waiting
+    counts = {name: value["status"][name] for name in ("matched", "inForce", "refused")}
+    assert counts == {"matched": 1, "inForce": 1, "refused": 0}
+    for _ in range(3):
+        await stage.look()
+    assert (await stage.read())["metadata"]["resourceVersion"] == value["metadata"]["resourceVersion"]
+    # A change is another generation.
+    patch = {"spec": {"kvLoadFailure": action("fail")}}
+    status, _ = await stage.cluster.call("PATCH", f"{POLICIES}/a", patch, "application/merge-patch+json")
+    assert status == 200
+    value = await stage.until(2, Programmed="True")
+    assert {each["observedGeneration"] for each in value["status"]["conditions"]} == {2}
+
+
+async def test_an_agent_that_is_away(stage: _Stage) -> None:
+    """Nobody knows what its engines have; an object is written once in 5 s, and by the lease's holder only."""
+    await _let_write(stage.cluster)
+    await stage.until(Programmed="True")
+    written = stage.writer.patches["ok"]
+    await asyncio.to_thread(stage.agent.kill)
+    await asyncio.to_thread(wait_until, lambda: stage.fleet.trouble() != "", "the relay misses the agent")
+    for _ in range(20):
+        await stage.look(0.1)
+    assert stage.writer.patches["ok"] == written
+    await stage.until(Programmed="Unknown", Degraded="True")
+    stage.lease.held = False
+    version = (await stage.read())["metadata"]["resourceVersion"]
+    await asyncio.to_thread(stage.agent.start)
+    await asyncio.to_thread(wait_until, lambda: stage.fleet.trouble() == "", "the agent is back")
+    await stage.look()
+    assert (await stage.read())["metadata"]["resourceVersion"] == version
+
+
+@pytest.mark.long
+async def test_another_relay_goes_on(cluster: ApiServer) -> None:
+    """Of two relays one writes; when it is killed the other does. A lease lasts 15 s."""
+    await _let_write(cluster)
+    flags = _flags(await cluster.access())
     with ExitStack() as parts:
         agent = parts.enter_context(running_agent(flags))
         relays = []

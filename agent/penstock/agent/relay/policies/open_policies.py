@@ -9,6 +9,7 @@ from penstock.agent.policy.sources.nats_options import nats_access
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.agent.policy.kubernetes import ClusterAccess
     from penstock.agent.policy.sources import SourceSpec
     from penstock.agent.policy.sources.nats_options import NatsFiles
     from penstock.agent.relay.policies.fleet_policies import FleetPolicies
@@ -44,3 +45,8 @@ def open_source(
     from penstock.agent.relay.policies.kubernetes_policies import KubernetesPolicies  # noqa: PLC0415
 
     return KubernetesPolicies(spec.name, cluster_access(spec, api, token_file, ca))
+
+
+def cluster_of(policies: FleetPolicies) -> ClusterAccess | None:
+    """Return the access to the namespace of *policies*; None where they are no objects of Kubernetes."""
+    return getattr(policies, "access", None) if policies.kind == "kubernetes" else None

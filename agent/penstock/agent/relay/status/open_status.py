@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
+from penstock.agent.relay.policies import cluster_of
 from penstock.agent.relay.status.fleet_words import FleetWords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.agent.relay.policies import FleetPolicies
-    from penstock.agent.relay.policies.kubernetes_policies import KubernetesPolicies
     from penstock.agent.relay.status.lease import Lease
     from penstock.agent.relay.status.writer import StatusWriter
     from penstock.proto.v1.admin_pb2 import AgentStatus, ListPoliciesResponse
@@ -52,12 +52,12 @@ class StatusKeeper:
 
 def open_status(policies: FleetPolicies, fleet: Asked) -> StatusKeeper | None:
     """Return what writes the status at the source of *policies*; None where policies have none."""
-    if policies.kind != "kubernetes":
+    access = cluster_of(policies)
+    if access is None:
         return None
     from penstock.agent.relay.status.kubernetes_lease import KubernetesLease  # noqa: PLC0415
     from penstock.agent.relay.status.writer import StatusWriter  # noqa: PLC0415
 
-    access = cast("KubernetesPolicies", policies).access
     lease = KubernetesLease(access)
 
     async def words() -> FleetWords:
