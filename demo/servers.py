@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,12 +61,14 @@ class Server:
         self.url = f"http://{LOOPBACK}:{self.port}"
         self._started = time.monotonic()
         # vLLM's processes leave their sockets there when they are killed.
-        self._sockets = tempfile.TemporaryDirectory(prefix="vllm-", ignore_cleanup_errors=True)
+        sockets = tempfile.mkdtemp(prefix="vllm-")
+        # Of one that is killed, and never stopped, they go with this object.
+        self._remove_sockets = weakref.finalize(self, shutil.rmtree, sockets, ignore_errors=True)
         command = [sys.executable, "-m", spec.module, *_arguments(spec, model, self.port)]
         self.child = Child(
             spec.name,
             command,
-            env=_environment(spec, self.side_channel_port) | {"VLLM_RPC_BASE_PATH": self._sockets.name},
+            env=_environment(spec, self.side_channel_port) | {"VLLM_RPC_BASE_PATH": sockets},
             cwd=ROOT,
             log=logs / f"{spec.name}.log",
         )
@@ -106,7 +110,7 @@ class Server:
     def stop(self) -> None:
         """End it and all its processes."""
         self.child.stop()
-        self._sockets.cleanup()
+        self._remove_sockets()
 
 
 def _arguments(spec: ServerSpec, model: Path, port: int) -> list[str]:

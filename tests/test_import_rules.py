@@ -67,6 +67,8 @@ RULES = (
 AGENT_FLOORS = (
     ("__main__",),
     ("relay",),
+    ("relay.status",),
+    ("relay.policies",),
     ("daemon",),
     ("admin",),
     ("admin.calls",),
@@ -138,7 +140,7 @@ DOORS = frozenset(
         "penstock.agent.ctl.render.jsonpath", "penstock.agent.ctl.render.latency", "penstock.agent.ctl.render.order_rows", "penstock.agent.ctl.render.output", "penstock.agent.ctl.render.rows",
         "penstock.agent.ctl.render.span_tree", "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files", "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower",
-        "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats_options", "penstock.agent.policy.sources.source_spec", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server",
+        "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer", "penstock.agent.policy.sources.kube_options", "penstock.agent.policy.sources.nats_options", "penstock.agent.policy.sources.source_spec", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server",
         "penstock.agent.server.request_decoding", "penstock.agent.server.status_codes", "penstock.agent.server.tls",
         "penstock.agent.traces.export.exporter",
         "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",

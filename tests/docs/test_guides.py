@@ -12,7 +12,7 @@ import yaml
 from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
 from penstock.agent.metrics.catalogue import METRICS
-from penstock.agent.relay.metrics import AGENTS
+from penstock.agent.relay.metrics import AGENTS, LEASE_HELD, STATUS_PATCHES
 from penstock.agent.traces.spans import semconv
 from penstock.proto.names import words
 from penstock.proto.v1.common_pb2 import DecidedBy, ErrorType, FailureMode
@@ -61,7 +61,11 @@ def test_every_metric_attribute_and_alert_exists(guide: Path) -> None:
     assert set(re.findall(r"`(Penstock\w+)`", text)) <= known
     metrics = {name for metric in METRICS for name in (metric.name, *metric.samples)}
     modules = {path.stem for path in (_ROOT / "deploy" / "payload").glob("penstock_*.py")}
-    assert set(re.findall(r"\bpenstock_\w+", text)) <= metrics | modules | {AGENTS}
+    assert set(re.findall(r"\bpenstock_\w+", text)) <= metrics | modules | {
+        AGENTS,
+        LEASE_HELD,
+        STATUS_PATCHES,
+    }
     spans = {value for name, value in vars(semconv).items() if name.isupper()}
     assert set(re.findall(r"`(penstock\.[\w.]+)`", text)) <= spans
 

@@ -81,9 +81,8 @@ def test_an_agent_follows_its_namespace(tmp_path: Path) -> None:
             asyncio.run(cluster.ready())
             wait_until(lambda: _source(agent).state == "connected", "the server that is back", 60)
             _call(cluster, "DELETE", POLICIES)
-            wait_until(lambda: "it is empty after it was not" in _source(agent).error, "the first look")
-            assert set(_owners(agent)) == {"a", "both"}
-            wait_until(lambda: _owners(agent) == {"both": "file:policies.yaml"}, "the second look", 60)
+            # The API server deletes them one by one: what it does within seconds is looked at twice.
+            wait_until(lambda: _owners(agent) == {"both": "file:policies.yaml"}, "the withdrawal", 60)
         finally:
             agent.stop()
             cluster.stop()

@@ -97,3 +97,21 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert found.agent_tls is not None
     with pytest.raises(ConfigError, match=r"--agent-tls-key .* cannot be read"):
         resolve({**LISTEN, "agents": "a=h:1", **files, "agent-tls-key": str(tmp_path / "none")}, {})
+
+
+def test_where_policies_are_written() -> None:
+    """One source that is not of files; what only Kubernetes or NATS uses goes with it."""
+    agents = {**LISTEN, "agents": "unix:///a/b.sock"}
+    assert resolve(agents, {}).policy_source is None
+    found = resolve({**agents, "policy-source": "nats://n1:4222,n2:4222/policies"}, {}).policy_source
+    assert found is not None
+    assert (found.kind, found.place) == ("nats", "policies")
+    for wrong in ("file:/etc/p", "kubernetes:a,kubernetes:b", "policies"):
+        with pytest.raises(ConfigError, match=r"--policy-source .* is wrong: expected"):
+            resolve({**agents, "policy-source": wrong}, {})
+    with pytest.raises(ConfigError, match="--kube-api is given, but --policy-source is not kubernetes"):
+        resolve({**agents, "kube-api": "https://h:6443"}, {})
+    with pytest.raises(
+        ConfigError, match="--nats-ca is given, but no item of --agents, and no --policy-source"
+    ):
+        resolve({**agents, "nats-ca": "/etc/ca"}, {})

@@ -104,10 +104,11 @@ def _check_deferrals(spans: list[Span]) -> None:
     assert not doubled, doubled
 
 
-def _deferral(event: Event) -> tuple[str, int, int]:
+def _deferral(event: Event) -> tuple[str, int, int, int]:
     """Return what tells the deferral that *event* ends from all others."""
     body = event.deferral_end
-    return (event.request_id, body.reason, body.start_time_unix_nano or event.time_unix_nano)
+    start = body.start_time_unix_nano
+    return (event.request_id, body.reason, start, 0 if start else event.time_unix_nano)
 
 
 def _check_sum(request: Span, children: list[Span]) -> None:

@@ -168,6 +168,18 @@ class Fleet:
             connection = AgentConnection(wanted[name], self._tls, self._deadline)
             self._connections[name] = (connection, asyncio.ensure_future(connection.run()))
 
+    async def policies(self) -> tuple[dict[str, admin.ListPoliciesResponse], list[str]]:
+        """Return the policies of each agent that answers, and the names of the others."""
+        answers = await self.ask("ListPolicies", admin.ListPoliciesRequest())
+        others = [each.agent for each in answers.refused] + [agent for agent, _ in answers.missing]
+        found = {each.agent.place.name: each.response for each in answers.found}
+        return found, [agent.place.name for agent in others]
+
+    async def statuses(self) -> dict[str, admin.AgentStatus]:
+        """Return the status of each agent that answers."""
+        answers = await self.ask("GetStatus", admin.GetStatusRequest())
+        return {each.agent.place.name: each.response for each in answers.found}
+
     async def ask(
         self,
         method: str,

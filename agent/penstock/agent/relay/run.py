@@ -11,9 +11,10 @@ import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.metrics import render_metrics
-from penstock.agent.relay.policies.opened_source import fleet_policies
+from penstock.agent.relay.policies import open_source
 from penstock.agent.relay.registry_reader import registry_reader
 from penstock.agent.relay.service import RelayService
+from penstock.agent.relay.status import open_status
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
@@ -22,6 +23,7 @@ from penstock.proto.v1 import admin_pb2_grpc
 
 if TYPE_CHECKING:
     from penstock.agent.relay.config import RelayConfig
+    from penstock.agent.relay.policies import FleetPolicies
 
 _log = structlog.get_logger(__name__)
 _ADMIN_MODE = 0o600
@@ -45,8 +47,17 @@ async def run(config: RelayConfig) -> None:
         parts.push_async_callback(fleet.close)
         following = asyncio.ensure_future(fleet.run())
         parts.push_async_callback(_ended, following)
-        addresses = await _serve(config, RelayService(fleet, fleet_policies(config)), parts)
-        http = HttpServer(config.http, lambda _: render_metrics(fleet), str, str, fleet.trouble)
+        policies = _policies(config)
+        status = None if policies is None else open_status(policies, fleet)
+        if status is not None:
+            parts.push_async_callback(_ended, asyncio.ensure_future(status.run()))
+
+        def trouble() -> str:
+            found = (fleet.trouble(), "" if status is None else status.trouble())
+            return "; ".join(filter(None, found))
+
+        addresses = await _serve(config, RelayService(fleet, policies), parts)
+        http = HttpServer(config.http, lambda _: render_metrics(fleet, status), str, str, trouble)
         await http.start()
         parts.push_async_callback(http.stop)
         _log.info("relay started", http=str(http.address), **addresses)
@@ -64,12 +75,23 @@ async def _serve(config: RelayConfig, service: RelayService, parts: AsyncExitSta
             _ADMIN_MODE,
             credentials=Certificates(over_tls).credentials() if over_tls else None,
             interceptors=[AccessInterceptor(over_tls.allow if over_tls else None)],
+            # Its clients are people's commands, over any network; none of them holds what others need.
+            patience=5.0,
         )
         admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
         parts.push_async_callback(server.stop, _LAST_CALLS_SECONDS)
         await server.start()
         addresses["admin_tcp" if over_tls else "admin"] = str(server.address)
     return addresses
+
+
+def _policies(config: RelayConfig) -> FleetPolicies | None:
+    spec = config.policy_source
+    if spec is None:
+        return None
+    return open_source(
+        spec, config.nats, api=config.kube_api, token_file=config.kube_token_file, ca=config.kube_ca
+    )
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

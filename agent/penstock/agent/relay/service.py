@@ -11,9 +11,13 @@ from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge
 from penstock.agent.relay.engine_names import qualify, qualify_all
-from penstock.agent.relay.policies import policy_writes
-from penstock.agent.relay.policies.affected_engines import affected
-from penstock.agent.relay.policies.listed_policies import with_source
+from penstock.agent.relay.policies import (
+    affected,
+    apply_policy,
+    delete_policy,
+    export_policies,
+    with_source,
+)
 from penstock.agent.relay.requests import engines_of, for_agent
 from penstock.agent.relay.streams import EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
@@ -57,13 +61,16 @@ def _written(
     async def write(self: RelayService, request: Any, context: Context) -> Any:
         if self._policies is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _NO_SOURCE)
-        known = await self._fleet.ask("ListEngines", admin.ListEnginesRequest(), context.time_remaining())
+        changes = isinstance(request, admin.ApplyPolicyRequest | admin.DeletePolicyRequest)
+        # Before the write: afterwards they may have lost it.
+        engines = admin.ListEnginesRequest()
+        known = await self._fleet.ask("ListEngines", engines, context.time_remaining()) if changes else None
         try:
             response = await call(self._policies, request)
         except PenstockError as error:
             await abort_with(context, error)
-        if isinstance(response, admin.ApplyPolicyResponse):
-            keys = affected(merge.engines(_named(known), admin.ListEnginesRequest()).engines, request)
+        if known is not None:
+            keys = affected(merge.engines(_named(known), engines).engines, request)
             response.engines.extend(admin.EngineChange(key=key) for key in keys)
             if known.missing:
                 context.set_trailing_metadata(((COVERAGE, known.coverage().SerializeToString()),))
@@ -97,9 +104,9 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ListDrills = _merged("ListDrills", merge.drills)
     ListPolicyRollouts = _merged("ListPolicyRollouts", merge.policy_rollouts)
 
-    ApplyPolicy = _written(policy_writes.apply_policy)
-    DeletePolicy = _written(policy_writes.delete_policy)
-    ExportPolicies = _written(policy_writes.export_policies)
+    ApplyPolicy = _written(apply_policy)
+    DeletePolicy = _written(delete_policy)
+    ExportPolicies = _written(export_policies)
     RollbackPolicy = _refused(
         "a relay keeps no earlier manifests; apply the one that you want again, from the place where you keep them, or "
         "from the source's own history ('nats kv history BUCKET NAME')"

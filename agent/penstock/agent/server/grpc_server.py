@@ -56,6 +56,8 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
 ]
+# Which of them are the times of silence.
+_SILENCE = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
 
 
 def raise_file_limit() -> None:
@@ -91,6 +93,7 @@ class GrpcServer:
         *,
         credentials: grpc.ServerCredentials | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        patience: float = 1.0,
     ) -> None:
         """Prepare it.
 
@@ -98,10 +101,12 @@ class GrpcServer:
             flag: the option that gave the address, for errors.
             mode: permissions of a unix socket.
             credentials: of a TCP address with TLS.
+            patience: how many times as long as an engine a client may be silent before its connection ends.
 
         """
+        options = dict(_OPTIONS) | {name: int(dict(_OPTIONS)[name] * patience) for name in _SILENCE}
         self.server = grpc.aio.server(
-            options=_OPTIONS,
+            options=list(options.items()),
             # Outside of the others: what they have parsed themselves it leaves alone.
             interceptors=[DecodeInterceptor(), *interceptors],
             maximum_concurrent_rpcs=_MAX_CALLS,

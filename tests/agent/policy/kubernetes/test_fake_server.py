@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from penstock.agent.errors import ConfigError
 from penstock.agent.policy.kubernetes import ClusterAccess, read_pod_access
+from penstock.agent.policy.kubernetes.settling import Settling
 
 from tests.support.kubernetes.sink import following
 from tests.support.policy.policies import action, document
@@ -218,6 +219,28 @@ async def test_deletions_that_follow_each_other_are_one_set(tmp_path: Path) -> N
         await sink.until(lambda: len(sink.sets) == 2)
         assert [set(each.objects) for each in sink.sets] == [{"a", "b", "c"}, set()]
         assert sink.sets[-1].revision == "10"
+
+
+@pytest.mark.parametrize(
+    ("deleted", "until"),
+    [
+        ([], None),
+        ([1.0], 1.5),
+        ([1.0, 1.3, 1.7], 2.2),
+        # One at a time, for ever: what is gone is gone after 5 s.
+        ([1.0 + 0.4 * number for number in range(30)], 6.0),
+    ],
+)
+def test_deletions_settle(deleted: list[float], until: float | None) -> None:
+    """Each one waits for the next, for a time; after the set was handed over it begins again."""
+    settling = Settling()
+    for now in deleted:
+        settling.deleted(now)
+    assert settling.until == (until if until is None else pytest.approx(until))
+    settling.reset()
+    assert settling.until is None
+    settling.deleted(20.0)
+    assert settling.until == 20.5
 
 
 async def test_a_write_of_status_hands_nothing_over(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.agent.policy.kubernetes.access import ClusterAccess, read_pod_access
 from penstock.agent.policy.kubernetes.api_client import ApiClient
 from penstock.agent.policy.kubernetes.follower import ObjectFollower, ObjectSink
-from penstock.agent.policy.kubernetes.objects import OWN_ANNOTATIONS, ClusterObject, ObjectSet
+from penstock.agent.policy.kubernetes.objects import OWN_ANNOTATIONS, ClusterObject, ObjectSet, read_object
 
 __all__ = [
     "OWN_ANNOTATIONS",
@@ -15,5 +15,6 @@ __all__ = [
     "ObjectFollower",
     "ObjectSet",
     "ObjectSink",
+    "read_object",
     "read_pod_access",
 ]

@@ -42,7 +42,9 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("
 _MAX_RETRY_AFTER_SECONDS = 300.0
 _FIELD_MANAGER = "penstock-relay"
 _WRITING = frozenset({"create", "update", "delete"})
-_OF_AN_OBJECT = frozenset({"get", "update", "delete"})
+# What only a relay does.
+_LEASE, _STATUS = "hold the Lease of a relay for", "write the status of"
+_OF_AN_OBJECT = frozenset({"get", "update", "delete", _LEASE, _STATUS})
 
 
 class MissingError(ClusterError):
@@ -80,13 +82,27 @@ class ApiClient:
 
     async def list_objects(self) -> tuple[dict[str, ClusterObject], str]:
         """Return all objects by name, and the resource version of the list."""
-        found: dict[str, ClusterObject] = {}
+        values, revision = await self._list()
+        try:
+            return dict(map(read_object, values)), revision
+        except (TypeError, AttributeError, ValueError) as error:
+            raise ClusterError(f"the API server's list is not one of policies ({error!s:.100})") from None
+
+    async def list_values(self) -> list[dict[str, Any]]:
+        """Return all objects as the API server has them."""
+        values, _ = await self._list()
+        if not all(isinstance((value.get("metadata") or {}).get("name"), str) for value in values):
+            raise ClusterError("the API server's list is not one of policies")
+        return values
+
+    async def _list(self) -> tuple[list[dict[str, Any]], str]:
+        found: list[dict[str, Any]] = []
         parameters = {"limit": str(_PAGE)}
         try:
             async with asyncio.timeout(_LIST_SECONDS):
                 while True:
                     page = await self._page(parameters)
-                    found |= dict(map(read_object, page["items"] or ()))
+                    found += [dict(value) for value in page["items"] or ()]
                     if len(found) > MAX_OBJECTS:
                         raise ClusterError(
                             f"namespace {self._access.namespace} has more than {MAX_OBJECTS} TransferPolicy objects; combine some"
@@ -196,6 +212,45 @@ class ApiClient:
         except MissingError:
             raise NotFoundError(f"policy {name!r} is not in namespace {self._access.namespace}") from None
 
+    async def read_lease(self, name: str) -> dict[str, Any] | None:
+        """Return the Lease *name* of the namespace; None where there is none."""
+        try:
+            return await self._object("GET", f"{self._leases_url()}/{name}", _LEASE)
+        except MissingError:
+            return None
+
+    async def write_lease(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Replace a Lease at the resource version that *value* has, or create it where it has none; return it.
+
+        Raises:
+            ConflictError: it is at another version, is there already, or is gone.
+            ClusterError: anything else.
+
+        """
+        metadata = value["metadata"]
+        try:
+            if metadata.get("resourceVersion"):
+                return await self._object("PUT", f"{self._leases_url()}/{metadata['name']}", _LEASE, value)
+            return await self._object("POST", self._leases_url(), _LEASE, value)
+        except MissingError:
+            raise ConflictError("the Lease was deleted meanwhile; read it again and retry") from None
+
+    async def patch_status(self, name: str, status: dict[str, Any]) -> None:
+        """Merge *status* into the status of the object *name*.
+
+        Raises:
+            NotFoundError: there is no such object.
+            ClusterError: anything else.
+
+        """
+        try:
+            await self._object("PATCH", f"{self._objects_url()}/{name}/status", _STATUS, {"status": status})
+        except MissingError:
+            raise NotFoundError(f"policy {name!r} is not in namespace {self._access.namespace}") from None
+
+    def _leases_url(self) -> str:
+        return f"{self._access.url}/apis/coordination.k8s.io/v1/namespaces/{self._access.namespace}/leases"
+
     async def _object(self, method: str, url: str, verb: str, body: Any = None) -> dict[str, Any]:
         response = await self._request(
             method, url, {} if body is None else {"fieldManager": _FIELD_MANAGER}, verb, body
@@ -227,6 +282,8 @@ class ApiClient:
             raise ClusterError(
                 f"the token file {self._access.token_file} cannot be read: {error.strerror}"
             ) from None
+        if method == "PATCH":
+            headers = {**headers, "Content-Type": "application/merge-patch+json"}
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 # A redirect would take the token elsewhere.
@@ -258,6 +315,8 @@ class ApiClient:
         if status == HTTPStatus.UNPROCESSABLE_ENTITY and verb in _WRITING:
             return ManifestError(f"the API server refuses the object: {_message(text)}")
         role = "penstock-policy-editor" if verb in _WRITING else "penstock-agent"
+        if verb in (_LEASE, _STATUS):
+            role = "penstock-relay"
         if status == HTTPStatus.GONE:
             return ClusterError("the API server no longer has that revision", outdated=True)
         token = self._access.token_file

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.agent.errors import ClusterError
 from penstock.agent.policy.kubernetes.api_client import MAX_OBJECTS, ApiClient
 from penstock.agent.policy.kubernetes.objects import ClusterObject, ObjectSet, read_object, resource_version
+from penstock.agent.policy.kubernetes.settling import SETTLE_SECONDS, Settling
 
 if TYPE_CHECKING:
     from typing import Any
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 # Between attempts, before jitter: doubled from the first to the last.
 _FIRST_SECONDS = 0.5
 _LAST_SECONDS = 30.0
-# After a deletion, until the set is handed over: others follow, and discovery learns that the definition goes.
-_SETTLE_SECONDS = 0.5
 # A watch that lasts so long was no failed attempt.
 _STEADY_SECONDS = 5.0
 
@@ -48,8 +47,8 @@ class ObjectFollower:
         self._objects: dict[str, ClusterObject] = {}
         self._revision = ""
         self._list_at: float | None = None
-        # When objects that are gone are looked at; None for none.
-        self._settles_at: float | None = None
+        # Others follow a deletion, and discovery learns that the definition goes.
+        self._settling = Settling()
         # The names that were handed over last; None before the first time.
         self._names: frozenset[str] | None = None
         # When the last list of this attempt began.
@@ -84,13 +83,13 @@ class ObjectFollower:
             self._listed_at = loop.time()
             self._objects, self._revision = await client.list_objects()
             if self._some_are_gone():
-                await asyncio.sleep(_SETTLE_SECONDS)
+                await asyncio.sleep(SETTLE_SECONDS)
             await self._check_defined(client)
             # Not before: a list that failed is repeated.
             self._list_at = None
             sink.connected()
             await self._hand_over(sink)
-        elif self._settles_at is not None:
+        elif self._settling.until is not None:
             await self._check_defined(client)
             await self._hand_over(sink)
         began = loop.time()
@@ -116,12 +115,11 @@ class ObjectFollower:
                     elif self._take(events):
                         # What is handed over is stored: it is not interrupted.
                         limit.reschedule(None)
-                        if self._settles_at is None and self._some_are_gone():
-                            # More may follow: all objects of a namespace, or of a definition, are deleted one by one.
-                            self._settles_at = loop.time() + _SETTLE_SECONDS
-                        elif self._settles_at is None:
+                        if self._some_are_gone():
+                            self._settling.deleted(loop.time())
+                        elif self._settling.until is None:
                             await self._hand_over(sink)
-                        times = [each for each in (self._list_at, self._settles_at) if each is not None]
+                        times = [each for each in (self._list_at, self._settling.until) if each is not None]
                         limit.reschedule(min(times, default=None))
                     if (events and not self._just_listed()) or loop.time() - began > _STEADY_SECONDS:
                         self._attempts = 0
@@ -150,7 +148,7 @@ class ObjectFollower:
             )
 
     async def _hand_over(self, sink: ObjectSink) -> None:
-        self._settles_at = None
+        self._settling.reset()
         self._names = frozenset(self._objects)
         again = await sink.hand_over(ObjectSet(dict(self._objects), self._revision))
         self._list_at = asyncio.get_running_loop().time() + again if again else None

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 class KubernetesPolicies:
-    """The policies of *place*, a namespace."""
+    """The policies of *place*, a namespace.
+
+    Attributes:
+        access: to that namespace.
+
+    """
 
     kind = "kubernetes"
 
@@ -28,7 +33,7 @@ class KubernetesPolicies:
         """Read and write the objects that *access* reaches."""
         self.name = name
         self.place = access.namespace
-        self._access = access
+        self.access = access
 
     async def read(self) -> FoundPolicies:
         """Return all policies."""
@@ -58,7 +63,7 @@ class KubernetesPolicies:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[ApiClient]:
         try:
-            async with ApiClient(self._access) as client:
+            async with ApiClient(self.access) as client:
                 yield client
         except ClusterError as error:
             raise ImpossibleError(f"policy source {self.name}: {error}") from error

@@ -1,0 +1,8 @@
+"""The lease that one relay of a fleet holds, and the status of TransferPolicy objects that its holder writes."""
+
+from __future__ import annotations
+
+from penstock.agent.relay.status.lease import Lease
+from penstock.agent.relay.status.open_status import StatusKeeper, open_status
+
+__all__ = ["Lease", "StatusKeeper", "open_status"]

@@ -1,0 +1,122 @@
+"""Leases at the fleet's policy source: of all relays at most one holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+from penstock.agent.errors import ConflictError, PenstockError
+from penstock.agent.relay.status.tenure import LeaseWord, Tenure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+DURATION = 15
+"""Of a lease, seconds."""
+_RENEWALS = 3
+_MAX_NAME = 250
+_log = structlog.get_logger(__name__)
+
+
+class Lease(Protocol):
+    """A lease; the loop's.
+
+    Attributes:
+        held: whether this relay holds it; False as soon as it cannot be sure. Ask again before each write.
+        error: why the last renewal failed; empty if it did not.
+
+    """
+
+    @property
+    def held(self) -> bool: ...  # noqa: D102
+    @property
+    def error(self) -> str: ...  # noqa: D102
+
+    async def run(self) -> None:
+        """Take the lease where nobody has it, and renew it, until cancelled."""
+
+
+class LeasePlace(Protocol):
+    """Where a lease is."""
+
+    async def read(self) -> LeaseWord:
+        """Return what is there."""
+
+    async def write(self, holder: str, version: str) -> str:
+        """Write *holder* if the lease is at *version*, and return the new one.
+
+        Raises:
+            ConflictError: it is at another.
+
+        """
+
+
+class TimedLease:
+    """What leases of both kinds do.
+
+    Attributes:
+        duration: seconds.
+        holder: this process, by its host and a random number.
+
+    """
+
+    def __init__(self, duration: int, clock: Callable[[], float] | None) -> None:
+        self._clock = clock or _now
+        self.duration = duration
+        # A process that starts again is another holder.
+        self.holder = f"{socket.gethostname()[:_MAX_NAME]}_{uuid.uuid4()}"
+        self._tenure = Tenure(self.holder, duration)
+        self.error = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether this relay holds the lease."""
+        return self._tenure.held(self._clock())
+
+    async def run(self) -> None:
+        """Take and renew it until cancelled."""
+        pause = self.duration / _RENEWALS
+        had = False
+        while True:
+            try:
+                async with asyncio.timeout(pause):
+                    await self.attempt()
+                self._complain("")
+            except ConflictError:
+                # Another relay was faster.
+                self._tenure.lose()
+            except TimeoutError:
+                self._complain("the lease cannot be renewed: its place does not answer in time")
+            except PenstockError as error:
+                self._complain(f"the lease cannot be renewed: {error}")
+            if self.held != had:
+                had = self.held
+                _log.info("lease taken" if had else "lease lost", holder=self.holder)
+            await asyncio.sleep(pause)
+
+    async def attempt(self) -> None:
+        """Connect, and call :meth:`exchange`."""
+        raise NotImplementedError
+
+    async def exchange(self, place: LeasePlace) -> None:
+        """Read the lease at *place*, and take or renew it if that is allowed."""
+        word = await place.read()
+        self._tenure.see(word, self._clock())
+        asked = self._clock()
+        if self._tenure.may_take(asked):
+            self._tenure.renewed(await place.write(self.holder, word.version), asked)
+
+    def _complain(self, text: str) -> None:
+        if text and text != self.error:
+            _log.warning("lease away", reason=text)
+        self.error = text
+
+
+def _now() -> float:
+    """Return seconds that go on while the machine sleeps, and that nobody sets."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

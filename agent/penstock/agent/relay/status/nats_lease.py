@@ -1,0 +1,94 @@
+"""The lease in a bucket of NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from nats.errors import Error as NatsError
+from nats.js.api import KeyValueConfig
+from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from penstock.agent.errors import ClusterError, ConflictError
+from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
+from penstock.agent.relay.status.lease import DURATION, TimedLease
+from penstock.agent.relay.status.tenure import LeaseWord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nats.js.kv import KeyValue
+
+_KEY = "leader"
+# The server forgets a lease that nobody renews; when another may take it is decided by the relays' own clocks.
+_FORGET_DURATIONS = 4
+
+
+class NatsLease(TimedLease):
+    """The key ``leader`` of the bucket ``BUCKET-leader``, which the lease makes if it is absent."""
+
+    def __init__(
+        self,
+        access: NatsAccess,
+        bucket: str,
+        duration: int = DURATION,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            access: to the servers.
+            bucket: of the policies.
+            duration: seconds.
+            clock: monotonic seconds; None for the machine's.
+
+        """
+        super().__init__(duration, clock)
+        self._access = access
+        self._bucket = f"{bucket}-leader"
+        self._attempts = 0
+
+    async def attempt(self) -> None:
+        """Take or renew the key, at the server whose turn it is."""
+        try:
+            async with connected(self._access, self._attempts, asyncio.Event()) as client:
+                await self.exchange(_LeaseKey(await self._opened(client.jetstream()), self.duration))
+        except (NatsError, OSError) as error:
+            # TimeoutError is an OSError. The next server's turn.
+            self._attempts += 1
+            raise ClusterError(sentence(error, self._bucket)) from None
+
+    async def _opened(self, stream: Any) -> KeyValue:
+        try:
+            bucket: KeyValue = await stream.key_value(self._bucket)
+        except BucketNotFoundError:
+            config = KeyValueConfig(self._bucket, history=1, ttl=_FORGET_DURATIONS * self.duration)
+            bucket = await stream.create_key_value(config)
+        return bucket
+
+
+class _LeaseKey:
+    def __init__(self, bucket: KeyValue, duration: int) -> None:
+        self._bucket = bucket
+        self._duration = duration
+
+    async def read(self) -> LeaseWord:
+        try:
+            entry = await self._bucket.get(_KEY)
+        except KeyNotFoundError:
+            return LeaseWord("", 0.0, "")
+        try:
+            value = json.loads(entry.value or b"")
+            return LeaseWord(str(value["holder"]), float(value["duration"]), str(entry.revision))
+        except (ValueError, RecursionError, KeyError, TypeError):
+            # Somebody else's word counts for its time, too.
+            return LeaseWord("", float(self._duration), str(entry.revision))
+
+    async def write(self, holder: str, version: str) -> str:
+        value = json.dumps({"holder": holder, "duration": self._duration}).encode()
+        try:
+            if not version:
+                return str(await self._bucket.create(_KEY, value))
+            return str(await self._bucket.update(_KEY, value, last=int(version)))
+        except KeyWrongLastSequenceError:
+            raise ConflictError("another relay was faster") from None

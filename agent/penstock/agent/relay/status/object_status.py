@@ -1,0 +1,143 @@
+"""The status of a TransferPolicy object, of what the agents say about the policy. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NAMED: Final = 3
+_MAX_MESSAGE: Final = 1_000
+_TRUE, _FALSE, _UNKNOWN = "True", "False", "Unknown"
+
+
+class AgentWord(NamedTuple):
+    """What one agent says about a policy.
+
+    Attributes:
+        agent: its name.
+        current: whether it has the policy with the object's present content.
+        matched: engines that it selects there.
+        in_force: those in which it is in force.
+        refusal: why the agent refuses the policy; empty if it does not.
+
+    """
+
+    agent: str
+    current: bool
+    matched: int = 0
+    in_force: int = 0
+    refusal: str = ""
+
+
+class _Condition(NamedTuple):
+    kind: str
+    status: str
+    reason: str
+    message: str
+
+
+def object_status(
+    generation: int, words: Sequence[AgentWord], missing: Sequence[str], before: Mapping[str, Any], now: str
+) -> dict[str, Any]:
+    """Return the status of an object.
+
+    Args:
+        generation: ``metadata.generation`` of the object that *words* are about.
+        words: of the agents that answer.
+        missing: names of those that do not.
+        before: the present status.
+        now: RFC 3339; the time of a condition that changes.
+
+    """
+    current = [word for word in words if word.current]
+    refusing = [word for word in words if word.refusal]
+    matched = sum(word.matched for word in current)
+    in_force = sum(word.in_force for word in current)
+    conditions = (
+        _accepted(words, refusing),
+        _programmed(words, missing, matched, in_force),
+        _degraded(words, missing),
+    )
+    known = {each.get("type"): each for each in before.get("conditions") or () if isinstance(each, dict)}
+    return {
+        "observedGeneration": generation,
+        "matched": matched,
+        "inForce": in_force,
+        "refused": len(refusing),
+        "conditions": [_shown(each, generation, known.get(each.kind), now) for each in conditions],
+    }
+
+
+def _accepted(words: Sequence[AgentWord], refusing: Sequence[AgentWord]) -> _Condition:
+    if refusing:
+        return _Condition(
+            "Accepted",
+            _FALSE,
+            "Refused",
+            f"{_counted(len(refusing), 'agent refuses', 'agents refuse')} it; {refusing[0].agent}: {refusing[0].refusal}",
+        )
+    if not any(word.current for word in words):
+        return _Condition("Accepted", _UNKNOWN, "NotRead", "no agent has read it yet")
+    return _Condition("Accepted", _TRUE, "Accepted", "no agent refuses it")
+
+
+def _programmed(
+    words: Sequence[AgentWord], missing: Sequence[str], matched: int, in_force: int
+) -> _Condition:
+    late = [word.agent for word in words if not word.current or word.in_force < word.matched]
+    if late:
+        return _Condition(
+            "Programmed",
+            _FALSE,
+            "Pending",
+            f"it is in force in {in_force} of {_counted(matched, 'engine', 'engines')}; not yet at {_named(late)}",
+        )
+    if missing:
+        return _Condition(
+            "Programmed",
+            _UNKNOWN,
+            "AgentsAway",
+            f"it is in force in {_counted(in_force, 'engine', 'engines')}; {_named(missing)} do not answer",
+        )
+    if not matched:
+        return _Condition("Programmed", _FALSE, "NoEngines", "no connected engine matches its selector")
+    return _Condition(
+        "Programmed",
+        _TRUE,
+        "Programmed",
+        f"it is in force in all of {_counted(matched, 'engine', 'engines')}",
+    )
+
+
+def _degraded(words: Sequence[AgentWord], missing: Sequence[str]) -> _Condition:
+    other = [word.agent for word in words if not word.current]
+    if missing:
+        return _Condition("Degraded", _TRUE, "AgentsAway", f"no answer from {_named(missing)}")
+    if other:
+        return _Condition("Degraded", _TRUE, "OtherContent", f"another content or none at {_named(other)}")
+    return _Condition("Degraded", _FALSE, "Healthy", "all agents answer and have it")
+
+
+def _shown(
+    condition: _Condition, generation: int, before: Mapping[str, Any] | None, now: str
+) -> dict[str, Any]:
+    same = before is not None and before.get("status") == condition.status
+    return {
+        "type": condition.kind,
+        "status": condition.status,
+        "observedGeneration": generation,
+        "lastTransitionTime": (before or {}).get("lastTransitionTime", now) if same else now,
+        "reason": condition.reason,
+        "message": condition.message[:_MAX_MESSAGE],
+    }
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(sorted(names)[:_NAMED])
+    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

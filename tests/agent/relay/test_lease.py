@@ -1,0 +1,160 @@
+"""Two relays and one lease, at a real Kubernetes API server and at a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.errors import ConflictError
+from penstock.agent.policy.kubernetes import ApiClient
+from penstock.agent.policy.sources.nats.connection import NatsAccess
+from penstock.agent.relay.status.kubernetes_lease import KubernetesLease
+from penstock.agent.relay.status.nats_lease import NatsLease
+
+from tests.support.kubernetes.api_server import BINDINGS, NAMESPACE, ApiServer
+from tests.support.kubernetes.gate import Gate
+from tests.support.nats.server import NatsServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+SECONDS = 3
+LIMIT = 60.0
+
+
+@pytest.fixture
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
+    """Start one, with the definition and the roles; the account ``agent`` is no relay yet."""
+    server = ApiServer(tmp_path_factory.mktemp("cluster"))
+    try:
+        server.start_etcd()
+        server.start_server()
+        await server.ready()
+        await server.install()
+        yield server
+    finally:
+        server.stop()
+
+
+async def _let_hold(cluster: ApiServer) -> None:
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "penstock-relay"}
+    account = {"kind": "ServiceAccount", "name": "agent", "namespace": NAMESPACE}
+    binding = {"metadata": {"name": "relay"}, "roleRef": role, "subjects": [account]}
+    await cluster.must("POST", BINDINGS, binding)
+
+
+class Relays:
+    """Relays whose leases are looked at together, at each look."""
+
+    def __init__(self, parts: AsyncExitStack) -> None:
+        """Run none."""
+        self._parts = parts
+        self._leases: list[KubernetesLease | NatsLease] = []
+
+    def start(self, lease: KubernetesLease | NatsLease) -> asyncio.Task[None]:
+        """Run *lease*."""
+        if lease not in self._leases:
+            self._leases.append(lease)
+        task = asyncio.ensure_future(lease.run())
+        self._parts.push_async_callback(_end, task)
+        return task
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for *condition*; at no time two hold the lease."""
+        async with asyncio.timeout(LIMIT):
+            while not condition():
+                assert sum(each.held for each in self._leases) <= 1
+                await asyncio.sleep(0.01)
+        assert sum(each.held for each in self._leases) <= 1
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def _hand_over(first: KubernetesLease | NatsLease, second: KubernetesLease | NatsLease) -> None:
+    """Let one take the lease, stop, and go on when the other has it.
+
+    On a loaded machine a renewal may come too late, and the lease change hands by itself; but never have both it.
+    """
+    async with AsyncExitStack() as parts:
+        relays = Relays(parts)
+        tasks = {first: relays.start(first)}
+        await relays.until(lambda: first.held)
+        tasks[second] = relays.start(second)
+        # Renewals go on under the eyes of another.
+        end = asyncio.get_running_loop().time() + 2 * SECONDS
+        await relays.until(lambda: asyncio.get_running_loop().time() > end)
+        await relays.until(lambda: first.held or second.held)
+        holder, other = (first, second) if first.held else (second, first)
+        await _end(tasks[holder])
+        await relays.until(lambda: other.held)
+        assert not holder.held
+        relays.start(holder)
+        end = asyncio.get_running_loop().time() + 2 * SECONDS
+        await relays.until(lambda: asyncio.get_running_loop().time() > end)
+
+
+async def test_a_stopped_relay_loses_a_lease_of_kubernetes(cluster: ApiServer) -> None:
+    """Without the role it says what to bind; another relay has the lease after its time, and keeps it."""
+    access = await cluster.access()
+    first, second = KubernetesLease(access, SECONDS), KubernetesLease(access, SECONDS)
+    async with AsyncExitStack() as parts:
+        relays = Relays(parts)
+        relays.start(first)
+        await relays.until(lambda: "bind the ClusterRole penstock-relay" in first.error)
+        assert not first.held
+    await _let_hold(cluster)
+    await _hand_over(first, second)
+    found = await cluster.must(
+        "GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/penstock-relay"
+    )
+    assert (found["spec"]["holderIdentity"], found["spec"]["leaseTransitions"]) == (second.holder, 2)
+    async with ApiClient(access) as client:
+        found["metadata"]["resourceVersion"] = "1"
+        with pytest.raises(ConflictError):
+            await client.write_lease(found)
+
+
+async def test_a_lease_ends_when_the_api_server_is_away(cluster: ApiServer) -> None:
+    """Its holder is no longer sure before anybody else could take it; it takes it again afterwards."""
+    await _let_hold(cluster)
+    async with Gate(cluster.port) as gate, AsyncExitStack() as parts:
+        access = replace(await cluster.access(), url=f"https://127.0.0.1:{gate.port}")
+        cut, other = KubernetesLease(access, SECONDS), KubernetesLease(await cluster.access(), SECONDS)
+        relays = Relays(parts)
+        relays.start(cut)
+        await relays.until(lambda: cut.held)
+        relays.start(other)
+        await gate.shut()
+        await relays.until(lambda: other.held)
+        assert "cannot be reached" in cut.error
+        await gate.open()
+        await relays.until(lambda: not cut.error)
+        assert not cut.held
+
+
+async def test_a_stopped_relay_loses_a_lease_of_nats(tmp_path: Path) -> None:
+    """Another relay has the lease after its time; a server that is away ends it, too."""
+    server = NatsServer(tmp_path / "nats").start()
+    try:
+        access = NatsAccess((server.url,))
+        first, second = NatsLease(access, "policies", SECONDS), NatsLease(access, "policies", SECONDS)
+        await _hand_over(first, second)
+        async with AsyncExitStack() as parts:
+            relays = Relays(parts)
+            relays.start(first)
+            await relays.until(lambda: first.held)
+            server.kill()
+            await relays.until(lambda: not first.held)
+            assert "cannot be renewed" in first.error
+            server.start()
+            await relays.until(lambda: first.held)
+    finally:
+        server.kill()

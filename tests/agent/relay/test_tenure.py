@@ -1,0 +1,102 @@
+"""Who may take a lease: at no time do two relays believe that they hold it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.relay.status.tenure import LeaseWord, Tenure
+
+DURATION = 15.0
+NOBODY = LeaseWord("", 0.0, "")
+
+
+def test_an_absent_lease_is_waited_for() -> None:
+    """It may have been deleted under its holder."""
+    tenure = Tenure("a", DURATION)
+    assert not tenure.may_take(0.0)
+    tenure.see(NOBODY, 0.0)
+    assert [tenure.may_take(now) for now in (0.0, 14.9, 15.0)] == [False, False, True]
+
+
+def test_a_renewed_lease_is_anothers() -> None:
+    """The wait begins anew with each renewal, and lasts as long as the longer of both durations."""
+    tenure = Tenure("a", DURATION)
+    tenure.see(LeaseWord("b", 30.0, "1"), 0.0)
+    tenure.see(LeaseWord("b", 30.0, "1"), 20.0)
+    assert not tenure.may_take(29.9)
+    assert tenure.may_take(30.0)
+    tenure.see(LeaseWord("b", 30.0, "2"), 30.0)
+    assert not tenure.may_take(59.9)
+    tenure.see(LeaseWord("b", 1.0, "3"), 60.0)
+    assert [tenure.may_take(now) for now in (74.9, 75.0)] == [False, True]
+
+
+def test_a_holder_is_sure_for_two_thirds_from_the_time_it_asked() -> None:
+    """It ends by itself, or as soon as it sees another holder."""
+    tenure = Tenure("a", DURATION)
+    tenure.renewed("1", asked=100.0)
+    assert [tenure.held(now) for now in (100.0, 109.9, 110.0)] == [True, True, False]
+    tenure.renewed("2", asked=110.0)
+    tenure.see(LeaseWord("a", DURATION, "2"), 111.0)
+    assert tenure.held(111.0)
+    tenure.see(LeaseWord("b", DURATION, "3"), 112.0)
+    assert not tenure.held(112.0)
+
+
+@dataclass
+class _Relay:
+    """A relay whose clock began at another time than those of the others, and its request under way."""
+
+    tenure: Tenure
+    name: str
+    offset: float
+    asked: float = 0.0
+    version: str | None = None
+    written: str | None = None
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["read", "send", "arrive", "hear"]), st.integers(0, 2)),
+        st.tuples(st.just("exchange"), st.integers(0, 2)),
+        st.tuples(st.just("wait"), st.integers(1, 20)),
+        st.tuples(st.just("delete"), st.just(0)),
+    ),
+    max_size=200,
+)
+
+
+@given(STEPS, st.tuples(*[st.floats(-1e6, 1e6)] * 3))
+def test_never_two(steps: list[tuple[str, int]], offsets: tuple[float, ...]) -> None:
+    """Whatever is delayed, lost or deleted, and whatever the clocks say."""
+    relays = [
+        _Relay(Tenure(name, DURATION), name, offset) for name, offset in zip("abc", offsets, strict=True)
+    ]
+    # Between two relays' looks there may be any time; a lease that is deleted stays in its relays' memory.
+    stored, count, now = NOBODY, 0, 0.0
+    parts = ("read", "send", "arrive", "hear")
+    for step, number in (
+        (each, who) for kind, who in steps for each in (parts if kind == "exchange" else (kind,))
+    ):
+        if step == "wait":
+            now += number
+        elif step == "delete":
+            stored = NOBODY
+        else:
+            relay = relays[number]
+            own = now + relay.offset
+            if step == "read":
+                relay.tenure.see(stored, own)
+                relay.version = stored.version
+            elif step == "send" and relay.version is not None and relay.tenure.may_take(own):
+                relay.asked = own
+            elif step == "arrive" and relay.asked and relay.version == stored.version:
+                count += 1
+                stored = LeaseWord(relay.name, DURATION, str(count))
+                relay.version, relay.written = None, stored.version
+            elif step == "hear" and relay.written is not None:
+                relay.tenure.renewed(relay.written, relay.asked)
+                relay.written, relay.asked = None, 0.0
+        assert sum(each.tenure.held(now + each.offset) for each in relays) <= 1
