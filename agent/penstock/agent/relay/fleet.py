@@ -175,6 +175,12 @@ class Fleet:
         found = {each.agent.place.name: each.response for each in answers.found}
         return found, [agent.place.name for agent in others]
 
+    async def engines(self) -> tuple[list[str], dict[str, list[admin.Engine]]]:
+        """Return the names of all agents, and the engines of those that answer, with their own keys."""
+        answers = await self.ask("ListEngines", admin.ListEnginesRequest())
+        found = {each.agent.place.name: list(each.response.engines) for each in answers.found}
+        return [agent.place.name for agent in self.agents()], found
+
     async def statuses(self) -> dict[str, admin.AgentStatus]:
         """Return the status of each agent that answers."""
         answers = await self.ask("GetStatus", admin.GetStatusRequest())

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
+from penstock.agent.relay.duties import Duties
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.metrics import render_metrics
 from penstock.agent.relay.policies import open_source
 from penstock.agent.relay.registry_reader import registry_reader
 from penstock.agent.relay.service import RelayService
-from penstock.agent.relay.status import open_status
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
@@ -48,16 +48,18 @@ async def run(config: RelayConfig) -> None:
         following = asyncio.ensure_future(fleet.run())
         parts.push_async_callback(_ended, following)
         policies = _policies(config)
-        status = None if policies is None else open_status(policies, fleet)
-        if status is not None:
-            parts.push_async_callback(_ended, asyncio.ensure_future(status.run()))
+        duties = None if policies is None else Duties(policies, fleet)
+        if duties is not None:
+            parts.push_async_callback(_ended, asyncio.ensure_future(duties.run()))
 
         def trouble() -> str:
-            found = (fleet.trouble(), "" if status is None else status.trouble())
+            found = (fleet.trouble(), "" if duties is None else duties.trouble())
             return "; ".join(filter(None, found))
 
-        addresses = await _serve(config, RelayService(fleet, policies), parts)
-        http = HttpServer(config.http, lambda _: render_metrics(fleet, status), str, str, trouble)
+        addresses = await _serve(
+            config, RelayService(fleet, policies, None if duties is None else duties.leader), parts
+        )
+        http = HttpServer(config.http, lambda _: render_metrics(fleet, duties), str, str, trouble)
         await http.start()
         parts.push_async_callback(http.stop)
         _log.info("relay started", http=str(http.address), **addresses)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from penstock.agent.relay.connection import AgentConnection
     from penstock.agent.relay.fleet import Answers, Fleet
+    from penstock.agent.relay.fleet_leader import FleetLeader
     from penstock.agent.relay.policies import FleetPolicies
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -89,9 +90,12 @@ def _refused(sentence: str) -> Callable[[RelayService, Any, Context], Awaitable[
 class RelayService(admin_pb2_grpc.AdminServicer):
     """The methods of ``penstock.v1.Admin`` for all agents of a fleet."""
 
-    def __init__(self, fleet: Fleet, policies: FleetPolicies | None = None) -> None:
-        """Serve the agents of *fleet*; policies are written to *policies*, None refuses that."""
+    def __init__(
+        self, fleet: Fleet, policies: FleetPolicies | None = None, leader: FleetLeader | None = None
+    ) -> None:
+        """Serve the agents of *fleet*; policies are written to *policies* and led by *leader*, None refuses that."""
         self._fleet = fleet
+        self._leader = leader
         self._policies = policies
         self._start_time = time.time_ns()
 
@@ -102,7 +106,6 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ListAudit = _merged("ListAudit", merge.audit)
     ListQuarantines = _merged("ListQuarantines", merge.quarantines)
     ListDrills = _merged("ListDrills", merge.drills)
-    ListPolicyRollouts = _merged("ListPolicyRollouts", merge.policy_rollouts)
 
     ApplyPolicy = _written(apply_policy)
     DeletePolicy = _written(delete_policy)
@@ -114,9 +117,6 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ImportPolicies = _refused(
         "a relay does not write several policies as one: neither Kubernetes nor NATS does; apply them one by one "
         "('agentctl apply -f FILE'), or import them at an agent by its own address"
-    )
-    SetPolicyRollout = _refused(
-        "a relay leads no roll-outs; start it at the agent that has the policy, by its own address"
     )
     Backup = _refused("a relay has no state to copy; back an agent up by its own address")
 
@@ -220,6 +220,38 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         request.author = _author(request.author)
         async for progress in follow_rollouts(self._fleet, "SetPaused", request):
             yield await self._sent(progress, context)
+
+    async def SetPolicyRollout(  # noqa: N802
+        self, request: admin.SetPolicyRolloutRequest, context: Context
+    ) -> admin.PolicyRollout:
+        """Order something about a roll-out of the source's policies."""
+        if self._leader is None:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "this relay leads no roll-outs; start it with the --policy-source that the agents follow, or start the "
+                "roll-out at the agent that has the policy, by its own address",
+            )
+        try:
+            return await self._sent(await self._leader.set(request), context)
+        except PenstockError as error:
+            await abort_with(context, error)
+
+    async def ListPolicyRollouts(  # noqa: N802
+        self, request: admin.ListPolicyRolloutsRequest, context: Context
+    ) -> admin.ListPolicyRolloutsResponse:
+        """Return the roll-outs of the source's policies, and those that agents lead."""
+        led: list[admin.PolicyRollout] = []
+        if self._leader is not None:
+            # While the source is away, the agents have what they have read of it.
+            with suppress(PenstockError):
+                led = await self._leader.list(request)
+        if request.name and led:
+            return await self._sent(admin.ListPolicyRolloutsResponse(rollouts=led), context)
+        answers = await self._ask("ListPolicyRollouts", request, context)
+        own = merge.policy_rollouts(_named(answers), request)
+        names = {each.name for each in led}
+        led += [each for each in own.rollouts if each.name not in names]
+        return await self._sent(admin.ListPolicyRolloutsResponse(rollouts=led), context)
 
     async def WatchEvents(  # noqa: N802
         self, request: admin.ListEventsRequest, context: Context

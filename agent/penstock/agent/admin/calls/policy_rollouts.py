@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.agent.admin.support import author_and_reason, timedelta_of, timestamp_message
 from penstock.agent.errors import ContractError, ImpossibleError, NotFoundError
@@ -20,18 +20,24 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.admin.support import AgentContext
     from penstock.agent.policy.rollouts import Comparison, RolloutLeader, RolloutState
     from penstock.agent.policy.store import StoredPolicy
+
+
+class Leads(Protocol):
+    """What may lead roll-outs: an agent, or a relay."""
+
+    @property
+    def rollouts(self) -> RolloutLeader | None:
+        """What leads them; None for nothing."""
+
 
 _START = "start"
 # More than any roll-out has.
 _MAX_CONDITIONS = 16
 
 
-async def set_policy_rollout(
-    agent: AgentContext, request: admin.SetPolicyRolloutRequest
-) -> admin.PolicyRollout:
+async def set_policy_rollout(agent: Leads, request: admin.SetPolicyRolloutRequest) -> admin.PolicyRollout:
     """Start, pause, resume, promote or abort the roll-out of a policy."""
     leader = _leader(agent)
     how = author_and_reason(request.author, request.reason)
@@ -55,7 +61,7 @@ async def set_policy_rollout(
 
 
 async def list_policy_rollouts(
-    agent: AgentContext, request: admin.ListPolicyRolloutsRequest
+    agent: Leads, request: admin.ListPolicyRolloutsRequest
 ) -> admin.ListPolicyRolloutsResponse:
     """Return all roll-outs, or that of one policy; those that are over stay until the policy is replaced."""
     found = _rollouts(_leader(agent), request.name)
@@ -66,7 +72,7 @@ async def list_policy_rollouts(
     return admin.ListPolicyRolloutsResponse(rollouts=found)
 
 
-def _leader(agent: AgentContext) -> RolloutLeader:
+def _leader(agent: Leads) -> RolloutLeader:
     if agent.rollouts is None:
         raise ImpossibleError("this agent leads no roll-outs")
     return agent.rollouts

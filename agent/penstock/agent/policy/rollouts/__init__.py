@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.policy.rollouts.comparison import Comparison
-from penstock.agent.policy.rollouts.leader import RolloutLeader
+from penstock.agent.policy.rollouts.leader import LOOK_SECONDS, RolloutLeader
 from penstock.agent.policy.rollouts.measures import EngineCounts, parse_conditions
 from penstock.agent.policy.rollouts.state import (
     DEFAULT_CONDITIONS,
@@ -21,6 +21,7 @@ __all__ = [
     "DEFAULT_CONDITIONS",
     "DEFAULT_HOLD",
     "DEFAULT_STEPS",
+    "LOOK_SECONDS",
     "MAX_HOLD",
     "PHASES",
     "Comparison",

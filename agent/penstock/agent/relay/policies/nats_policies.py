@@ -24,7 +24,12 @@ _CALL_SECONDS = 5.0
 
 
 class NatsPolicies:
-    """The policies of *place*, a bucket; each call connects to the server whose turn it is."""
+    """The policies of *place*, a bucket; each call connects to the server whose turn it is.
+
+    Attributes:
+        access: to the servers.
+
+    """
 
     kind = "nats"
 
@@ -32,7 +37,7 @@ class NatsPolicies:
         """Read and write *place*; *name* has no secret."""
         self.name = name
         self.place = place
-        self._access = access
+        self.access = access
         self._source = NatsSource(name, access, place)
         self._attempts = count()
 
@@ -68,7 +73,7 @@ class NatsPolicies:
     @asynccontextmanager
     async def _stream(self) -> AsyncIterator[JetStreamContext]:
         try:
-            async with connected(self._access, next(self._attempts), asyncio.Event()) as client:
+            async with connected(self.access, next(self._attempts), asyncio.Event()) as client:
                 yield client.jetstream(timeout=_CALL_SECONDS)
         except PenstockError:
             raise

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.policy.kubernetes import ClusterAccess
     from penstock.agent.policy.sources import SourceSpec
+    from penstock.agent.policy.sources.nats.connection import NatsAccess
     from penstock.agent.policy.sources.nats_options import NatsFiles
     from penstock.agent.relay.policies.fleet_policies import FleetPolicies
 
@@ -50,3 +51,8 @@ def open_source(
 def cluster_of(policies: FleetPolicies) -> ClusterAccess | None:
     """Return the access to the namespace of *policies*; None where they are no objects of Kubernetes."""
     return getattr(policies, "access", None) if policies.kind == "kubernetes" else None
+
+
+def bucket_of(policies: FleetPolicies) -> NatsAccess | None:
+    """Return the access to the servers of *policies*; None where they are no keys of NATS."""
+    return getattr(policies, "access", None) if policies.kind == "nats" else None

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from penstock.agent.relay.status.lease import Lease
-from penstock.agent.relay.status.open_status import StatusKeeper, open_status
+from penstock.agent.relay.status.open_status import open_lease, open_status
 
-__all__ = ["Lease", "StatusKeeper", "open_status"]
+__all__ = ["Lease", "open_lease", "open_status"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.agent.relay.policies import cluster_of
+from penstock.agent.relay.policies import bucket_of, cluster_of
 from penstock.agent.relay.status.fleet_words import FleetWords
 
 if TYPE_CHECKING:
@@ -27,41 +27,30 @@ class Asked(Protocol):
         """Return the answers by agent."""
 
 
-class StatusKeeper:
-    """A lease and what its holder writes.
+def open_lease(policies: FleetPolicies) -> Lease:
+    """Return the lease at the source of *policies*."""
+    access = cluster_of(policies)
+    if access is not None:
+        from penstock.agent.relay.status.kubernetes_lease import KubernetesLease  # noqa: PLC0415
 
-    Attributes:
-        lease: of this relay.
-        writer: writes while the lease is held.
+        return KubernetesLease(access)
+    from penstock.agent.relay.status.nats_lease import NatsLease  # noqa: PLC0415
 
-    """
-
-    def __init__(self, lease: Lease, writer: StatusWriter) -> None:
-        self.lease = lease
-        self.writer = writer
-
-    async def run(self) -> None:
-        """Keep both until cancelled."""
-        await asyncio.gather(self.lease.run(), self.writer.run())
-
-    def trouble(self) -> str:
-        """Return a sentence where the status cannot be written; empty where it can."""
-        problem = self.writer.error or self.lease.error
-        return f"the status of the policies is not written: {problem}" if problem else ""
+    servers = bucket_of(policies)
+    if servers is None:
+        raise TypeError(f"policies of kind {policies.kind} have no lease")
+    return NatsLease(servers, policies.place)
 
 
-def open_status(policies: FleetPolicies, fleet: Asked) -> StatusKeeper | None:
+def open_status(policies: FleetPolicies, fleet: Asked, lease: Lease) -> StatusWriter | None:
     """Return what writes the status at the source of *policies*; None where policies have none."""
     access = cluster_of(policies)
     if access is None:
         return None
-    from penstock.agent.relay.status.kubernetes_lease import KubernetesLease  # noqa: PLC0415
     from penstock.agent.relay.status.writer import StatusWriter  # noqa: PLC0415
-
-    lease = KubernetesLease(access)
 
     async def words() -> FleetWords:
         (found, missing), statuses = await asyncio.gather(fleet.policies(), fleet.statuses())
         return FleetWords({name: each.policies for name, each in found.items()}, statuses, missing)
 
-    return StatusKeeper(lease, StatusWriter(access, lease, words))
+    return StatusWriter(access, lease, words)
