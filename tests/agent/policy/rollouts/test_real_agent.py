@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
-from penstock.proto.v1.common_pb2 import OUTCOME_FAILED
 
 from tests.support.agent.agent import AgentProcess, short_directory
-from tests.support.agent.ingest_client import FakeEngine
-from tests.support.agent.stories import closed, outcome
-from tests.support.policy.feed import Engine, eventually, hash_of
+from tests.support.policy.feed import eventually
+from tests.support.policy.serving_engine import ServingEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,40 +20,8 @@ if TYPE_CHECKING:
     from click.testing import Result
 
 ENGINES = 40
-REQUESTS = 300
 # More than it takes.
 ROUNDS = 60
-
-
-class _Simulated:
-    """An engine that serves; with the policy half of its requests fail.
-
-    Attributes:
-        had: it had a policy in force at some time.
-
-    """
-
-    def __init__(self, agent: AgentProcess, number: int) -> None:
-        labels = {"POD_NAME": f"decode-{number}"}
-        self.feed = Engine(agent.listen, str(number), **labels)
-        self.ingest = FakeEngine(agent.listen, engine=str(number), labels=labels)
-        self.hash, self.had = "", False
-
-    async def obey(self) -> None:
-        """Acknowledge each push."""
-        while True:
-            push = await self.feed._stream.read()
-            self.hash = hash_of(push)
-            self.had = self.had or bool(self.hash)
-            await self.feed.ack(push)
-
-    def serve(self) -> None:
-        """End some requests."""
-        failing = REQUESTS // 2 if self.hash else 3
-        self.ingest.publish(
-            *(closed(f"r{number}") for number in range(REQUESTS)),
-            *(outcome(f"r{number}", OUTCOME_FAILED) for number in range(failing)),
-        )
 
 
 async def test_a_bad_policy_aborts_itself_in_a_real_agent() -> None:
@@ -70,7 +36,7 @@ async def test_a_bad_policy_aborts_itself_in_a_real_agent() -> None:
 
 
 async def _abort(agent: AgentProcess, parts: AsyncExitStack) -> None:
-    engines = [_Simulated(agent, number) for number in range(ENGINES)]
+    engines = [ServingEngine(agent, number) for number in range(ENGINES)]
     for engine in engines:
         await parts.enter_async_context(engine.feed)
         parts.enter_context(engine.ingest)
@@ -138,7 +104,7 @@ async def test_a_change_of_a_policy_in_force_in_a_real_agent(tmp_path: Path) -> 
 
 
 async def _change(agent: AgentProcess, parts: AsyncExitStack, file: Path) -> None:
-    engines = [_Simulated(agent, number) for number in range(16)]
+    engines = [ServingEngine(agent, number) for number in range(16)]
     for engine in engines:
         await parts.enter_async_context(engine.feed)
         task = asyncio.ensure_future(engine.obey())
