@@ -64,6 +64,7 @@ def test_every_metric_attribute_and_alert_exists(guide: Path) -> None:
     assert set(re.findall(r"\bpenstock_\w+", text)) <= metrics | modules | {
         AGENTS,
         LEASE_HELD,
+        ROLLOUT_ABORTS,
         STATUS_PATCHES,
     }
     spans = {value for name, value in vars(semconv).items() if name.isupper()}
