@@ -59,6 +59,8 @@ RULES = (
     Rule("agent/penstock", AGENT_EXTRA, frozenset({"proto", "agent"})),
     # The demo looks at the agent from outside, as a person does.
     Rule("demo", None, frozenset()),
+    # Its simulated engines have the engine part.
+    Rule("demo/fleet/engines.py", None, frozenset({"instrumentation"})),
 )
 
 

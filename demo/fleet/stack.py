@@ -1,0 +1,225 @@
+"""The processes of the fleet demo: a NATS server, three pods with an agent and engines, two relays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nats
+from nats.js.api import KeyValueConfig
+
+from demo.common.agent import CommandResult
+from demo.common.processes import Child, free_port
+from demo.common.steps import StepError, until
+from demo.servers import ROOT
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Mapping
+
+PODS = ("decode-0", "decode-1", "decode-2")
+ENGINES = 8
+BUCKET = "policies"
+_START_SECONDS = 60.0
+_CTL_SECONDS = 120.0
+
+
+class Stack:
+    """What runs; everything is below one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Start nothing yet."""
+        self._directory = directory
+        self._children: dict[str, Child] = {}
+        self._ended = ExitStack()
+        self.source = ""
+        # The relay that agentctl asks.
+        self.relay = "relay-0"
+
+    def start_source(self) -> str:
+        """Start the NATS server, make the bucket, and return its address."""
+        program = shutil.which("nats-server")
+        if program is None:
+            raise StepError("nats-server is not on PATH; scripts/need-nats.sh installs it.")
+        place = self._directory / "nats"
+        place.mkdir()
+        port = free_port()
+        (place / "nats.conf").write_text(
+            f'listen: "127.0.0.1:{port}"\njetstream: {{store_dir: "{place}/data"}}\n'
+        )
+        self._run("nats", [program, "-c", str(place / "nats.conf")], {})
+        url = f"nats://127.0.0.1:{port}"
+        until(lambda: _made(url), "The NATS server does not answer", _START_SECONDS)
+        self.source = f"{url}/{BUCKET}"
+        return self.source
+
+    def start_pods(self) -> None:
+        """Start each pod's agent and engines."""
+        for name in PODS:
+            place = self._place(name)
+            identity = {"POD_NAME": name, "POD_NAMESPACE": "vllm"}
+            self._run(
+                name,
+                [
+                    *(sys.executable, "-m", "penstock.agent", "--listen", self._socket(name, "ingest")),
+                    *("--admin-listen", self._socket(name, "admin"), "--http", "127.0.0.1:0"),
+                    *("--state-dir", str(place / "state"), "--policy-source", self.source),
+                    *("--engines-expected", str(ENGINES)),
+                ],
+                identity,
+            )
+        for name in PODS:
+            until(lambda name=name: self._answers(name, "get", "engines"), f"{name} does not answer")  # type: ignore[misc]
+            environment = {
+                "PENSTOCK_ENDPOINT": self._socket(name, "ingest"),
+                "PENSTOCK_LABELS": f"role=decode,pod={name}",
+                "POD_NAME": name,
+                "POD_NAMESPACE": "vllm",
+            }
+            command = [sys.executable, "-m", "demo.fleet.engines", "--count", str(ENGINES)]
+            self._run(f"{name}-engines", command, environment)
+
+    def start_relays(self, count: int = 2) -> None:
+        """Start relays; the first one is asked."""
+        listed = ",".join(f"{name}={self._socket(name, 'admin')}" for name in PODS)
+        for number in range(count):
+            name = f"relay-{number}"
+            self._place(name)
+            self._run(
+                name,
+                [
+                    *(sys.executable, "-c", "from penstock.agent.__main__ import relay; relay()"),
+                    *("--agents", listed, "--policy-source", self.source, "--http", "127.0.0.1:0"),
+                    *("--admin-listen", self._socket(name, "admin")),
+                ],
+                {},
+            )
+        for number in range(count):
+            until(
+                lambda number=number: self._answers(f"relay-{number}", "get", "engines"),  # type: ignore[misc]
+                f"relay-{number} does not answer",
+            )
+
+    def ctl(self, *arguments: str, at: str = "") -> CommandResult:
+        """Run agentctl against the relay, or what *at* names."""
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("agentctl")), *arguments],
+            env={
+                **os.environ,
+                "AGENTCTL_ADDRESS": self._socket(at or self.relay, "admin"),
+                "COLUMNS": "140",
+                "NO_COLOR": "1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_CTL_SECONDS,
+            check=False,
+        )
+        return CommandResult(f"agentctl {shlex.join(arguments)}", done.returncode, done.stdout.rstrip())
+
+    def ctl_json(self, *arguments: str) -> Any:
+        """Run agentctl and return what it prints as JSON.
+
+        Raises:
+            StepError: its exit code is not 0.
+
+        """
+        ran = self.ctl(*arguments, "-o", "json")
+        if ran.code:
+            raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")
+        # Lines before it are of stderr: who did not answer.
+        return json.loads(ran.output[ran.output.index("{") :])
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process."""
+        self._children[name].signal(number)
+
+    def kill_relay(self, name: str) -> None:
+        """Kill a relay; agentctl asks the other from now on."""
+        self._children[name].kill()
+        self.relay = "relay-1" if name == "relay-0" else "relay-0"
+
+    def leader(self) -> str:
+        """Return the relay that holds the lease; empty for none."""
+        for name in ("relay-0", "relay-1"):
+            if self._children[name].running and '"lease taken"' in self._log(name):
+                return name
+        return ""
+
+    def hint(self) -> str:
+        """Return a command to type."""
+        return (
+            f"{Path(sys.executable).with_name('agentctl')} --address {self._socket(self.relay, 'admin')} top"
+        )
+
+    def wait(self) -> None:
+        """Wait for Ctrl-C."""
+        while True:
+            time.sleep(1.0)
+
+    def stop(self) -> None:
+        """End everything. Idempotent."""
+        self._ended.close()
+
+    def _place(self, name: str) -> Path:
+        place = self._directory / name
+        place.mkdir(exist_ok=True)
+        return place
+
+    def _socket(self, name: str, kind: str) -> str:
+        return f"unix://{self._directory / name}/{kind}.sock"
+
+    def _log(self, name: str) -> str:
+        return (self._directory / f"{name}.log").read_text()
+
+    def _answers(self, name: str, *arguments: str) -> bool:
+        child = self._children[name]
+        if not child.running:
+            raise StepError(f"{name} ended; {child.log}:\n{child.tail()}")
+        return self.ctl(*arguments, at=name).code == 0
+
+    def _run(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        child = Child(
+            name,
+            command,
+            env={**inherited, "PYTHONPATH": paths, **environment},
+            cwd=self._directory,
+            log=self._directory / f"{name}.log",
+        )
+        self._children[name] = child
+        self._ended.callback(child.stop)
+
+
+def _made(url: str) -> bool:
+    """Make the bucket; return whether it is there."""
+
+    async def quiet(_: Exception) -> None:
+        """Print nothing: it may not listen yet."""
+
+    async def make() -> None:
+        client = await nats.connect(
+            url, connect_timeout=1, max_reconnect_attempts=0, allow_reconnect=False, error_cb=quiet
+        )
+        try:
+            await client.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET, history=64))
+        finally:
+            await client.close()
+
+    try:
+        asyncio.run(make())
+    except (OSError, nats.errors.Error):
+        return False
+    return True
