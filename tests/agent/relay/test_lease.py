@@ -14,7 +14,8 @@ from penstock.agent.policy.sources.nats.connection import NatsAccess
 from penstock.agent.relay.status.kubernetes_lease import KubernetesLease
 from penstock.agent.relay.status.nats_lease import NatsLease
 
-from tests.support.kubernetes.api_server import BINDINGS, NAMESPACE, ApiServer
+from tests.support.kubernetes.api_server import NAMESPACE, ApiServer
+from tests.support.kubernetes.cluster import bind, running_cluster
 from tests.support.kubernetes.gate import Gate
 from tests.support.nats.server import NatsServer
 
@@ -28,23 +29,9 @@ LIMIT = 60.0
 
 @pytest.fixture
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
-    """Start one, with the definition and the roles; the account ``agent`` is no relay yet."""
-    server = ApiServer(tmp_path_factory.mktemp("cluster"))
-    try:
-        server.start_etcd()
-        server.start_server()
-        await server.ready()
-        await server.install()
+    """Run one."""
+    async with running_cluster(tmp_path_factory.mktemp("cluster")) as server:
         yield server
-    finally:
-        server.stop()
-
-
-async def _let_hold(cluster: ApiServer) -> None:
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "penstock-relay"}
-    account = {"kind": "ServiceAccount", "name": "agent", "namespace": NAMESPACE}
-    binding = {"metadata": {"name": "relay"}, "roleRef": role, "subjects": [account]}
-    await cluster.must("POST", BINDINGS, binding)
 
 
 class Relays:
@@ -110,7 +97,7 @@ async def test_a_stopped_relay_loses_a_lease_of_kubernetes(cluster: ApiServer) -
         relays.start(first)
         await relays.until(lambda: "bind the ClusterRole penstock-relay" in first.error)
         assert not first.held
-    await _let_hold(cluster)
+    await bind(cluster, "penstock-relay", "relay")
     await _hand_over(first, second)
     found = await cluster.must(
         "GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/penstock-relay"
@@ -124,7 +111,7 @@ async def test_a_stopped_relay_loses_a_lease_of_kubernetes(cluster: ApiServer) -
 
 async def test_a_lease_ends_when_the_api_server_is_away(cluster: ApiServer) -> None:
     """Its holder is no longer sure before anybody else could take it; it takes it again afterwards."""
-    await _let_hold(cluster)
+    await bind(cluster, "penstock-relay", "relay")
     async with Gate(cluster.port) as gate, AsyncExitStack() as parts:
         access = replace(await cluster.access(), url=f"https://127.0.0.1:{gate.port}")
         cut, other = KubernetesLease(access, SECONDS), KubernetesLease(await cluster.access(), SECONDS)

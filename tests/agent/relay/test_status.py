@@ -19,7 +19,8 @@ from penstock.agent.relay.status.writer import StatusWriter
 
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.relay import RelayProcess
-from tests.support.kubernetes.api_server import BINDINGS, NAMESPACE, POLICIES, ApiServer
+from tests.support.kubernetes.api_server import NAMESPACE, POLICIES, ApiServer
+from tests.support.kubernetes.cluster import bind, running_cluster
 from tests.support.policy.policies import action, document
 from tests.support.samples.stand_in_engine import StandInEngine
 
@@ -31,16 +32,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
-    """Start one, with the definition and the roles."""
-    server = ApiServer(tmp_path_factory.mktemp("cluster"))
-    try:
-        server.start_etcd()
-        server.start_server()
-        await server.ready()
-        await server.install()
+    """Run one."""
+    async with running_cluster(tmp_path_factory.mktemp("cluster")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 class _Held:
@@ -128,18 +122,11 @@ def _flags(access: ClusterAccess) -> tuple[str, ...]:
     )
 
 
-async def _let_write(cluster: ApiServer) -> None:
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "penstock-relay"}
-    account = {"kind": "ServiceAccount", "name": "agent", "namespace": NAMESPACE}
-    binding = {"metadata": {"name": "relay"}, "roleRef": role, "subjects": [account]}
-    await cluster.must("POST", BINDINGS, binding)
-
-
 async def test_kubectl_waits_for_it(stage: _Stage) -> None:
     """It is Programmed when the engine has it; without the role nothing is written; what does not change is not, either."""
     with pytest.raises(ClusterError, match="penstock-relay"):
         await stage.look()
-    await _let_write(stage.cluster)
+    await bind(stage.cluster, "penstock-relay", "relay")
     waiting = asyncio.ensure_future(
         stage.cluster.kubectl("wait", "--for=condition=Programmed", "transferpolicies/a", "--timeout=60s")
     )
@@ -160,7 +147,7 @@ async def test_kubectl_waits_for_it(stage: _Stage) -> None:
 
 async def test_an_agent_that_is_away(stage: _Stage) -> None:
     """Nobody knows what its engines have; an object is written once in 5 s, and by the lease's holder only."""
-    await _let_write(stage.cluster)
+    await bind(stage.cluster, "penstock-relay", "relay")
     await stage.until(Programmed="True")
     written = stage.writer.patches["ok"]
     await asyncio.to_thread(stage.agent.kill)
@@ -180,7 +167,7 @@ async def test_an_agent_that_is_away(stage: _Stage) -> None:
 @pytest.mark.long
 async def test_another_relay_goes_on(cluster: ApiServer) -> None:
     """Of two relays one writes; when it is killed the other does. A lease lasts 15 s."""
-    await _let_write(cluster)
+    await bind(cluster, "penstock-relay", "relay")
     flags = _flags(await cluster.access())
     with ExitStack() as parts:
         agent = parts.enter_context(running_agent(flags))

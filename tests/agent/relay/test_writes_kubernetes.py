@@ -13,7 +13,8 @@ from penstock.agent.relay.policies.kubernetes_policies import KubernetesPolicies
 
 from tests.support.agent.agent import running_agent, short_directory
 from tests.support.agent.relay import running_relay
-from tests.support.kubernetes.api_server import BINDINGS, NAMESPACE, POLICIES, ApiServer
+from tests.support.kubernetes.api_server import NAMESPACE, POLICIES, ApiServer
+from tests.support.kubernetes.cluster import bind, running_cluster
 from tests.support.policy.policies import action, document
 from tests.support.samples.stand_in_engine import StandInEngine
 
@@ -23,23 +24,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
-    """Start one, with the definition and the roles; the account ``agent`` may only read."""
-    server = ApiServer(tmp_path_factory.mktemp("cluster"))
-    try:
-        server.start_etcd()
-        server.start_server()
-        await server.ready()
-        await server.install()
+    """Run one."""
+    async with running_cluster(tmp_path_factory.mktemp("cluster")) as server:
         yield server
-    finally:
-        server.stop()
-
-
-async def _let_write(cluster: ApiServer) -> None:
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "penstock-policy-editor"}
-    account = {"kind": "ServiceAccount", "name": "agent", "namespace": NAMESPACE}
-    binding = {"metadata": {"name": "editor"}, "roleRef": role, "subjects": [account]}
-    await cluster.must("POST", BINDINGS, binding)
 
 
 async def test_an_object_is_replaced_as_a_whole(cluster: ApiServer) -> None:
@@ -54,7 +41,7 @@ async def test_an_object_is_replaced_as_a_whole(cluster: ApiServer) -> None:
         ImpossibleError, match=r"may not update TransferPolicy .* bind the ClusterRole penstock-policy-editor"
     ):
         await policies.put(changed, first.revision)
-    await _let_write(cluster)
+    await bind(cluster, "penstock-policy-editor", "editor")
     second = await policies.put(changed, first.revision)
     assert second.revision > first.revision
     stored = await cluster.must("GET", f"{POLICIES}/a")
@@ -83,7 +70,7 @@ async def test_an_object_is_replaced_as_a_whole(cluster: ApiServer) -> None:
 
 async def test_a_write_reaches_the_engine(cluster: ApiServer) -> None:
     """`set-policy --wait` through the relay ends when the engine has it; so does one that changes nothing."""
-    await _let_write(cluster)
+    await bind(cluster, "penstock-policy-editor", "editor")
     access = await cluster.access()
     flags = (
         f"--policy-source=kubernetes:{NAMESPACE}",

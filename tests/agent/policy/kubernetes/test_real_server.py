@@ -13,6 +13,7 @@ import pytest
 from penstock.agent.policy.kubernetes.objects import read_object
 
 from tests.support.kubernetes.api_server import BINDINGS, NAMESPACE, POLICIES, ApiServer
+from tests.support.kubernetes.cluster import running_cluster
 from tests.support.kubernetes.gate import Gate
 from tests.support.kubernetes.sink import following
 from tests.support.policy.policies import action, document
@@ -23,16 +24,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
-    """Start both, with the definition and the roles."""
-    server = ApiServer(tmp_path_factory.mktemp("cluster"))
-    try:
-        server.start_etcd()
-        server.start_server()
-        await server.ready()
-        await server.install()
+    """Run one."""
+    async with running_cluster(tmp_path_factory.mktemp("cluster")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 async def test_objects_come_change_and_go(cluster: ApiServer) -> None:
