@@ -9,7 +9,7 @@ import pytest
 from penstock.agent.errors import ConfigError
 from penstock.agent.policy.sources import SourceSpec
 from penstock.agent.relay import AgentPlace, AgentSet, parse_agents
-from penstock.agent.relay.agent_places import resolve_name
+from penstock.agent.relay.agent_places import PodSelector, resolve_name
 from penstock.agent.relay.config import resolve
 from penstock.agent.server import TcpAddress
 
@@ -58,6 +58,10 @@ def test_agents(text: str, found: AgentSet) -> None:
         ("h:1,h:1", "agent h:1 comes twice"),
         ("dns:agents", "host:port"),
         ("nats://n1:4222", "BUCKET"),
+        ("kubernetes:app=vllm", "SELECTOR:PORT"),
+        ("kubernetes:a:b:c:9465", "SELECTOR:PORT"),
+        ("kubernetes:app=vllm:70000", "SELECTOR:PORT"),
+        ("kubernetes:app in vllm:9465", "kubernetes:app in vllm:9465"),
     ],
 )
 def test_agents_that_are_wrong(text: str, says: str) -> None:
@@ -115,3 +119,19 @@ def test_where_policies_are_written() -> None:
         ConfigError, match="--nats-ca is given, but no item of --agents, and no --policy-source"
     ):
         resolve({**agents, "nats-ca": "/etc/ca"}, {})
+
+
+def test_pods_are_selected() -> None:
+    """The labels may have commas; a namespace comes first; pods are asked over TLS."""
+    found = parse_agents("a=h:1,kubernetes:app=vllm,role in (a,b):9465,kubernetes:other:app=vllm:9466")
+    assert found.pods == (
+        PodSelector("", "app=vllm,role in (a,b)", 9465),
+        PodSelector("other", "app=vllm", 9466),
+    )
+    assert [each.name for each in found.pods] == [
+        "kubernetes:app=vllm,role in (a,b):9465",
+        "kubernetes:other:app=vllm:9466",
+    ]
+    assert found.places == (AgentPlace("a", "h:1"),)
+    with pytest.raises(ConfigError, match="agent kubernetes:app=vllm:9465 is TCP"):
+        resolve({**LISTEN, "agents": "kubernetes:app=vllm:9465"}, {})

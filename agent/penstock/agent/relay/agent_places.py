@@ -7,6 +7,7 @@ import re
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.parsing import parse_labels
 from penstock.agent.policy.sources.source_spec import parse_servers
 from penstock.agent.server import TcpAddress, parse_address, parse_tcp
 
@@ -20,6 +21,9 @@ MAX_AGENTS = 2_000
 _NAME = re.compile(r"[A-Za-z0-9\[](?:[A-Za-z0-9._:\[\]-]{0,251}[A-Za-z0-9\]])?")
 _DNS = "dns:"
 _NATS = ("nats://", "tls://")
+_KUBERNETES = "kubernetes:"
+_PORT = re.compile(r":\d+$")
+_PORTS = 65_536
 
 
 class AgentPlace(NamedTuple):
@@ -35,6 +39,26 @@ class AgentPlace(NamedTuple):
     address: str
 
 
+class PodSelector(NamedTuple):
+    """The pods of Kubernetes that have an agent.
+
+    Attributes:
+        namespace: empty for the relay's own.
+        labels: in Kubernetes' selector syntax.
+        port: of each agent's admin service.
+
+    """
+
+    namespace: str
+    labels: str
+    port: int
+
+    @property
+    def name(self) -> str:
+        """What was given."""
+        return f"{_KUBERNETES}{self.namespace and f'{self.namespace}:'}{self.labels}:{self.port}"
+
+
 class AgentSet(NamedTuple):
     """What ``--agents`` says.
 
@@ -42,16 +66,20 @@ class AgentSet(NamedTuple):
         places: those with an address.
         names: ``host`` and port whose addresses are looked up again and again.
         registries: buckets of NATS that are read again and again.
+        pods: pods of Kubernetes that are listed again and again.
 
     """
 
     places: tuple[AgentPlace, ...] = ()
     names: tuple[TcpAddress, ...] = ()
     registries: tuple[SourceSpec, ...] = ()
+    pods: tuple[PodSelector, ...] = ()
 
 
 def parse_agents(text: str) -> AgentSet:
-    """Parse ``NAME=ADDRESS``, ``ADDRESS``, ``dns:HOST:PORT`` and ``nats://…/BUCKET``, with commas between them.
+    """Parse what ``--agents`` says, with commas between.
+
+    ``NAME=ADDRESS``, ``ADDRESS``, ``dns:HOST:PORT``, ``nats://…/BUCKET`` and ``kubernetes:[NAMESPACE:]SELECTOR:PORT``.
 
     Raises:
         ValueError: what was expected.
@@ -60,9 +88,13 @@ def parse_agents(text: str) -> AgentSet:
     places: list[AgentPlace] = []
     names: list[TcpAddress] = []
     registries: list[SourceSpec] = []
+    pods: list[PodSelector] = []
     for part in _parts(text):
         if part.startswith(_NATS):
             registries.append(parse_servers(part, "expected nats://HOST:PORT[,HOST:PORT…]/BUCKET"))
+            continue
+        if part.startswith(_KUBERNETES):
+            pods.append(_parse_pods(part))
             continue
         if part.startswith(_DNS):
             names.append(parse_tcp(part.removeprefix(_DNS)))
@@ -74,18 +106,33 @@ def parse_agents(text: str) -> AgentSet:
             raise ValueError(f"agent name {name!r}: expected letters, digits and . _ : -")
         places.append(AgentPlace(name, str(parsed)))
     _check_unique(places)
-    return AgentSet(tuple(places), tuple(names), tuple(registries))
+    return AgentSet(tuple(places), tuple(names), tuple(registries), tuple(pods))
 
 
 def _parts(text: str) -> list[str]:
-    """Return what stands between commas; the servers before a bucket stay together."""
+    """Return what stands between commas; the servers before a bucket stay together, and the labels before a port."""
     parts: list[str] = []
     for part in filter(None, (each.strip() for each in text.split(","))):
-        if parts and parts[-1].startswith(_NATS) and "/" not in parts[-1].partition("://")[2]:
+        last = parts[-1] if parts else ""
+        if (last.startswith(_NATS) and "/" not in last.partition("://")[2]) or (
+            last.startswith(_KUBERNETES) and not _PORT.search(last)
+        ):
             parts[-1] += f",{part}"
         else:
             parts.append(part)
     return parts
+
+
+def _parse_pods(part: str) -> PodSelector:
+    pieces = part.removeprefix(_KUBERNETES).split(":")
+    *namespace, labels, port = pieces if len(pieces) in (2, 3) else ("", "", "")
+    if not labels or not port.isdecimal() or not 0 < int(port) < _PORTS:
+        raise ValueError("expected kubernetes:[NAMESPACE:]SELECTOR:PORT, such as kubernetes:app=vllm:9465")
+    try:
+        parse_labels(labels)
+    except ValueError as error:
+        raise ValueError(f"{part}: {error}") from None
+    return PodSelector(namespace[0] if namespace else "", labels, int(port))
 
 
 def _check_unique(places: Iterable[AgentPlace]) -> None:

@@ -79,7 +79,7 @@ OPTIONS: tuple[Option, ...] = tuple(
             "",
             parse_agents,
             "The agents: NAME=HOST:PORT, HOST:PORT, unix:///path, dns:NAME:PORT for each address of NAME, or "
-            "nats://HOST:PORT/BUCKET for those of a registry.",
+            "nats://HOST:PORT/BUCKET for those of a registry, or kubernetes:[NAMESPACE:]SELECTOR:PORT for those of pods.",
             many=True,
         ),
         Option("agent-tls-ca", "", parse_optional_path, "CA bundle for the agents' certificates."),
@@ -124,13 +124,15 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
     agents: AgentSet = values["agents"]
     if not any(agents):
         raise ConfigError(
-            "--agents is missing; give NAME=HOST:PORT for each agent, dns:NAME:PORT or nats://…/BUCKET"
+            "--agents is missing; give NAME=HOST:PORT for each agent, dns:NAME:PORT, nats://…/BUCKET or "
+            "kubernetes:SELECTOR:PORT"
         )
     source: SourceSpec | None = values["policy_source"]
     uses_nats = bool(agents.registries) or (source is not None and source.kind == "nats")
-    if values["kube_api"] and (source is None or source.kind != "kubernetes"):
+    if values["kube_api"] and not agents.pods and (source is None or source.kind != "kubernetes"):
         raise ConfigError(
-            "--kube-api is given, but --policy-source is not kubernetes:NAMESPACE; add it, or leave it out"
+            "--kube-api is given, but --policy-source is not kubernetes:NAMESPACE, nor is one of --agents; "
+            "add it, or leave it out"
         )
     return RelayConfig(
         **{name: value for name, value in values.items() if name not in _COMBINED},
@@ -146,6 +148,8 @@ def _agent_tls(values: Mapping[str, Any], agents: AgentSet) -> AgentTls | None:
         tcp = f"dns:{agents.names[0]}"
     if not tcp and agents.registries:
         tcp = agents.registries[0].name
+    if not tcp and agents.pods:
+        tcp = agents.pods[0].name
     files = {f"--{name.replace('_', '-')}": values[name] for name in _AGENT_TLS[:3]}
     missing = [flag for flag, path in files.items() if path is None]
     if not tcp:

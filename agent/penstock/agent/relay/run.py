@@ -12,6 +12,7 @@ from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.relay.duties import Duties
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.metrics import render_metrics
+from penstock.agent.relay.pod_reader import pod_reader
 from penstock.agent.relay.policies import open_source
 from penstock.agent.relay.registry_reader import registry_reader
 from penstock.agent.relay.service import RelayService
@@ -43,7 +44,11 @@ async def run(config: RelayConfig) -> None:
     raise_file_limit()
     async with AsyncExitStack() as parts:
         registries = {spec.name: registry_reader(spec, config.nats) for spec in config.agents.registries}
-        fleet = Fleet(config.agents, config.agent_tls, config.deadline, registries)
+        pods = {
+            each.name: pod_reader(each, config.kube_api, config.kube_token_file, config.kube_ca)
+            for each in config.agents.pods
+        }
+        fleet = Fleet(config.agents, config.agent_tls, config.deadline, {**registries, **pods})
         parts.push_async_callback(fleet.close)
         following = asyncio.ensure_future(fleet.run())
         parts.push_async_callback(_ended, following)

@@ -59,9 +59,14 @@ class ClusterAccess:
 
 
 def read_pod_access(
-    environment: Mapping[str, str], namespace: str = "", directory: Path = POD_DIRECTORY
+    environment: Mapping[str, str],
+    namespace: str = "",
+    directory: Path = POD_DIRECTORY,
+    option: str = "--policy-source kubernetes",
 ) -> ClusterAccess:
     """Return the access of the pod that this process runs in, to *namespace* or, if empty, to the pod's own.
+
+    Errors name *option*.
 
     Raises:
         ConfigError: this is no pod, or it has no token.
@@ -73,22 +78,21 @@ def read_pod_access(
     )
     if not host:
         raise ConfigError(
-            "--policy-source kubernetes: KUBERNETES_SERVICE_HOST is not set, so this is no pod; "
+            f"{option}: KUBERNETES_SERVICE_HOST is not set, so this is no pod; "
             "give --kube-api, --kube-token-file and --kube-ca"
         )
     token, ca = directory / "token", directory / "ca.crt"
     if not token.exists():
         raise ConfigError(
-            f"--policy-source kubernetes: {token} does not exist; mount a service account token into the "
-            "agent's container (docs/guides/fleet.md)"
+            f"{option}: {token} does not exist; mount a service account token into this "
+            "container (docs/guides/fleet.md)"
         )
     if not namespace:
         try:
             namespace = (directory / "namespace").read_text().strip()
         except (OSError, UnicodeDecodeError):
             raise ConfigError(
-                f"--policy-source kubernetes: {directory / 'namespace'} cannot be read; "
-                "write kubernetes:NAMESPACE"
+                f"{option}: {directory / 'namespace'} cannot be read; write kubernetes:NAMESPACE"
             ) from None
     shown = f"[{host}]" if ":" in host else host
     return ClusterAccess(f"https://{shown}:{port}", namespace, token, ca)

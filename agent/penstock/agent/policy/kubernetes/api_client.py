@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 GROUP = "apis/penstock.dev/v1alpha1"
 RESOURCE = "transferpolicies"
 MAX_OBJECTS = 256
+MAX_PODS = 2_000
 _PAGE = 100
 # An object in etcd has at most 1.5 MiB; a page of policies has at most a few.
 _MAX_LINE_BYTES = 2 << 20
@@ -44,6 +45,7 @@ _FIELD_MANAGER = "penstock-relay"
 _WRITING = frozenset({"create", "update", "delete"})
 # What only a relay does.
 _LEASE, _STATUS = "hold the Lease of a relay for", "write the status of"
+_PODS = "list the pods of the agents of"
 _OF_AN_OBJECT = frozenset({"get", "update", "delete", _LEASE, _STATUS})
 
 
@@ -158,8 +160,31 @@ class ApiClient:
         finally:
             response.close()
 
-    async def _page(self, parameters: dict[str, str]) -> dict[str, Any]:
-        response = await self._get(parameters, "list", self._objects_url())
+    async def pod_addresses(self, labels: str) -> dict[str, str]:
+        """Return the address of each running pod with these labels, by name."""
+        parameters = {"labelSelector": labels, "limit": str(_PAGE)}
+        url = f"{self._access.url}/api/v1/namespaces/{self._access.namespace}/pods"
+        found: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(_LIST_SECONDS):
+                while len(found) < MAX_PODS:
+                    page = await self._page(parameters, url, _PODS)
+                    for pod in page["items"] or ():
+                        address = (pod.get("status") or {}).get("podIP")
+                        if pod["status"].get("phase") == "Running" and isinstance(address, str):
+                            found[str(pod["metadata"]["name"])] = address
+                    proceed = page["metadata"].get("continue")
+                    if not proceed:
+                        break
+                    parameters["continue"] = proceed
+        except TimeoutError:
+            raise ClusterError(f"the API server did not list the pods within {_LIST_SECONDS:.0f} s") from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ClusterError(f"the API server's list is not one of pods ({error!s:.100})") from None
+        return found
+
+    async def _page(self, parameters: dict[str, str], url: str = "", verb: str = "list") -> dict[str, Any]:
+        response = await self._get(parameters, verb, url or self._objects_url())
         try:
             page = json.loads(await _body(response, _MAX_PAGE_BYTES))
         except (aiohttp.ClientError, OSError) as error:
@@ -315,7 +340,7 @@ class ApiClient:
         if status == HTTPStatus.UNPROCESSABLE_ENTITY and verb in _WRITING:
             return ManifestError(f"the API server refuses the object: {_message(text)}")
         role = "penstock-policy-editor" if verb in _WRITING else "penstock-agent"
-        if verb in (_LEASE, _STATUS):
+        if verb in (_LEASE, _STATUS, _PODS):
             role = "penstock-relay"
         if status == HTTPStatus.GONE:
             return ClusterError("the API server no longer has that revision", outdated=True)

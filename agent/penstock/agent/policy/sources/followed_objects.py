@@ -69,9 +69,16 @@ def follow_objects(
 
 
 def cluster_access(
-    spec: SourceSpec, api: str = "", token_file: Path | None = None, ca_file: Path | None = None
+    spec: SourceSpec,
+    api: str = "",
+    token_file: Path | None = None,
+    ca_file: Path | None = None,
+    *,
+    option: str = "--policy-source kubernetes",
 ) -> ClusterAccess:
     """Return the access to the namespace of *spec*; without *api* by what is mounted into this pod.
+
+    Errors name *option*, which gave the namespace.
 
     Raises:
         ConfigError: a flag or a mounted file is missing or wrong.
@@ -81,13 +88,11 @@ def cluster_access(
         if token_file or ca_file:
             flag = "--kube-token-file" if token_file else "--kube-ca"
             raise ConfigError(f"{flag} is given without --kube-api; add https://HOST:PORT, or leave it out")
-        return read_pod_access(os.environ, spec.place)
+        return read_pod_access(os.environ, spec.place, option=option)
     if not _URL.fullmatch(api):
         raise ConfigError(
             f"--kube-api {api!r} is wrong: expected https://HOST:PORT, or http://127.0.0.1:PORT of kubectl proxy"
         )
     if not spec.place:
-        raise ConfigError(
-            "--policy-source kubernetes with --kube-api has no namespace; write kubernetes:NAMESPACE"
-        )
+        raise ConfigError(f"{option} with --kube-api has no namespace; write kubernetes:NAMESPACE")
     return ClusterAccess(api.rstrip("/"), spec.place, token_file, ca_file)
