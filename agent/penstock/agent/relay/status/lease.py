@@ -94,6 +94,9 @@ class TimedLease:
                 self._complain("the lease cannot be renewed: its place does not answer in time")
             except PenstockError as error:
                 self._complain(f"the lease cannot be renewed: {error}")
+            except Exception:  # noqa: BLE001  (a bug must not end the loop)
+                self._complain("the lease cannot be renewed, by an error of the relay")
+                _log.exception("the lease could not be renewed; retrying")
             if self.held != had:
                 had = self.held
                 _log.info("lease taken" if had else "lease lost", holder=self.holder)
