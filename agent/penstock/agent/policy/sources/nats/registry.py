@@ -27,6 +27,8 @@ TTL_SECONDS = 30.0
 MAX_AGENTS = 2_000
 _MAX_ENTRY_BYTES = 4096
 _READ_SECONDS = 5.0
+# At a time.
+_READS = 64
 _PAUSE_SECONDS = 5.0
 _GOODBYE_SECONDS = 1.0
 
@@ -148,23 +150,31 @@ async def open_registry(stream: JetStreamContext, bucket: str) -> KeyValue:
         return await stream.create_key_value(KeyValueConfig(bucket=bucket, ttl=TTL_SECONDS))
 
 
-async def read_agents(bucket: KeyValue) -> list[RegisteredAgent]:
+async def read_agents(stream: JetStreamContext, bucket: str) -> list[RegisteredAgent]:
     """Return the agents of the registry by name, at most 2,000; entries that cannot be read are left out.
+
+    Each entry is asked for: a watcher of the client waits in vain where one expires on its way.
 
     Raises:
         TimeoutError: the server does not answer.
 
     """
-    found: dict[str, str] = {}
-    watcher = await bucket.watchall(ignore_deletes=True)
-    try:
-        while len(found) < MAX_AGENTS and (entry := await watcher.updates(_READ_SECONDS)) is not None:
-            address, _ = _decoded(entry.value or b"")
-            if address:
-                found[entry.key] = address
-    finally:
-        await watcher.stop()
-    return [RegisteredAgent(name, found[name]) for name in sorted(found)]
+    registry = await stream.key_value(bucket)
+    info = await stream.stream_info(f"KV_{bucket}", subjects_filter=">")
+    names = sorted(subject.removeprefix(f"$KV.{bucket}.") for subject in info.state.subjects or ())
+    turns = asyncio.Semaphore(_READS)
+
+    async def read(name: str) -> _Entry | None:
+        async with turns:
+            return await _read_entry(registry, name)
+
+    kept = names[:MAX_AGENTS]
+    entries = await asyncio.gather(*map(read, kept))
+    return [
+        RegisteredAgent(name, entry.address)
+        for name, entry in zip(kept, entries, strict=True)
+        if entry is not None and entry.address
+    ]
 
 
 async def find_agents(access: NatsAccess, bucket: str, attempt: int) -> list[RegisteredAgent]:
@@ -176,6 +186,6 @@ async def find_agents(access: NatsAccess, bucket: str, attempt: int) -> list[Reg
     """
     try:
         async with connected(access, attempt, asyncio.Event()) as client:
-            return await read_agents(await client.jetstream(timeout=_READ_SECONDS).key_value(bucket))
+            return await read_agents(client.jetstream(timeout=_READ_SECONDS), bucket)
     except Exception as error:
         raise OSError(sentence(error, bucket)) from error
