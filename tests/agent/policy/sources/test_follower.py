@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.policy.sources import MAX_ITEMS, SourceItem, SourceSet
 from penstock.agent.policy.sources.follower import SourceFollower
+from penstock.agent.policy.sources.second_look import SECOND_LOOK_SECONDS
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from structlog.testing import capture_logs
 
 from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
+    import pytest
     from penstock.agent.policy.sources import SourceSink
     from penstock.agent.policy.store import PolicyDatabase
 
@@ -78,3 +80,50 @@ async def test_a_set_that_is_refused_as_a_whole_is_a_problem(database: PolicyDat
     await source.brings("a", "b")
     assert follower.problem() == ""
     await follower.stop()
+
+
+async def test_an_emptied_source_behind_another_needs_a_second_look(database: PolicyDatabase) -> None:
+    """All its policies are another's at the moment; it brings them when the other one stops to."""
+    one, two = _Source("one"), _Source("two")
+    store = PolicyStore(database)
+    follower = SourceFollower([one, two], store)
+    await follower.start()
+    await one.brings("a")
+    await two.brings("a")
+    await two.brings()
+    await one.brings("b")
+    assert {each.manifest.name: each.owner for each in store.policies()} == {"a": "two", "b": "one"}
+    await follower.stop()
+
+
+async def test_too_many_policies_are_not_none(
+    database: PolicyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two empty sets they begin the second look anew."""
+    source = _Source("one")
+    store = PolicyStore(database)
+    follower = SourceFollower([source], store)
+    await follower.start()
+    await source.brings("a")
+    now = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    await source.brings()
+    await source.brings(*(f"p{number}" for number in range(MAX_ITEMS + 1)))
+    now += SECOND_LOOK_SECONDS
+    await source.brings()
+    assert [each.manifest.name for each in store.policies()] == ["a"]
+    now += SECOND_LOOK_SECONDS
+    await source.brings()
+    assert store.policies() == ()
+    await follower.stop()
+
+
+async def test_a_source_that_is_away_from_the_start_has_policies(database: PolicyDatabase) -> None:
+    """Its state says how many stay in force."""
+    source = _Source("one")
+    follower = SourceFollower([source], PolicyStore(database))
+    await follower.start()
+    await source.brings("a", "b")
+    await follower.stop()
+    (state,) = SourceFollower([_Source("one")], PolicyStore(database)).states()
+    assert (state.state, state.accepted) == ("connecting", 2)

@@ -19,6 +19,7 @@ from penstock.agent.errors import ConflictError, NotFoundError
 from penstock.agent.policy.manifest import check_manifest
 from penstock.agent.policy.sources import second_look
 from penstock.agent.policy.sources.follower import SourceFollower
+from penstock.agent.policy.sources.nats import source as nats_source
 from penstock.agent.policy.sources.nats.connection import NatsAccess
 from penstock.agent.policy.sources.nats.source import NatsSource
 from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
@@ -221,6 +222,35 @@ async def test_an_incomplete_list_withdraws_nothing(
             assert followed.items() == {"a": 1, "b": 1}
             lossy = False
             await followed.shows({"a": 1, "b": 1, "c": 1})
+
+
+async def test_a_list_of_a_replica_that_is_behind_is_read_again(
+    server: NatsServer, database: PolicyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has all keys, but does not end with the stream's last message."""
+    monkeypatch.setattr(nats_source, "AGAIN_SECONDS", 0.5)
+    updates = KeyValue.KeyWatcher.updates
+    old: dict[str, Any] = {}
+    behind = False
+
+    async def late(watcher: KeyValue.KeyWatcher, limit: float = 5.0) -> Any:
+        entry = await updates(watcher, limit)
+        if entry is None:
+            return None
+        return old[entry.key] if behind else old.setdefault(entry.key, entry)
+
+    monkeypatch.setattr(KeyValue.KeyWatcher, "updates", late)
+    async with bucket_of(server) as bucket:
+        await bucket.put("a", _value("a"))
+        async with following(database, server.url) as followed:
+            await followed.shows({"a": 1})
+            behind = True
+            revision = await bucket.put("a", _value("a", 2))
+            await until(_reached(followed, revision), "the list of the replica")
+            assert followed.items() == {"a": 1}
+            old.clear()
+            behind = False
+            await followed.shows({"a": 2})
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

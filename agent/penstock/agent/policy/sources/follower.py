@@ -51,6 +51,10 @@ class SourceFollower:
         self._clock = clock
         self._followed = [FollowedSource(self, source, clock) for source in sources]
         self._order = [each.key for each in self._followed]
+        # A source that is not reached has what the store has of it.
+        accepted = merge_sets(self._order, {}, store.policies()).accepted
+        for each in self._followed:
+            each.state = replace(each.state, accepted=accepted[each.key.name])
         self._sets: dict[str, CheckedSet] = {}
         self._turn = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -137,8 +141,10 @@ class SourceFollower:
                 item.refusals.add(name=name, sentence=sentence[:MAX_SENTENCE])
 
     def holds(self, key: SourceKey) -> bool:
-        """Return whether the store has policies of the source."""
-        return any(key.owns(each.owner) for each in self._store.policies())
+        """Return whether the source has policies: in the store, or those that an earlier source has as well."""
+        last = self._sets.get(key.name)
+        brought = last is not None and bool(last.policies or last.refused)
+        return brought or any(key.owns(each.owner) for each in self._store.policies())
 
     def check(self, found: SourceSet, owner: str) -> CheckedSet:
         """Check the manifests of *found* now."""
@@ -247,14 +253,14 @@ class FollowedSource:
         return applied
 
     async def _hand_over(self, found: SourceSet) -> float:
+        if found.items:
+            self._look.reset()
         if len(found.items) > MAX_ITEMS:
             self.report(
                 f"it has {len(found.items)} policies, the limit is {MAX_ITEMS}; the last ones stay in force"
             )
             return 0.0
-        if found.items:
-            self._look.reset()
-        elif self._follower.holds(self.key):
+        if not found.items and self._follower.holds(self.key):
             wait = self._look.wait(asyncio.get_running_loop().time())
             if wait:
                 self.report("it is empty after it was not; the policies are withdrawn if it stays empty")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.agent.policy.sources import SourceSink
 
 POLL_SECONDS = 1.0
+# Until a list is read again that does not end where the bucket ends: the replica that gave it is behind, or is wrong.
+AGAIN_SECONDS = 30.0
 # Between two attempts to connect.
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
@@ -31,8 +33,12 @@ _ATTEMPTS = 10
 
 
 class BucketMark(NamedTuple):
-    """What changes with each change of a bucket."""
+    """What changes with each change of a bucket.
 
+    A leader that dies may have told of messages that the next one does not have, and their numbers are given again.
+    """
+
+    leader: str
     created: str
     last: int
     first: int
@@ -56,6 +62,8 @@ class NatsSource:
         self.name = name
         self._access = access
         self._bucket = bucket
+        # Revision of the newest message of the last list, deletions included.
+        self._newest = 0
 
     async def run(self, sink: SourceSink) -> None:
         """Follow the bucket until cancelled; connect for ever, with a pause of at most 5 s."""
@@ -109,6 +117,8 @@ class NatsSource:
                 if found is None:
                     continue
                 wait = await sink.hand_over(found)
+                if self._newest != mark.last:
+                    wait = min(wait or AGAIN_SECONDS, AGAIN_SECONDS)
                 seen, again = mark, loop.time() + wait if wait else 0.0
             await _first(wake, lost, POLL_SECONDS)
 
@@ -118,7 +128,8 @@ class NatsSource:
         except NotFoundError:
             raise BucketNotFoundError from None
         state = info.state
-        return BucketMark(str(info.created), state.last_seq, state.first_seq, state.messages)
+        leader = (info.cluster.leader or "") if info.cluster is not None else ""
+        return BucketMark(leader, str(info.created), state.last_seq, state.first_seq, state.messages)
 
     async def _read_all(self, stream: JetStreamContext, mark: BucketMark) -> SourceSet | None:
         """Read all keys of *mark*; None if new ones came meanwhile.
@@ -143,9 +154,11 @@ class NatsSource:
         watcher = await bucket.watchall()
         items: dict[str, SourceItem] = {}
         read: set[str] = set()
+        self._newest = 0
         try:
             while (entry := await watcher.updates(_READ_SECONDS)) is not None:
                 read.add(entry.key)
+                self._newest = max(self._newest, entry.revision or 0)
                 if entry.operation is not None:
                     items.pop(entry.key, None)
                     continue
