@@ -28,7 +28,7 @@ from nats.js.api import KeyValueConfig
 from tests.faults.fleet.expected import Ledger
 from tests.faults.fleet.fleet import OBJECTS, Fleet
 from tests.faults.fleet.intruder import MARK, Intruder
-from tests.faults.fleet.writers import BUCKET, ClusterWriter, NatsWriter, change, random_change
+from tests.faults.fleet.writers import BUCKET, ClusterWriter, NatsWriter, change, random_change, read_now
 from tests.support.agent.agent import short_directory
 from tests.support.kubernetes.api_server import ApiServer
 from tests.support.nats.cluster import NatsCluster, leader_of, users_of_guide
@@ -136,7 +136,7 @@ class Chaos:
         for writer in self.writers:
             for name, each in writer.ledger.newest.items():
                 wanted = each.number if each.spec is not None else 0
-                assert (await writer.read(name)).number == wanted, (
+                assert (await read_now(writer, name)).number == wanted, (
                     f"the server lost change {wanted} of {name}"
                 )
         await self.fleet.settles()

@@ -106,6 +106,18 @@ async def change(writer: Writer, number: int, name: str, spec: Mapping[str, Any]
     raise AssertionError(f"change {number} of {name} was not taken within {_DEADLINE:g} s: {writer.counts}")
 
 
+async def read_now(writer: Writer, name: str) -> Present:
+    """Return what is there, however often the servers give no answer."""
+    limit = time.monotonic() + _DEADLINE
+    while True:
+        try:
+            async with asyncio.timeout(_ATTEMPT_SECONDS):
+                return await writer.read(name)
+        except (TimeoutError, OSError, nats.errors.Error, aiohttp.ClientError):
+            assert time.monotonic() < limit, f"no answer for {name} within {_DEADLINE:g} s"
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
 async def _attempt(writer: Writer, number: int, name: str, spec: Mapping[str, Any] | None) -> bool:
     present = await writer.read(name)
     if spec is None:
