@@ -84,10 +84,11 @@ test-image: image ## Run those images as a pod runs them; skipped in the others.
 properties: setup ## What `make test` tries on the same examples each time (Hypothesis), on fresh ones, and more of them.
 	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh $(ARGS)
 
-chaos: setup ## The fault suite at full length, 500 damaged states, and 200 random kills under traffic (KILLS=n, SEED=n repeats a run).
+chaos: setup ## The fault suite at full length, 500 damaged states, and 200 random kills under traffic, ten minutes of kills of NATS, API server, etcd and relay (KILLS=n, CHANGES=n, SEED=n repeats a run).
 	@FAULTS=long $(PYTEST) -o timeout=0 tests/faults tests/agent/traces/test_numbers.py $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.faults.damage --cases 500 $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_IN_VENV) -m tests.faults.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
+	@$(PYTHON_IN_VENV) -m tests.faults.fleet.chaos --seconds 600 --changes $(or $(CHANGES),100) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it finds stays below .cache/fuzz.
 	@mkdir -p .cache/fuzz/corpus .cache/fuzz/found

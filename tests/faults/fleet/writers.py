@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import aiohttp
 import nats
 from nats.js.errors import KeyNotFoundError
+from nats.js.errors import NotFoundError as NotFoundMessageError
 from penstock.agent.errors import ConflictError, NotFoundError
 from penstock.agent.policy.manifest import check_manifest
 from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
@@ -176,20 +177,25 @@ class NatsWriter:
         await delete_policy(await self._stream.key_value(BUCKET), name, present.revision)
 
     async def lost_updates(self) -> list[str]:
-        """Return each entry of the bucket's history that does not follow the one before it."""
-        bucket = await self._stream.key_value(BUCKET)
+        """Return each message of the bucket that does not follow the one before it of its key, as the stream's leader has them."""
+        stream = f"KV_{BUCKET}"
+        state = (await self._stream.stream_info(stream)).state
+        before: dict[str, int] = {}
         found = []
-        for name, newest in self.ledger.newest.items():
-            if not newest.revision:
-                # It was deleted and never there.
+        for revision in range(state.first_seq, state.last_seq + 1):
+            try:
+                message = await self._stream.get_msg(stream, revision)
+            except NotFoundMessageError:
+                # 64 later changes of its key pushed it out.
                 continue
-            before = 0
-            for entry in await bucket.history(name):
-                if entry.operation is None:
-                    _, follows = number_of(json.loads(entry.value or b""))
-                    if follows != before:
-                        found.append(f"{name} at {entry.revision} follows {follows}, not {before}")
-                before = (entry.revision or 0) if entry.operation is None else 0
+            name = (message.subject or "").rpartition(".")[2]
+            if "KV-Operation" in (message.headers or {}):
+                before[name] = 0
+                continue
+            _, follows = number_of(json.loads(message.data or b""))
+            if follows != before.get(name, 0):
+                found.append(f"{name} at {revision} follows {follows}, not {before.get(name, 0)}")
+            before[name] = revision
         return found
 
 

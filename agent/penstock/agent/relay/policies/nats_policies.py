@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import TYPE_CHECKING
 
-from nats.js.errors import KeyNotFoundError
 from penstock.agent.errors import ImpossibleError, NotFoundError, PenstockError
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
-from penstock.agent.policy.sources.nats.source import NatsSource
+from penstock.agent.policy.sources.nats.entries import read_entry
+from penstock.agent.policy.sources.nats.source import read_bucket
 from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
 from penstock.agent.relay.policies.fleet_policies import FleetPolicy, FoundPolicies, Item, check_items
 
@@ -38,13 +38,12 @@ class NatsPolicies:
         self.name = name
         self.place = place
         self.access = access
-        self._source = NatsSource(name, access, place)
         self._attempts = count()
 
     async def read(self) -> FoundPolicies:
         """Return all policies."""
         async with self._stream() as stream:
-            found = await self._source.read(stream)
+            found = await read_bucket(stream, self.place)
         return check_items(
             (name, Item(item.document, item.refusal, item.revision)) for name, item in found.items.items()
         )
@@ -64,10 +63,9 @@ class NatsPolicies:
         async with self._stream() as stream:
             bucket = await stream.key_value(self.place)
             if if_revision is None:
-                try:
-                    if_revision = (await bucket.get(name)).revision or 0
-                except KeyNotFoundError:
-                    raise NotFoundError(f"policy {name!r} is not in the bucket") from None
+                if (present := await read_entry(stream, self.place, name)) is None:
+                    raise NotFoundError(f"policy {name!r} is not in the bucket")
+                if_revision = present.revision
             await delete_policy(bucket, name, if_revision)
 
     @asynccontextmanager

@@ -15,6 +15,7 @@ import structlog
 from nats.js.api import KeyValueConfig
 from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
+from penstock.agent.policy.sources.nats.entries import read_entries
 
 if TYPE_CHECKING:
     from nats.js.client import JetStreamContext
@@ -27,8 +28,6 @@ TTL_SECONDS = 30.0
 MAX_AGENTS = 2_000
 _MAX_ENTRY_BYTES = 4096
 _READ_SECONDS = 5.0
-# At a time.
-_READS = 64
 _PAUSE_SECONDS = 5.0
 _GOODBYE_SECONDS = 1.0
 
@@ -153,28 +152,13 @@ async def open_registry(stream: JetStreamContext, bucket: str) -> KeyValue:
 async def read_agents(stream: JetStreamContext, bucket: str) -> list[RegisteredAgent]:
     """Return the agents of the registry by name, at most 2,000; entries that cannot be read are left out.
 
-    Each entry is asked for: a watcher of the client waits in vain where one expires on its way.
-
     Raises:
         TimeoutError: the server does not answer.
 
     """
-    registry = await stream.key_value(bucket)
-    info = await stream.stream_info(f"KV_{bucket}", subjects_filter=">")
-    names = sorted(subject.removeprefix(f"$KV.{bucket}.") for subject in info.state.subjects or ())
-    turns = asyncio.Semaphore(_READS)
-
-    async def read(name: str) -> _Entry | None:
-        async with turns:
-            return await _read_entry(registry, name)
-
-    kept = names[:MAX_AGENTS]
-    entries = await asyncio.gather(*map(read, kept))
-    return [
-        RegisteredAgent(name, entry.address)
-        for name, entry in zip(kept, entries, strict=True)
-        if entry is not None and entry.address
-    ]
+    entries = await read_entries(stream, bucket, MAX_AGENTS)
+    addresses = ((entry.key, _decoded(entry.value)[0]) for entry in entries[:MAX_AGENTS])
+    return [RegisteredAgent(name, address) for name, address in addresses if address]
 
 
 async def find_agents(access: NatsAccess, bucket: str, attempt: int) -> list[RegisteredAgent]:

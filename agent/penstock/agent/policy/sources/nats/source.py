@@ -1,7 +1,7 @@
 """Policies of a NATS JetStream KV bucket: a key is a policy's name, its value the manifest as JSON or YAML.
 
 The bucket's stream is asked once a second whether it changed, and at once when a message for it passes; after a change
-all keys are read. So nothing is missed after a reconnect, a purge, or the loss of a consumer with its node.
+all keys are read. So nothing is missed after a reconnect, a purge, or the loss of a node.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from nats.js.errors import BucketNotFoundError, NotFoundError
 from penstock.agent.parsing.yaml_documents import DocumentError, read_documents
 from penstock.agent.policy.sources import MAX_ITEM_BYTES, MAX_ITEMS, SourceItem, SourceSet
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
+from penstock.agent.policy.sources.nats.entries import bucket_info, read_entries
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -21,15 +21,11 @@ if TYPE_CHECKING:
     from penstock.agent.policy.sources import SourceSink
 
 POLL_SECONDS = 1.0
-# Until a list is read again that does not end where the bucket ends: the replica that gave it is behind, or is wrong.
-AGAIN_SECONDS = 30.0
 # Between two attempts to connect.
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
-# For one key of a list.
+# For one answer of the server.
 _READ_SECONDS = 5.0
-# To read a bucket that changes meanwhile.
-_ATTEMPTS = 10
 
 
 class BucketMark(NamedTuple):
@@ -45,13 +41,6 @@ class BucketMark(NamedTuple):
     messages: int
 
 
-class IncompleteError(Exception):
-    """A list of the bucket lacks keys."""
-
-    def __init__(self, read: int, expected: int) -> None:
-        super().__init__(f"a list of the bucket has {read} of {expected} keys; the agent reads it again")
-
-
 class NatsSource:
     """One bucket as a policy source."""
 
@@ -62,8 +51,6 @@ class NatsSource:
         self.name = name
         self._access = access
         self._bucket = bucket
-        # Revision of the newest message of the last list, deletions included.
-        self._newest = 0
 
     async def run(self, sink: SourceSink) -> None:
         """Follow the bucket until cancelled; connect for ever, with a pause of at most 5 s."""
@@ -83,19 +70,6 @@ class NatsSource:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  (no secret)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
-    async def read(self, stream: JetStreamContext) -> SourceSet:
-        """Return the bucket as it is now.
-
-        Raises:
-            IncompleteError: it cannot be read completely.
-
-        """
-        for _ in range(_ATTEMPTS):
-            found = await self._read_all(stream, await self._mark(stream))
-            if found is not None:
-                return found
-        raise IncompleteError(0, 0)
-
     async def _follow(self, client: Client, sink: SourceSink, lost: asyncio.Event) -> None:
         """Hand the bucket over after each change, until the connection is *lost*."""
         loop = asyncio.get_running_loop()
@@ -110,64 +84,37 @@ class NatsSource:
         again = 0.0
         while not lost.is_set():
             wake.clear()
-            mark = await self._mark(stream)
+            mark = await _mark(stream, self._bucket)
             sink.connected()
             if mark != seen or (again and loop.time() >= again):
-                found = await self._read_all(stream, mark)
-                if found is None:
-                    continue
-                wait = await sink.hand_over(found)
-                if self._newest != mark.last:
-                    wait = min(wait or AGAIN_SECONDS, AGAIN_SECONDS)
+                wait = await sink.hand_over(await _read(stream, self._bucket, mark))
                 seen, again = mark, loop.time() + wait if wait else 0.0
             await _first(wake, lost, POLL_SECONDS)
 
-    async def _mark(self, stream: JetStreamContext) -> BucketMark:
-        try:
-            info = await stream.stream_info(f"KV_{self._bucket}")
-        except NotFoundError:
-            raise BucketNotFoundError from None
-        state = info.state
-        leader = (info.cluster.leader or "") if info.cluster is not None else ""
-        return BucketMark(leader, str(info.created), state.last_seq, state.first_seq, state.messages)
 
-    async def _read_all(self, stream: JetStreamContext, mark: BucketMark) -> SourceSet | None:
-        """Read all keys of *mark*; None if new ones came meanwhile.
+async def read_bucket(stream: JetStreamContext, bucket: str) -> SourceSet:
+    """Return the bucket as it is now, at most one policy more than the limit of a source.
 
-        Raises:
-            IncompleteError: some are missing, as after a message that the server or the client dropped.
+    Raises:
+        BucketNotFoundError: there is no such bucket.
+        TooManyKeysError: it has too many keys.
+        TimeoutError: the server does not answer.
 
-        """
-        items, read = await self._read(stream)
-        if len(items) <= MAX_ITEMS:
-            info = await stream.stream_info(f"KV_{self._bucket}", subjects_filter=">")
-            expected = len(info.state.subjects or {})
-            if read < expected:
-                if await self._mark(stream) == mark:
-                    raise IncompleteError(read, expected)
-                return None
-        return SourceSet(items, str(mark.last))
+    """
+    return await _read(stream, bucket, await _mark(stream, bucket))
 
-    async def _read(self, stream: JetStreamContext) -> tuple[dict[str, SourceItem], int]:
-        """Read all keys; return their values, and how many they are with those that are deleted."""
-        bucket = await stream.key_value(self._bucket)
-        watcher = await bucket.watchall()
-        items: dict[str, SourceItem] = {}
-        read: set[str] = set()
-        self._newest = 0
-        try:
-            while (entry := await watcher.updates(_READ_SECONDS)) is not None:
-                read.add(entry.key)
-                self._newest = max(self._newest, entry.revision or 0)
-                if entry.operation is not None:
-                    items.pop(entry.key, None)
-                    continue
-                items[entry.key] = decode_item(entry.value or b"", str(entry.revision))
-                if len(items) > MAX_ITEMS:
-                    break
-        finally:
-            await watcher.stop()
-        return items, len(read)
+
+async def _read(stream: JetStreamContext, bucket: str, mark: BucketMark) -> SourceSet:
+    entries = await read_entries(stream, bucket, MAX_ITEMS)
+    items = {entry.key: decode_item(entry.value, str(entry.revision)) for entry in entries[: MAX_ITEMS + 1]}
+    return SourceSet(items, str(mark.last))
+
+
+async def _mark(stream: JetStreamContext, bucket: str) -> BucketMark:
+    info = await bucket_info(stream, bucket)
+    state = info.state
+    leader = (info.cluster.leader or "") if info.cluster is not None else ""
+    return BucketMark(leader, str(info.created), state.last_seq, state.first_seq, state.messages)
 
 
 def decode_item(value: bytes, revision: str) -> SourceItem:
