@@ -43,6 +43,8 @@ LEADER = "leader of the stream"
 # Between two kills of one kind, and until what was killed starts again.
 _PAUSE = (2.0, 8.0)
 _DOWN = (0.1, 3.0)
+# Of the API server, in a row.
+_STARTS = 10
 # A token lasts 600 s; the kubelet renews it before.
 _RENEW_SECONDS = 120.0
 # What nobody changes: if an engine loses one of these fields, something was withdrawn by accident.
@@ -132,7 +134,7 @@ class Chaos:
     async def check(self) -> None:
         """Wait until all engines have what the model says, and check that nobody else changed anything."""
         if self._cluster is not None:
-            await self._cluster.ready()
+            await self._objects_answer(self._cluster)
         for writer in self.writers:
             for name, each in writer.ledger.newest.items():
                 wanted = each.number if each.spec is not None else 0
@@ -233,8 +235,21 @@ class Chaos:
         await asyncio.to_thread(cluster.server.wait)
         self.done["API server"] += 1
         await asyncio.sleep(self._random.uniform(*_DOWN))
-        cluster.start_server()
-        await cluster.ready()
+        await self._objects_answer(cluster)
+
+    async def _objects_answer(self, cluster: ApiServer) -> None:
+        """Wait for the API server; start it again if it has ended, as the kubelet does: it ends if etcd is killed at its start."""
+        for _ in range(_STARTS):
+            if cluster.server is None or cluster.server.poll() is not None:
+                cluster.start_server()
+            try:
+                await cluster.ready()
+            except pytest.fail.Exception:
+                if cluster.server is None or cluster.server.poll() is None:
+                    raise
+            else:
+                return
+        raise AssertionError(f"the API server did not come up in {_STARTS} starts")
 
     async def _kill_etcd(self) -> None:
         cluster = self._cluster

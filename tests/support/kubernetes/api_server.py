@@ -103,7 +103,7 @@ class ApiServer:
                 status, _ = await self.call("GET", "/readyz")
                 if status == 200:
                     return
-            except aiohttp.ClientError:
+            except (aiohttp.ClientError, TimeoutError):
                 pass
             if self.server is not None and self.server.poll() is not None:
                 break
