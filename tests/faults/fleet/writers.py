@@ -177,10 +177,13 @@ class NatsWriter:
         await delete_policy(await self._stream.key_value(BUCKET), name, present.revision)
 
     async def lost_updates(self) -> list[str]:
-        """Return each message of the bucket that does not follow the one before it of its key, as the stream's leader has them."""
+        """Return each change of the bucket that does not follow the one before it of its key, as the stream's leader has them.
+
+        A change may be there twice: a server that dies between storing and answering makes the writer try again.
+        """
         stream = f"KV_{BUCKET}"
         state = (await self._stream.stream_info(stream)).state
-        before: dict[str, int] = {}
+        newest: dict[str, Present] = {}
         found = []
         for revision in range(state.first_seq, state.last_seq + 1):
             try:
@@ -189,13 +192,17 @@ class NatsWriter:
                 # 64 later changes of its key pushed it out.
                 continue
             name = (message.subject or "").rpartition(".")[2]
+            before = newest.get(name, Present(0, 0))
             if "KV-Operation" in (message.headers or {}):
-                before[name] = 0
+                newest[name] = Present(0, 0)
                 continue
-            _, follows = number_of(json.loads(message.data or b""))
-            if follows != before.get(name, 0):
-                found.append(f"{name} at {revision} follows {follows}, not {before.get(name, 0)}")
-            before[name] = revision
+            number, follows = number_of(json.loads(message.data or b""))
+            if number != before.number and follows != before.revision:
+                found.append(
+                    f"{name}: change {number} at {revision} follows {follows}, "
+                    f"not change {before.number} at {before.revision}"
+                )
+            newest[name] = Present(revision, number)
         return found
 
 
