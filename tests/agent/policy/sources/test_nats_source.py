@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 import time
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,11 +23,13 @@ from penstock.agent.policy.sources.nats.source import NatsSource
 from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 
+from tests.support.nats.cluster import users_of_guide
 from tests.support.nats.server import NatsServer, free_ports
 from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
 
     from penstock.agent.policy.sources.interface import SourceState
     from penstock.agent.policy.store.database import PolicyDatabase
@@ -311,15 +311,7 @@ async def test_wrong_credentials(tmp_path: Path, database: PolicyDatabase) -> No
 
 async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, database: PolicyDatabase) -> None:
     """They allow to follow the bucket, and no write to it."""
-    guide = Path(__file__).parents[4] / "docs" / "guides" / "fleet.md"
-    publish, subscribe = re.findall(
-        r"^(?:publish|subscribe): (\[.*?\])", guide.read_text(), re.MULTILINE | re.DOTALL
-    )
-    config = (
-        'authorization: {users: [{user: ops, password: "o"}, {user: agent, password: "a", '
-        f"permissions: {{publish: {publish}, subscribe: {subscribe}}}}}]}}"
-    )
-    server = NatsServer(tmp_path / "nats", config=config).start()
+    server = NatsServer(tmp_path / "nats", config=users_of_guide()).start()
     operator = await server.client(user="ops", password="o")
     try:
         bucket = await operator.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET))
