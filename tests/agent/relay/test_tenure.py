@@ -20,6 +20,16 @@ def test_an_absent_lease_is_waited_for() -> None:
     assert [tenure.may_take(now) for now in (0.0, 14.9, 15.0)] == [False, False, True]
 
 
+def test_a_lease_that_was_given_back_is_free() -> None:
+    """Its holder said so itself; a word without a holder that nobody gives back is waited for."""
+    tenure = Tenure("a", DURATION)
+    tenure.see(LeaseWord("b", DURATION, "1"), 0.0)
+    tenure.see(LeaseWord("", 0.0, "2"), 1.0)
+    assert tenure.may_take(1.0)
+    tenure.see(LeaseWord("", DURATION, "3"), 2.0)
+    assert [tenure.may_take(now) for now in (2.0, 16.9, 17.0)] == [False, False, True]
+
+
 def test_a_renewed_lease_is_anothers() -> None:
     """The wait begins anew with each renewal, and lasts as long as the longer of both durations."""
     tenure = Tenure("a", DURATION)
