@@ -37,8 +37,8 @@ demo-ec: setup ## Agent, a real encoder and a real language model; transfers tha
 demo-eplb: setup ## Two processes move expert weights through vLLM's balancer; what Penstock says of it.
 	@$(PYTHON_IN_VENV) -m demo.eplb
 
-demo-fleet: setup nats ## Three agents, two relays, one source of policies; a roll-out that aborts itself. KEEP=1 leaves it up.
-	@$(PYTHON_IN_VENV) -m demo.fleet $(if $(filter 1,$(KEEP)),--keep)
+demo-fleet: setup nats $(if $(wildcard .cache/kubernetes/api-server/kube-apiserver),kubectl) ## Three agents, two relays, one source of policies (SOURCE=kubernetes|nats); a roll-out that aborts itself. KEEP=1 leaves it up.
+	@$(PYTHON_IN_VENV) -m demo.fleet $(if $(filter 1,$(KEEP)),--keep) $(if $(SOURCE),--source $(SOURCE))
 
 test: setup prometheus nats kubectl ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other).
 	@$(PYTEST) $(TOGETHER) -m "not long" $(ARGS)

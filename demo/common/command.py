@@ -1,4 +1,4 @@
-"""The command line of ``make demo`` and ``make demo-ec``: options, signals, exit codes."""
+"""The command line of the demos: options, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def run(program: str, description: str, play: Callable[[bool], None]) -> int:
-    """Parse the arguments, call *play* with the value of ``--keep``, and return the exit code.
+def run(
+    program: str, description: str, play: Callable[..., None], options: argparse.ArgumentParser | None = None
+) -> int:
+    """Parse the arguments, call *play* with ``keep`` and the values of *options* by name, and return the exit code.
 
     A failed step prints its error and returns 1; an interrupt returns 130.
     """
-    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser = argparse.ArgumentParser(
+        prog=program, description=description, parents=[options] if options else []
+    )
     parser.add_argument("--keep", action="store_true", help="keep everything running until Ctrl-C")
-    keep = parser.parse_args().keep
+    arguments = vars(parser.parse_args())
     # The servers must stop however this process is terminated.
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     try:
-        play(keep)
+        play(**arguments)
     except (StepError, ChildError, RuntimeError, OSError, ValueError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1

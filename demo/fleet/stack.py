@@ -1,12 +1,10 @@
-"""The processes of the fleet demo: a NATS server, three pods with an agent and engines, two relays."""
+"""The processes of the fleet demo: what holds the policies, three pods with an agent and engines, two relays."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -14,11 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import nats
-from nats.js.api import KeyValueConfig
-
 from demo.common.agent import CommandResult
-from demo.common.processes import Child, free_port
+from demo.common.processes import Child
 from demo.common.steps import StepError, until
 from demo.servers import ROOT
 
@@ -26,41 +21,28 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Mapping
 
+    from demo.fleet.place import Place
+
 PODS = ("decode-0", "decode-1", "decode-2")
 ENGINES = 8
-BUCKET = "policies"
-_START_SECONDS = 60.0
 _CTL_SECONDS = 120.0
 
 
 class Stack:
     """What runs; everything is below one directory."""
 
-    def __init__(self, directory: Path) -> None:
-        """Start nothing yet."""
+    def __init__(self, directory: Path, place: Place) -> None:
+        """Start nothing yet; the policies are at *place*."""
         self._directory = directory
+        self.place = place
         self._children: dict[str, Child] = {}
         self._ended = ExitStack()
-        self.source = ""
         # The relay that agentctl asks.
         self.relay = "relay-0"
 
-    def start_source(self) -> str:
-        """Start the NATS server, make the bucket, and return its address."""
-        program = shutil.which("nats-server")
-        if program is None:
-            raise StepError("nats-server is not on PATH; scripts/need-nats.sh installs it.")
-        place = self._directory / "nats"
-        place.mkdir()
-        port = free_port()
-        (place / "nats.conf").write_text(
-            f'listen: "127.0.0.1:{port}"\njetstream: {{store_dir: "{place}/data"}}\n'
-        )
-        self._run("nats", [program, "-c", str(place / "nats.conf")], {})
-        url = f"nats://127.0.0.1:{port}"
-        until(lambda: _made(url), "The NATS server does not answer", _START_SECONDS)
-        self.source = f"{url}/{BUCKET}"
-        return self.source
+    def start_place(self) -> None:
+        """Start what holds the policies."""
+        self.place.start(self._directory, self._run)
 
     def start_pods(self) -> None:
         """Start each pod's agent and engines."""
@@ -72,8 +54,8 @@ class Stack:
                 [
                     *(sys.executable, "-m", "penstock.agent", "--listen", self._socket(name, "ingest")),
                     *("--admin-listen", self._socket(name, "admin"), "--http", "127.0.0.1:0"),
-                    *("--state-dir", str(place / "state"), "--policy-source", self.source),
-                    *("--engines-expected", str(ENGINES)),
+                    *("--state-dir", str(place / "state"), "--engines-expected", str(ENGINES)),
+                    *self.place.options("agent"),
                 ],
                 identity,
             )
@@ -98,7 +80,7 @@ class Stack:
                 name,
                 [
                     *(sys.executable, "-c", "from penstock.agent.__main__ import relay; relay()"),
-                    *("--agents", listed, "--policy-source", self.source, "--http", "127.0.0.1:0"),
+                    *("--agents", listed, "--http", "127.0.0.1:0", *self.place.options("relay")),
                     *("--admin-listen", self._socket(name, "admin")),
                 ],
                 {},
@@ -157,11 +139,10 @@ class Stack:
                 return name
         return ""
 
-    def hint(self) -> str:
-        """Return a command to type."""
-        return (
-            f"{Path(sys.executable).with_name('agentctl')} --address {self._socket(self.relay, 'admin')} top"
-        )
+    def hints(self) -> list[str]:
+        """Return commands to type."""
+        ctl = f"{Path(sys.executable).with_name('agentctl')} --address {self._socket(self.relay, 'admin')}"
+        return [f"{ctl} top", *filter(None, [self.place.hint()])]
 
     def wait(self) -> None:
         """Wait for Ctrl-C."""
@@ -189,7 +170,7 @@ class Stack:
             raise StepError(f"{name} ended; {child.log}:\n{child.tail()}")
         return self.ctl(*arguments, at=name).code == 0
 
-    def _run(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+    def _run(self, name: str, command: list[str], environment: Mapping[str, str]) -> Child:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         child = Child(
@@ -201,25 +182,4 @@ class Stack:
         )
         self._children[name] = child
         self._ended.callback(child.stop)
-
-
-def _made(url: str) -> bool:
-    """Make the bucket; return whether it is there."""
-
-    async def quiet(_: Exception) -> None:
-        """Print nothing: it may not listen yet."""
-
-    async def make() -> None:
-        client = await nats.connect(
-            url, connect_timeout=1, max_reconnect_attempts=0, allow_reconnect=False, error_cb=quiet
-        )
-        try:
-            await client.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET, history=64))
-        finally:
-            await client.close()
-
-    try:
-        asyncio.run(make())
-    except (OSError, nats.errors.Error):
-        return False
-    return True
+        return child

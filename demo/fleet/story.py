@@ -10,6 +10,8 @@ from demo.common.steps import StepError, until
 from demo.fleet.stack import ENGINES, PODS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from demo.common.agent import CommandResult
     from demo.fleet.stack import Stack
 
@@ -28,23 +30,19 @@ def play(stack: Stack) -> None:
     """
     heading("Three pods, one source of policies, two relays")
     paragraph(
-        f"A NATS server holds the policies. {len(PODS)} agents follow it, each with {ENGINES} simulated engines, which "
+        f"{stack.place.choice} {len(PODS)} agents follow them, each with {ENGINES} simulated engines, which "
         "speak Penstock's real wire. Two relays ask all agents; agentctl asks a relay."
     )
-    stack.start_source()
+    stack.start_place()
+    _show_all(stack.place.prepared())
     stack.start_pods()
     stack.start_relays()
     until(lambda: len(_engines(stack)) == _ALL, "Not all engines are there")
     _show(stack, "get", "engines", lines=8)
 
     heading("One change, in force in every engine of every pod")
-    paragraph("The relay writes the policy to the source that all agents follow, and waits for each engine.")
-    _show(
-        stack,
-        *("set-policy", "decode-default", "--selector", "role=decode"),
-        *("--kv-load-failure", "recompute", "--reason", "demo", "--wait"),
-        lines=6,
-    )
+    paragraph(stack.place.change)
+    _show_all(stack.place.changed(stack))
     found = _in_force(stack, "decode-default")
     if found != _ALL:
         raise StepError(f"The policy is in force in {found} of {_ALL} engines.")
@@ -77,6 +75,7 @@ def play(stack: Stack) -> None:
     until(lambda: _state(stack) == "aborted", "The roll-out did not abort", _ROLLOUT_SECONDS)
     _show(stack, "rollout", "status", _BAD)
     until(lambda: _in_force(stack, _BAD) == 0, "The policy was not taken back")
+    _show_all(stack.place.aborted(_BAD))
     had = _that_had(stack, _BAD)
     if len(had) != share:
         raise StepError(f"{len(had)} engines had the policy, the first step selects {share}.")
@@ -87,6 +86,7 @@ def play(stack: Stack) -> None:
 
 def _kill_leader(stack: Stack) -> None:
     leader = until(stack.leader, "No relay holds the lease")
+    _show_all(stack.place.led())
     stack.kill_relay(leader)
     paragraph(
         f"{leader}, which leads, is killed with SIGKILL. Its state is in the policy: {stack.relay} takes the lease over "
@@ -122,13 +122,17 @@ def _that_had(stack: Stack, name: str) -> set[str]:
 
 
 def _show(stack: Stack, *arguments: str, lines: int = 40) -> None:
-    ran = stack.ctl(*arguments)
-    if ran.code:
-        raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")
-    _print(ran, lines)
+    _print(stack.ctl(*arguments), lines)
+
+
+def _show_all(commands: Iterable[CommandResult]) -> None:
+    for ran in commands:
+        _print(ran, 10)
 
 
 def _print(ran: CommandResult, lines: int) -> None:
+    if ran.code:
+        raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")
     text = ran.output.splitlines()
     more = [f"… {len(text) - lines} more lines"] if len(text) > lines else []
     command_output(ran.line, "\n".join([*text[:lines], *more]))

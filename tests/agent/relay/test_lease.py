@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = 3
+# Of a lease that nobody takes by waiting.
+LONG = 3600
 LIMIT = 60.0
 
 
@@ -63,6 +65,23 @@ async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+async def _give_back(first: KubernetesLease | NatsLease, second: KubernetesLease | NatsLease) -> None:
+    """Let the first take the lease and give it back; the second would wait for longer than the test lasts."""
+    async with AsyncExitStack() as parts:
+        relays = Relays(parts)
+        task = relays.start(first)
+        await relays.until(lambda: first.held)
+        await _end(task)
+        await first.give_back()
+        assert not first.held
+        await second.attempt()
+        assert second.held
+        # It is another's now.
+        await first.give_back()
+        await second.attempt()
+        assert second.held
 
 
 async def _hand_over(first: KubernetesLease | NatsLease, second: KubernetesLease | NatsLease) -> None:
@@ -109,6 +128,24 @@ async def test_a_stopped_relay_loses_a_lease_of_kubernetes(cluster: ApiServer) -
             await client.write_lease(found)
 
 
+async def test_a_lease_of_kubernetes_is_given_back(cluster: ApiServer) -> None:
+    """As kubectl shows it then, it has no holder; an empty holder that somebody else wrote is waited for."""
+    await bind(cluster, "penstock-relay", "relay")
+    access = await cluster.access()
+    first, second = KubernetesLease(access, SECONDS), KubernetesLease(access, LONG)
+    await _give_back(first, second)
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/penstock-relay"
+    found = await cluster.must("GET", path)
+    assert (found["spec"]["holderIdentity"], found["spec"]["leaseTransitions"]) == (second.holder, 2)
+    found["spec"]["holderIdentity"] = ""
+    await cluster.must("PUT", path, found)
+    third = KubernetesLease(access, LONG)
+    await third.attempt()
+    assert not third.held
+    await second.give_back()
+    assert (await cluster.must("GET", path))["spec"]["holderIdentity"] == ""
+
+
 async def test_a_lease_ends_when_the_api_server_is_away(cluster: ApiServer) -> None:
     """Its holder is no longer sure before anybody else could take it; it takes it again afterwards."""
     await bind(cluster, "penstock-relay", "relay")
@@ -143,5 +180,19 @@ async def test_a_stopped_relay_loses_a_lease_of_nats(tmp_path: Path) -> None:
             assert "cannot be renewed" in first.error
             server.start()
             await relays.until(lambda: first.held)
+    finally:
+        server.kill()
+
+
+async def test_a_lease_of_nats_is_given_back(tmp_path: Path) -> None:
+    """A server that is away costs the relay that ends no more than a moment."""
+    server = NatsServer(tmp_path / "nats").start()
+    try:
+        access = NatsAccess((server.url,))
+        first, second = NatsLease(access, "policies", SECONDS), NatsLease(access, "policies", LONG)
+        await _give_back(first, second)
+        server.kill()
+        await second.give_back()
+        assert not second.held
     finally:
         server.kill()

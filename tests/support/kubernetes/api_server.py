@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -12,20 +11,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-import trustme
 import yaml
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from penstock.agent.policy.kubernetes import ClusterAccess
 
-from demo.common.processes import free_port
+from demo.common.kube_api_server import DEFINITION, ROLES, ServerFiles, missing_server, without_rules
 from tests.support.kubernetes.builds import VERSIONS, program
-from tests.support.kubernetes.custom_resources import without_rules
 
-_ROOT = Path(__file__).parents[3]
-_PROGRAM = _ROOT / ".cache" / "kubernetes" / "api-server" / "kube-apiserver"
-_DEFINITION = _ROOT / "deploy" / "crd" / "transferpolicies.yaml"
-_ROLES = _ROOT / "deploy" / "crd" / "roles.yaml"
 _START_SECONDS = 120.0
 NAMESPACE = "default"
 POLICIES = f"/apis/penstock.dev/v1alpha1/namespaces/{NAMESPACE}/transferpolicies"
@@ -38,55 +29,31 @@ class ApiServer:
 
     def __init__(self, place: Path) -> None:
         """Write the keys to *place*; skip the test where there is no API server."""
-        if not _PROGRAM.exists() or shutil.which("etcd") is None:
-            pytest.skip("no API server: `make kube-apiserver` builds it (Debian 12, about ten minutes)")
+        if missing := missing_server():
+            pytest.skip(missing)
         self.place = place
-        self._etcd_port, self._peer_port, self._port = free_port(), free_port(), free_port()
-        authority = trustme.CA()
-        self.ca = place / "ca.crt"
-        authority.cert_pem.write_to_path(str(self.ca))
-        server = authority.issue_cert("127.0.0.1", "localhost")
-        self._admin = authority.issue_cert(
-            "admin.invalid", common_name="admin", organization_name="system:masters"
-        )
-        server.private_key_pem.write_to_path(str(place / "server.key"))
-        server.cert_chain_pems[0].write_to_path(str(place / "server.crt"))
-        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        pem, traditional = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
-        (place / "sa.key").write_bytes(key.private_bytes(pem, traditional, serialization.NoEncryption()))
+        self._files = ServerFiles(place)
+        self.ca = self._files.ca
         self.etcd: subprocess.Popen[bytes] | None = None
         self.server: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """The address of the API server."""
-        return f"https://127.0.0.1:{self._port}"
+        return self._files.url
 
     @property
     def port(self) -> int:
         """The port of the API server."""
-        return self._port
+        return self._files.port
 
     def start_etcd(self) -> None:
         """Start etcd over its data."""
-        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"
-        self.etcd = self._run(
-            "etcd", "--data-dir", str(self.place / "etcd"), "--name=one", "--unsafe-no-fsync",
-            f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
-            f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=one={peer}",
-        )  # fmt: skip
+        self.etcd = self._run(*self._files.etcd_command())
 
     def start_server(self) -> None:
         """Start the API server, and wait until it is ready."""
-        self.server = self._run(
-            str(_PROGRAM), f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", f"--secure-port={self._port}",
-            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
-            f"--tls-cert-file={self.place}/server.crt", f"--tls-private-key-file={self.place}/server.key",
-            f"--client-ca-file={self.ca}", f"--service-account-key-file={self.place}/sa.key",
-            f"--service-account-signing-key-file={self.place}/sa.key",
-            "--service-account-issuer=https://kubernetes.default.svc", "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.0.0.0/24", "--disable-admission-plugins=ServiceAccount",
-        )  # fmt: skip
+        self.server = self._run(*self._files.server_command())
 
     def stop(self) -> None:
         """Kill both. Idempotent."""
@@ -117,7 +84,7 @@ class ApiServer:
         import ssl
 
         context = ssl.create_default_context(cafile=str(self.ca))
-        self._admin.configure_cert(context)
+        self._files.admin.configure_cert(context)
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
             session.request(
@@ -139,9 +106,9 @@ class ApiServer:
 
     async def install(self) -> None:
         """Create the definition, the roles, and the service account ``agent`` with the role of agents."""
-        definition = without_rules(yaml.safe_load(_DEFINITION.read_text()))
+        definition = without_rules(yaml.safe_load(DEFINITION.read_text()))
         await self.must("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-        for role in yaml.safe_load_all(_ROLES.read_text()):
+        for role in yaml.safe_load_all(ROLES.read_text()):
             await self.must("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", role)
         await self.must("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}}) if (
             await self.call("GET", f"/api/v1/namespaces/{NAMESPACE}")
@@ -173,7 +140,7 @@ class ApiServer:
 
     async def compact(self) -> None:
         """Let etcd forget all revisions before the current one."""
-        url = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
+        url = f"{self._files.etcd_url}/v3/kv"
         async with aiohttp.ClientSession() as session:
             # The key is "\0": nothing is there.
             async with session.post(f"{url}/range", json={"key": "AA=="}) as response:
@@ -184,13 +151,10 @@ class ApiServer:
 
     async def kubectl(self, *arguments: str) -> str:
         """Run kubectl as an administrator; a refusal ends the test."""
-        certificate, key = self.place / "admin.crt", self.place / "admin.key"
-        certificate.write_bytes(b"".join(each.bytes() for each in self._admin.cert_chain_pems))
-        key.write_bytes(self._admin.private_key_pem.bytes())
         access = (
-            f"--server={self.url}", f"--certificate-authority={self.ca}", "--kubeconfig=/dev/null",
-            f"--client-certificate={certificate}", f"--client-key={key}", f"--cache-dir={self.place}/kubectl",
-        )  # fmt: skip
+            f"--kubeconfig={self._files.write_kubeconfig(NAMESPACE)}",
+            f"--cache-dir={self.place}/kubectl",
+        )
         process = await asyncio.create_subprocess_exec(
             program("kubectl", VERSIONS[0]),
             *access,

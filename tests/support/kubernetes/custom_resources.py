@@ -53,15 +53,6 @@ def rules(schema: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, st
         yield from rules(part)
 
 
-def without_rules(schema: Any) -> Any:
-    """Return *schema* for an API server before Kubernetes 1.25, which has no CEL."""
-    if isinstance(schema, list):
-        return [without_rules(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {key: without_rules(value) for key, value in schema.items() if key != _RULES}
-
-
 def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from schema.get("properties", {}).values()
     yield from (schema[key] for key in ("items", "additionalProperties") if key in schema)

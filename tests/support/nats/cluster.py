@@ -59,11 +59,13 @@ async def leader_of(stream: JetStreamContext, bucket: str) -> str:
 
 
 def users_of_guide() -> str:
-    """Return a configuration with the users ``ops``, who may do all, and ``agent`` with the guide's permissions."""
-    publish, subscribe = re.findall(
-        r"^(?:publish|subscribe): (\[.*?\])", _GUIDE.read_text(), re.MULTILINE | re.DOTALL
-    )
-    return (
-        'authorization: {users: [{user: ops, password: "o"}, {user: agent, password: "a", '
-        f"permissions: {{publish: {publish}, subscribe: {subscribe}}}}}]}}"
-    )
+    """Return a configuration with the user ``ops``, who may do all, and ``agent`` and ``relay`` with the guide's permissions.
+
+    The password is the first letter of the name.
+    """
+    lists = re.findall(r"^(?:publish|subscribe): (\[.*?\])", _GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    users = ['{user: ops, password: "o"}']
+    for name, publish, subscribe in zip(("agent", "relay"), lists[::2], lists[1::2], strict=True):
+        permissions = f"permissions: {{publish: {publish}, subscribe: {subscribe}}}"
+        users.append(f'{{user: {name}, password: "{name[0]}", {permissions}}}')
+    return f"authorization: {{users: [{', '.join(users)}]}}"

@@ -34,7 +34,14 @@ class Duties:
         duties = [self.lease.run(), self.leader.run()]
         if self.writer is not None:
             duties.append(self.writer.run())
-        await asyncio.gather(*duties)
+        # When it is cancelled, it waits for the end of all.
+        async with asyncio.TaskGroup() as group:
+            for duty in duties:
+                group.create_task(duty)
+
+    async def close(self) -> None:
+        """Let another relay do them at once, after :meth:`run` has ended."""
+        await self.lease.give_back()
 
     def trouble(self) -> str:
         """Return a sentence where they cannot be done; empty where they can."""

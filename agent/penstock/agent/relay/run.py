@@ -55,6 +55,7 @@ async def run(config: RelayConfig) -> None:
         policies = _policies(config)
         duties = None if policies is None else Duties(policies, fleet)
         if duties is not None:
+            parts.push_async_callback(duties.close)
             parts.push_async_callback(_ended, asyncio.ensure_future(duties.run()))
 
         def trouble() -> str:

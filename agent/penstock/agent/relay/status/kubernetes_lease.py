@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,13 @@ from penstock.agent.relay.status.lease import DURATION, TimedLease
 from penstock.agent.relay.status.tenure import LeaseWord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from penstock.agent.policy.kubernetes import ClusterAccess
+    from penstock.agent.relay.status.lease import LeasePlace
 
+# Seconds of a lease without a holder that its holder gave back, as Kubernetes' own programs write it; they may not be 0.
+_GIVEN_BACK = 1
 LEASE = "penstock-relay"
 """The name of the Lease object."""
 
@@ -36,10 +40,11 @@ class KubernetesLease(TimedLease):
         super().__init__(duration, clock)
         self._access = access
 
-    async def attempt(self) -> None:
-        """Take or renew the object."""
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[LeasePlace]:
+        """Connect to the API server."""
         async with ApiClient(self._access) as client:
-            await self.exchange(_LeaseObject(client, self.duration))
+            yield _LeaseObject(client, self.duration)
 
 
 class _LeaseObject:
@@ -54,8 +59,13 @@ class _LeaseObject:
             return LeaseWord("", 0.0, "")
         try:
             spec = self._object.get("spec") or {}
-            holder, duration = spec.get("holderIdentity") or "", spec.get("leaseDurationSeconds") or 0
-            return LeaseWord(str(holder), float(duration), str(self._object["metadata"]["resourceVersion"]))
+            holder, duration = (
+                str(spec.get("holderIdentity") or ""),
+                float(spec.get("leaseDurationSeconds") or 0),
+            )
+            if not holder:
+                duration = 0.0 if duration == _GIVEN_BACK else float(self._duration)
+            return LeaseWord(holder, duration, str(self._object["metadata"]["resourceVersion"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ClusterError("the API server's Lease is none") from None
 
@@ -63,10 +73,10 @@ class _LeaseObject:
         del version  # The object has it.
         old = self._object.get("spec") or {}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        taken = old.get("holderIdentity") != holder
+        taken = bool(holder) and old.get("holderIdentity") != holder
         spec = {
             "holderIdentity": holder,
-            "leaseDurationSeconds": self._duration,
+            "leaseDurationSeconds": self._duration if holder else _GIVEN_BACK,
             "acquireTime": now if taken else old.get("acquireTime") or now,
             "renewTime": now,
             "leaseTransitions": (old.get("leaseTransitions") or 0) + taken,

@@ -14,12 +14,14 @@ from penstock.agent.relay.status.tenure import LeaseWord, Tenure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
 
 DURATION = 15
 """Of a lease, seconds."""
 _RENEWALS = 3
 _MAX_NAME = 250
+_GIVE_BACK_SECONDS = 3.0
 _log = structlog.get_logger(__name__)
 
 
@@ -40,6 +42,9 @@ class Lease(Protocol):
     async def run(self) -> None:
         """Take the lease where nobody has it, and renew it, until cancelled."""
 
+    async def give_back(self) -> None:
+        """Let another relay take it at once, after :meth:`run` and all that asks ``held`` has ended; 3 s at most."""
+
 
 class LeasePlace(Protocol):
     """Where a lease is."""
@@ -48,7 +53,7 @@ class LeasePlace(Protocol):
         """Return what is there."""
 
     async def write(self, holder: str, version: str) -> str:
-        """Write *holder* if the lease is at *version*, and return the new one.
+        """Write *holder*, or that it is given back if that is empty, if the lease is at *version*; return the new one.
 
         Raises:
             ConflictError: it is at another.
@@ -102,17 +107,34 @@ class TimedLease:
                 _log.info("lease taken" if had else "lease lost", holder=self.holder)
             await asyncio.sleep(pause)
 
-    async def attempt(self) -> None:
-        """Connect, and call :meth:`exchange`."""
+    async def give_back(self) -> None:
+        """Write that nobody holds it, if this relay does; where that fails, another one takes it after its time."""
+        if not self.held:
+            return
+        self._tenure.lose()
+        try:
+            async with asyncio.timeout(_GIVE_BACK_SECONDS), self.place() as place:
+                word = await place.read()
+                if word.holder == self.holder:
+                    await place.write("", word.version)
+                    _log.info("lease given back", holder=self.holder)
+        except (PenstockError, TimeoutError) as error:
+            _log.warning(
+                "the lease could not be given back; another relay waits for its end", reason=str(error)
+            )
+
+    def place(self) -> AbstractAsyncContextManager[LeasePlace]:
+        """Connect to where it is."""
         raise NotImplementedError
 
-    async def exchange(self, place: LeasePlace) -> None:
-        """Read the lease at *place*, and take or renew it if that is allowed."""
-        word = await place.read()
-        self._tenure.see(word, self._clock())
-        asked = self._clock()
-        if self._tenure.may_take(asked):
-            self._tenure.renewed(await place.write(self.holder, word.version), asked)
+    async def attempt(self) -> None:
+        """Read the lease, and take or renew it if that is allowed."""
+        async with self.place() as place:
+            word = await place.read()
+            self._tenure.see(word, self._clock())
+            asked = self._clock()
+            if self._tenure.may_take(asked):
+                self._tenure.renewed(await place.write(self.holder, word.version), asked)
 
     def _complain(self, text: str) -> None:
         if text and text != self.error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
@@ -15,9 +16,10 @@ from penstock.agent.relay.status.lease import DURATION, TimedLease
 from penstock.agent.relay.status.tenure import LeaseWord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from nats.js.kv import KeyValue
+    from penstock.agent.relay.status.lease import LeasePlace
 
 _KEY = "leader"
 # The server forgets a lease that nobody renews; when another may take it is decided by the relays' own clocks.
@@ -48,11 +50,12 @@ class NatsLease(TimedLease):
         self._bucket = f"{bucket}-leader"
         self._attempts = 0
 
-    async def attempt(self) -> None:
-        """Take or renew the key, at the server whose turn it is."""
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[LeasePlace]:
+        """Connect to the server whose turn it is."""
         try:
             async with connected(self._access, self._attempts, asyncio.Event()) as client:
-                await self.exchange(_LeaseKey(await self._opened(client.jetstream()), self.duration))
+                yield _LeaseKey(await self._opened(client.jetstream()), self.duration)
         except (NatsError, OSError) as error:
             # TimeoutError is an OSError. The next server's turn.
             self._attempts += 1
@@ -85,7 +88,7 @@ class _LeaseKey:
             return LeaseWord("", float(self._duration), str(entry.revision))
 
     async def write(self, holder: str, version: str) -> str:
-        value = json.dumps({"holder": holder, "duration": self._duration}).encode()
+        value = json.dumps({"holder": holder, "duration": self._duration if holder else 0}).encode()
         try:
             if not version:
                 return str(await self._bucket.create(_KEY, value))

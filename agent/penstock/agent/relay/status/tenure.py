@@ -18,7 +18,7 @@ class LeaseWord:
 
     Attributes:
         holder: its name; empty if the lease is absent or was given back.
-        duration: for how long it is valid after each renewal, seconds.
+        duration: for how long it is valid after each renewal, seconds; 0 if it was given back.
         version: changes with each renewal; empty if the lease is absent.
 
     """
@@ -26,6 +26,11 @@ class LeaseWord:
     holder: str
     duration: float
     version: str
+
+    @property
+    def given_back(self) -> bool:
+        """Whether its last holder wrote that it holds it no more."""
+        return bool(self.version) and not self.holder and not self.duration
 
 
 class Tenure:
@@ -59,7 +64,8 @@ class Tenure:
         if self._seen is None:
             return False
         word, since = self._seen
-        return word.holder == self._name or now - since >= max(word.duration, self._duration)
+        free = word.given_back or word.holder == self._name
+        return free or now - since >= max(word.duration, self._duration)
 
     def renewed(self, version: str, asked: float) -> None:
         """Note that the lease took one's own name; *asked*: when the request was sent."""

@@ -1,0 +1,143 @@
+"""What the guide's permissions in NATS let an agent's user and a relay's user do, at a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from nats.js.api import KeyValueConfig
+from penstock.agent.policy.sources.nats.connection import NatsAccess
+from penstock.agent.relay.policies.nats_policies import NatsPolicies
+from penstock.agent.relay.status.nats_lease import NatsLease
+
+from tests.support.nats.cluster import users_of_guide
+from tests.support.nats.server import NatsServer
+from tests.support.policy.feed import eventually
+from tests.support.policy.policies import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+SECONDS = 3
+BUCKETS = ("policies", "policies-leader", "penstock-agents", "other")
+# Those of the API that change a stream or its messages; a consumer only reads.
+STREAM_CALLS = ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE", "RESTORE", "PEER.REMOVE")
+PUBLISHED = (
+    *(f"$KV.{bucket}.key" for bucket in BUCKETS),
+    "$KV.policies-leader.leader",
+    *(f"$JS.API.STREAM.{call}.KV_{bucket}" for call in STREAM_CALLS for bucket in BUCKETS),
+    *(f"$JS.API.CONSUMER.CREATE.KV_{bucket}" for bucket in BUCKETS),
+    *(f"$JS.API.STREAM.MSG.GET.KV_{bucket}" for bucket in BUCKETS),
+    *(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.key" for bucket in BUCKETS),
+    *("$JS.API.STREAM.NAMES", "$JS.API.META.LEADER.STEPDOWN", "$SYS.REQ.SERVER.PING"),
+)
+LAST = "nobody.may"
+SUBSCRIBED = (">", "_INBOX.one", "$JS.API.>", *(f"$KV.{bucket}.>" for bucket in BUCKETS))
+# What each user may publish to and subscribe; all else of both lists is denied.
+_FOLLOW = {"_INBOX.one", "$KV.policies.>"}
+MAY = {
+    "agent": {"$JS.API.CONSUMER.CREATE.KV_policies"} | _FOLLOW,
+    "relay": {
+        "$KV.policies.key",
+        "$KV.policies-leader.leader",
+        "$JS.API.STREAM.CREATE.KV_policies-leader",
+        "$JS.API.CONSUMER.CREATE.KV_policies",
+        "$JS.API.STREAM.MSG.GET.KV_policies",
+        "$JS.API.STREAM.MSG.GET.KV_policies-leader",
+        "$JS.API.DIRECT.GET.KV_policies.$KV.policies.key",
+        "$JS.API.DIRECT.GET.KV_policies-leader.$KV.policies-leader.key",
+    }
+    | _FOLLOW,
+}
+
+
+@asynccontextmanager
+async def _server(place: Path) -> AsyncIterator[tuple[NatsServer, Client]]:
+    """Run one with the guide's users; its operator has made the bucket of policies."""
+    server = NatsServer(place / "nats", config=users_of_guide()).start()
+    try:
+        operator = await server.client(user="ops", password="o")
+        await operator.jetstream().create_key_value(KeyValueConfig(bucket="policies", history=8))
+        yield server, operator
+        await operator.close()
+    finally:
+        server.kill()
+
+
+async def _values(operator: Client) -> dict[str, bytes | None]:
+    """Return what each bucket has below ``key`` and ``leader``."""
+    found = {}
+    for bucket in BUCKETS:
+        opened = await operator.jetstream().key_value(bucket)
+        for key in await opened.keys():
+            found[f"{bucket} {key}"] = (await opened.get(key)).value
+    return found
+
+
+async def test_the_users_of_the_guide(tmp_path: Path) -> None:
+    """Each user and subject; what is denied changes nothing, and what a consumer delivers does not either."""
+    async with _server(tmp_path) as (server, operator):
+        for bucket in BUCKETS:
+            if bucket != "policies":
+                await operator.jetstream().create_key_value(KeyValueConfig(bucket=bucket))
+            opened = await operator.jetstream().key_value(bucket)
+            await opened.put("leader" if bucket == "policies-leader" else "key", b"before")
+        before = await _values(operator)
+        may = {}
+        for user in MAY:
+            denied: list[str] = []
+
+            async def note(error: Exception, denied: list[str] = denied) -> None:
+                found = re.search(r'permissions violation for \w+ to "(.*)"', str(error).lower())
+                denied.append(found[1] if found else str(error))
+
+            client = await server.client(user=user, password=user[0], error_cb=note)
+            for subject in SUBSCRIBED:
+                await client.subscribe(subject)
+            for subject in PUBLISHED:
+                # An empty message to the API asks for nothing; to a key it writes.
+                await client.publish(subject, b"")
+            # The server complains in order.
+            await client.publish(LAST, b"")
+            await eventually(lambda denied=denied: LAST in denied, "the last denial")  # type: ignore[misc]
+            assert {*denied} <= {each.lower() for each in (LAST, *PUBLISHED, *SUBSCRIBED)}
+            may[user] = {each for each in (*PUBLISHED, *SUBSCRIBED) if each.lower() not in denied}
+            if user == "agent":
+                await _consume(client)
+                assert await _values(operator) == before
+            await client.close()
+        assert may == MAY
+        changed = {each for each, value in (await _values(operator)).items() if value != before[each]}
+        assert changed == {"policies key", "policies-leader leader"}
+
+
+async def _consume(client: Client) -> None:
+    """Let consumers of the policies deliver to keys."""
+    for subject in ("$KV.policies.key", "$KV.policies-leader.leader", "$KV.other.key"):
+        config = {"deliver_subject": subject, "ack_policy": "none", "deliver_policy": "all"}
+        body = json.dumps({"stream_name": "KV_policies", "config": config}).encode()
+        await client.request("$JS.API.CONSUMER.CREATE.KV_policies", body, timeout=5)
+
+
+async def test_the_permissions_of_a_relay_are_enough(tmp_path: Path) -> None:
+    """It writes, compares and sets, deletes, reads, makes the bucket of the lease, and takes it."""
+    async with _server(tmp_path) as (server, _):
+        access = NatsAccess((server.url,), user="relay", password="r")
+        lease = NatsLease(access, "policies", SECONDS)
+        task = asyncio.ensure_future(lease.run())
+        try:
+            policies = NatsPolicies("nats", access, "policies")
+            first = await policies.put(manifest("a"))
+            await policies.put(manifest("a", priority=7), first.revision)
+            await policies.put(manifest("b"), 0)
+            await policies.delete("b")
+            assert set((await policies.read()).policies) == {"a"}
+            await eventually(lambda: lease.held, "the lease is taken")
+        finally:
+            task.cancel()
