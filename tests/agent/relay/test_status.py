@@ -46,6 +46,9 @@ class _Held:
     async def run(self) -> None:
         """Do nothing."""
 
+    async def give_back(self) -> None:
+        """Do nothing."""
+
 
 def _conditions(value: dict[str, Any]) -> dict[str, str]:
     return {each["type"]: each["status"] for each in value.get("status", {}).get("conditions", ())}

@@ -1,7 +1,8 @@
 """Writers of policies that compare and set, and go on whatever server dies under them.
 
-An answer that is lost leaves open whether the write holds. So each manifest carries the number of its change and the revision
-that it follows: what is there is read again, and is either the own change, or something that the next attempt follows.
+An answer that is lost leaves open whether the write holds. So each manifest carries the number of its change and that of the
+change that it follows, 0 for none: what is there is read again, and is either the own change, or something that the next attempt
+follows. Revisions would not do: replicas of a stream may count a write that was repeated differently.
 """
 
 from __future__ import annotations
@@ -132,11 +133,10 @@ async def _attempt(writer: Writer, number: int, name: str, spec: Mapping[str, An
         # An earlier attempt, whose answer was lost.
         revision = present.revision
     else:
-        follows = present.revision if present.number else 0
         document = {
             "apiVersion": "penstock.dev/v1alpha1",
             "kind": "TransferPolicy",
-            "metadata": {"name": name, "annotations": {REASON: f"change {number} after {follows}"}},
+            "metadata": {"name": name, "annotations": {REASON: f"change {number} after {present.number}"}},
             "spec": spec,
         }
         revision = await writer.put(name, document, present)
@@ -145,7 +145,7 @@ async def _attempt(writer: Writer, number: int, name: str, spec: Mapping[str, An
 
 
 def number_of(document: Any) -> tuple[int, int]:
-    """Return the number of the change that a manifest is, and the revision that it follows."""
+    """Return the number of the change that a manifest is, and the number of that which it follows."""
     _, number, _, follows = document["metadata"]["annotations"][REASON].split()
     return int(number), int(follows)
 
@@ -183,7 +183,7 @@ class NatsWriter:
         """
         stream = f"KV_{BUCKET}"
         state = (await self._stream.stream_info(stream)).state
-        newest: dict[str, Present] = {}
+        newest: dict[str, int] = {}
         found = []
         for revision in range(state.first_seq, state.last_seq + 1):
             try:
@@ -192,17 +192,14 @@ class NatsWriter:
                 # 64 later changes of its key pushed it out.
                 continue
             name = (message.subject or "").rpartition(".")[2]
-            before = newest.get(name, Present(0, 0))
             if "KV-Operation" in (message.headers or {}):
-                newest[name] = Present(0, 0)
+                newest[name] = 0
                 continue
             number, follows = number_of(json.loads(message.data or b""))
-            if number != before.number and follows != before.revision:
-                found.append(
-                    f"{name}: change {number} at {revision} follows {follows}, "
-                    f"not change {before.number} at {before.revision}"
-                )
-            newest[name] = Present(revision, number)
+            before = newest.get(name, follows)
+            if follows != before and number != before:
+                found.append(f"{name}: change {number} at {revision} follows {follows}, not {before}")
+            newest[name] = number
         return found
 
 

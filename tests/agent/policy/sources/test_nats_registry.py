@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nats.aio.client import Client
+    from nats.js.kv import KeyValue
 
 BUCKET = "penstock-agents"
 
@@ -43,6 +44,13 @@ async def _until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
+async def _put_again(bucket: KeyValue, name: str, value: bytes) -> None:
+    """Keep an entry of another author, however slowly the others come."""
+    while True:
+        await bucket.put(name, value)
+        await asyncio.sleep(0.5)
+
+
 async def test_agents_keep_their_entries(tmp_path: Path) -> None:
     """Longer than the time to live; one that ends goes at once, one that is silent expires; garbage is left out."""
     server = NatsServer(tmp_path / "nats").start()
@@ -54,9 +62,10 @@ async def test_agents_keep_their_entries(tmp_path: Path) -> None:
             asyncio.ensure_future(AgentRegistration(NatsAccess((server.url,)), BUCKET, agent).run())
             for agent in (one, two)
         ]
-        await bucket.put("three", b'{"address": "10.0.0.3:9465"}')
         await bucket.put("garbage", b"\xff")
+        three = asyncio.ensure_future(_put_again(bucket, "three", b'{"address": "10.0.0.3:9465"}'))
         await _shows(client, one, RegisteredAgent("three", "10.0.0.3:9465"), two)
+        three.cancel()
         await _shows(client, one, two)
         tasks[0].cancel()
         await _shows(client, two)
