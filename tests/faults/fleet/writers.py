@@ -197,7 +197,7 @@ class NatsWriter:
                 continue
             number, follows = number_of(json.loads(message.data or b""))
             before = newest.get(name, follows)
-            if follows != before and number != before:
+            if before not in (follows, number):
                 found.append(f"{name}: change {number} at {revision} follows {follows}, not {before}")
             newest[name] = number
         return found
