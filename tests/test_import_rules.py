@@ -71,6 +71,7 @@ AGENT_FLOORS = (
     ("relay",),
     ("relay.status",),
     ("relay.policies",),
+    ("relay.discovery",),
     ("daemon",),
     ("admin",),
     ("admin.calls",),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.relay.agent_places import AgentPlace, PodSelector
-from penstock.agent.relay.pod_reader import pod_reader
+from penstock.agent.relay.discovery import AgentPlace, PodSelector, pod_reader
 
 from tests.support.kubernetes.api_server import NAMESPACE, ApiServer
 from tests.support.kubernetes.cluster import bind, running_cluster

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.agent.errors import ClusterError
 from penstock.agent.policy.kubernetes import ApiClient
-from penstock.agent.relay.agent_places import parse_agents
+from penstock.agent.relay.discovery import AgentFinder, parse_agents
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.status.fleet_words import FleetWords
 from penstock.agent.relay.status.writer import StatusWriter
@@ -108,7 +108,7 @@ async def stage(cluster: ApiServer) -> AsyncIterator[_Stage]:
         engine = StandInEngine({"PENSTOCK_ENDPOINT": agent.listen, "PENSTOCK_LABELS": "role=decode"}).start()
         parts.callback(engine.stop)
         await asyncio.to_thread(engine.settle)
-        fleet = Fleet(parse_agents(f"pod={agent.admin}"), None, 2.0, {})
+        fleet = Fleet(AgentFinder(parse_agents(f"pod={agent.admin}")), None, 2.0)
         parts.push_async_callback(fleet.close)
         following = asyncio.ensure_future(fleet.run())
         parts.callback(following.cancel)

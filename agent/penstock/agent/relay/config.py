@@ -16,8 +16,8 @@ from penstock.agent.parsing.options import (
 from penstock.agent.policy.sources import SourceSpec, parse_sources
 from penstock.agent.policy.sources.kube_options import KUBE_OPTIONS
 from penstock.agent.policy.sources.nats_options import NATS_ATTRIBUTES, NATS_OPTIONS, NatsFiles, nats_files
-from penstock.agent.relay.agent_places import parse_agents
 from penstock.agent.relay.agent_tls import AgentTls
+from penstock.agent.relay.discovery import parse_agents
 from penstock.agent.server import parse_tcp
 from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, admin_tls
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.agent.relay.agent_places import AgentSet
+    from penstock.agent.relay.discovery import AgentSet
     from penstock.agent.server import Address, AdminTls, TcpAddress
 
 
@@ -161,11 +161,9 @@ def _agent_tls(values: Mapping[str, Any], agents: AgentSet) -> AgentTls | None:
         return None
     if missing:
         raise ConfigError(f"agent {tcp} is TCP, which asks for certificates; give {' and '.join(missing)}")
-    found = AgentTls(
+    return AgentTls(
         values["agent_tls_ca"],
         values["agent_tls_cert"],
         values["agent_tls_key"],
         values["agent_tls_server_name"],
     )
-    found.contents()
-    return found

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.errors import ConfigError
 from penstock.agent.relay.agent_tls import credentials_of
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from penstock.agent.relay.agent_places import AgentPlace
     from penstock.agent.relay.agent_tls import AgentTls
+    from penstock.agent.relay.discovery import AgentPlace
 
 CONNECTING, UP, AWAY = "connecting", "up", "away"
 CLOSED = "its connection was closed"
@@ -103,11 +101,10 @@ class AgentConnection:
 
     async def _renew(self) -> None:
         """Open another channel if the certificates have been renewed: a channel keeps those that it began with."""
-        with suppress(ConfigError):
-            if self._tls is not None and (contents := self._tls.contents()) != self._contents:
-                old, self._contents = self._channel, contents
-                self._open()
-                await old.close()
+        if self._tls is not None and (contents := self._tls.contents()) != self._contents:
+            old, self._contents = self._channel, contents
+            self._open()
+            await old.close()
 
     async def call(self, method: str, request: Message, seconds: float) -> Any:
         """Call *method*; what goes wrong makes the agent doubtful, so that it is looked at at once.

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
-import structlog
-from penstock.agent.relay.agent_places import MAX_AGENTS, AgentPlace, resolve_name
 from penstock.agent.relay.connection import AWAY, CLOSED, AgentConnection, is_cancelled
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable
 
     from google.protobuf.message import Message
-    from penstock.agent.relay.agent_places import AgentSet
     from penstock.agent.relay.agent_tls import AgentTls
+    from penstock.agent.relay.discovery import AgentFinder
 
-    # Raises OSError where the agents cannot be found.
-    Find = Callable[[], Awaitable[Sequence[AgentPlace]]]
-
-_log = structlog.get_logger(__name__)
-_RESOLVE_SECONDS = 5.0
+# Between looks where the agents are.
+_LOOK_SECONDS = 5.0
 # Calls to agents at a time, over all callers.
 _MAX_CALLS = 256
 # Questions of callers at a time; the others wait for their turn.
@@ -84,33 +77,22 @@ class Answers(NamedTuple):
 class Fleet:
     """The agents; the loop's."""
 
-    def __init__(
-        self,
-        agents: AgentSet,
-        tls: AgentTls | None,
-        deadline: float,
-        sources: Mapping[str, Find] = MappingProxyType({}),
-    ) -> None:
-        """Prepare connections to the agents that are listed.
+    def __init__(self, finder: AgentFinder, tls: AgentTls | None, deadline: float) -> None:
+        """Prepare connections to the agents that *finder* finds.
 
         Args:
-            agents: their list, and names of DNS.
+            finder: of the agents.
             tls: of agents over TCP.
             deadline: of one agent's answer, seconds.
-            sources: what else finds agents, by name.
 
         """
-        self._agents = agents
-        names = {f"dns:{name}": partial(resolve_name, name) for name in agents.names}
-        self._sources: dict[str, Find] = {**names, **sources}
-        self._last: dict[str, Sequence[AgentPlace]] = {}
+        self._finder = finder
         self._tls = tls
         self._deadline = deadline
         self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
         self._calls = asyncio.Semaphore(_MAX_CALLS)
         self._connections: dict[str, tuple[AgentConnection, asyncio.Task[None]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self.error = ""
 
     def agents(self) -> list[AgentConnection]:
         """Return the agents by name."""
@@ -120,50 +102,30 @@ class Fleet:
         """Return a sentence about agents that are away, or cannot be found; empty without any."""
         away = [agent.place.name for agent in self.agents() if agent.state == AWAY]
         if not away:
-            return self.error
+            return self._finder.error
         named = ", ".join(away[:_MAX_MISSING])
-        return f"{len(away)} of {len(self._connections)} agents are away: {named}{'; ' if self.error else ''}{self.error}"
+        more = f"; {self._finder.error}" if self._finder.error else ""
+        return f"{len(away)} of {len(self._connections)} agents are away: {named}{more}"
 
     async def run(self) -> None:
-        """Follow the names whose addresses are looked up, until cancelled."""
-        self._keep(self._agents.places)
-        while self._sources:
-            await self._look_up()
-            await asyncio.sleep(_RESOLVE_SECONDS)
+        """Follow where the agents are, until cancelled."""
+        self._keep()
+        while self._finder.changes:
+            await self._finder.look_up()
+            self._keep()
+            await asyncio.sleep(_LOOK_SECONDS)
         await asyncio.Event().wait()
 
-    async def _look_up(self) -> None:
-        found = list(self._agents.places)
-        errors = []
-        for source, read in self._sources.items():
-            try:
-                async with asyncio.timeout(2 * _RESOLVE_SECONDS):
-                    self._last[source] = await read()
-            except (OSError, TimeoutError) as error:
-                # A name server or a registry that is away removes no agent.
-                errors.append(f"{source} cannot be read ({error or 'no answer'}); its last agents stay")
-            found += self._last.get(source, [])
-        self._complain("; ".join(errors))
-        self._keep(found)
-
-    def _complain(self, sentence: str) -> None:
-        if sentence and sentence != self.error:
-            _log.warning("agents cannot be looked up", reason=sentence)
-        self.error = sentence
-
-    def _keep(self, places: Iterable[AgentPlace]) -> None:
-        wanted = {place.name: place for place in places}
-        if len(wanted) > MAX_AGENTS:
-            self.error = (
-                f"{len(wanted)} agents were found, a relay asks {MAX_AGENTS}; start one for each part"
-            )
-            wanted = dict(sorted(wanted.items())[:MAX_AGENTS])
-        for name in self._connections.keys() - wanted.keys():
-            connection, task = self._connections.pop(name)
-            task.cancel()
-            closing = asyncio.ensure_future(connection.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+    def _keep(self) -> None:
+        """Connect to the agents that there are; one whose address is another now is connected anew."""
+        wanted = self._finder.places
+        for name, (connection, task) in [*self._connections.items()]:
+            if wanted.get(name) != connection.place:
+                del self._connections[name]
+                task.cancel()
+                closing = asyncio.ensure_future(connection.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
         for name in sorted(wanted.keys() - self._connections.keys()):
             connection = AgentConnection(wanted[name], self._tls, self._deadline)
             self._connections[name] = (connection, asyncio.ensure_future(connection.run()))

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
+from penstock.agent.relay.discovery import AgentFinder, pod_reader, registry_reader
 from penstock.agent.relay.duties import Duties
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.metrics import render_metrics
-from penstock.agent.relay.pod_reader import pod_reader
 from penstock.agent.relay.policies import open_source
-from penstock.agent.relay.registry_reader import registry_reader
 from penstock.agent.relay.service import RelayService
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
@@ -48,7 +47,7 @@ async def run(config: RelayConfig) -> None:
             each.name: pod_reader(each, config.kube_api, config.kube_token_file, config.kube_ca)
             for each in config.agents.pods
         }
-        fleet = Fleet(config.agents, config.agent_tls, config.deadline, {**registries, **pods})
+        fleet = Fleet(AgentFinder(config.agents, {**registries, **pods}), config.agent_tls, config.deadline)
         parts.push_async_callback(fleet.close)
         following = asyncio.ensure_future(fleet.run())
         parts.push_async_callback(_ended, following)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from penstock.agent.relay.requests import for_agent
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from penstock.agent.relay.connection import AgentConnection
     from penstock.agent.relay.fleet import Fleet
@@ -100,27 +101,33 @@ class EventStream:
         self._fleet = fleet
         self._request = request
         self._positions = {each.agent: (each.batch, _NO_INDEX) for each in request.after_agents}
+        # When each agent was last heard, seconds since the epoch.
+        self._heard: dict[str, float] = {}
         self._waiting: asyncio.Queue[admin.LoggedEvent] = asyncio.Queue(_MAX_WAITING)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, tuple[AgentConnection, asyncio.Task[None]]] = {}
 
-    async def events(self) -> AsyncIterator[admin.LoggedEvent]:
+    async def events(self) -> AsyncGenerator[admin.LoggedEvent, None]:
         """Yield events until the reader ends."""
         finding = asyncio.ensure_future(self._find())
         try:
             while True:
                 yield await self._waiting.get()
         finally:
-            await _end([finding, *self._tasks.values()])
+            await _end([finding, *(task for _, task in self._tasks.values())])
 
     async def _find(self) -> None:
-        """Follow each agent that there is, also those that come later."""
+        """Follow each agent that there is, also those that come later, or to another address."""
         while True:
             agents = {agent.place.name: agent for agent in self._fleet.agents()}
-            for name in self._tasks.keys() - agents.keys():
-                self._tasks.pop(name).cancel()
+            for name, (agent, task) in [*self._tasks.items()]:
+                if agents.get(name) is not agent:
+                    del self._tasks[name]
+                    task.cancel()
+                    # Another pod of this name has a log of its own.
+                    self._positions.pop(name, None)
             for name, agent in agents.items():
                 if self._asked(name) is not None and name not in self._tasks:
-                    self._tasks[name] = asyncio.ensure_future(self._follow(agent))
+                    self._tasks[name] = (agent, asyncio.ensure_future(self._follow(agent)))
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _follow(self, agent: AgentConnection) -> None:
@@ -140,11 +147,12 @@ class EventStream:
         """Begin at the end of the agent's log, or at its beginning if it was replaced."""
         name = agent.place.name
         known = self._positions.get(name)
-        if known is None and self._request.HasField("since"):
+        if known is None and (name in self._heard or self._request.HasField("since")):
             return
         last = (await agent.call("GetStatus", admin.GetStatusRequest(), _STATUS_SECONDS)).log_last
         if known is None:
             self._positions[name] = (last, _NO_INDEX)
+            self._heard[name] = time.time()
         elif last < known[0]:
             self._positions[name] = (0, 0)
 
@@ -159,6 +167,7 @@ class EventStream:
             if asked.HasField("after_batch") and position <= self._positions[name]:
                 continue
             self._positions[name] = max(self._positions.get(name, position), position)
+            self._heard[name] = time.time()
             merge.name_event(event, name)
             await self._waiting.put(event)
 
@@ -173,6 +182,9 @@ class EventStream:
         if name in self._positions:
             # The last batch may not have been read to its end.
             own.after_batch = max(self._positions[name][0] - 1, 0)
+        elif name in self._heard:
+            own.since.FromNanoseconds(max(int((time.time() - self._heard[name]) * 1e9), 1))
+            own.limit = _MAX_WAITING
         return own
 
 

@@ -6,7 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from penstock.agent.policy.sources.nats_options import nats_access
-from penstock.agent.relay.agent_places import AgentPlace
+from penstock.agent.relay.discovery.agent_places import AgentPlace
 from penstock.agent.server import parse_tcp
 
 if TYPE_CHECKING:

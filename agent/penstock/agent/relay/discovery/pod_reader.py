@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import ClusterError
 from penstock.agent.policy.sources import SourceSpec
-from penstock.agent.relay.agent_places import AgentPlace
+from penstock.agent.relay.discovery.agent_places import AgentPlace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from penstock.agent.relay.agent_places import PodSelector
+    from penstock.agent.relay.discovery.agent_places import PodSelector
 
 
 def pod_reader(
