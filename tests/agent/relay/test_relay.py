@@ -6,14 +6,17 @@ import json
 import signal
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+import grpc
 import pytest
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.commands.inspect.watch import follow
 from penstock.agent.ctl.tls import ClientTls
+from penstock.agent.relay.streams import MAX_WATCHES
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import admin_pb2_grpc
 
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.batches import transfer_failure
@@ -144,6 +147,44 @@ def test_a_pause_reaches_all(pods: Pods) -> None:
     assert audit[0]["author"].endswith(" at decode-1")
     resumed = pods.relay.agentctl("resume", "--timeout", "1s")
     assert all(name in resumed.stdout + resumed.stderr for name in NAMES)
+
+
+def test_watches_are_limited(pods: Pods) -> None:
+    """One too many gets a sentence; when one ends, the next is served."""
+    with ExitStack() as parts:
+        channel = parts.enter_context(grpc.insecure_channel(pods.relay.address))
+        stub = admin_pb2_grpc.AdminStub(channel)
+        request = admin.ListEventsRequest(kinds=["transfer_failure"])
+        calls = [stub.WatchEvents(request) for _ in range(MAX_WATCHES + 1)]
+        for call in calls:
+            parts.callback(call.cancel)
+        wait_until(lambda: any(call.done() for call in calls), "one is refused")
+        (refused,) = [call for call in calls if call.done()]
+        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        answer = pods.relay.agentctl("watch")
+        assert answer.exit_code == 1
+        assert "64 callers watch at this relay" in answer.stderr
+        calls.remove(refused)
+        calls.pop().cancel()
+        seen: list[str] = []
+
+        def served() -> bool:
+            call = stub.WatchEvents(request)
+            parts.callback(call.cancel)
+            threading.Thread(target=_note_first, args=(call, seen), daemon=True).start()
+            wait_until(lambda: call.done() or publish(), "it is refused, or has an event")
+            return bool(seen)
+
+        def publish() -> bool:
+            pods.engines["decode-0"].publish(transfer_failure("limited"))
+            return bool(seen)
+
+        wait_until(served, "the next is served")
+
+
+def _note_first(call: Iterator[admin.LoggedEvent], seen: list[str]) -> None:
+    with suppress(grpc.RpcError):
+        seen.append(next(call).event.request_id)
 
 
 def test_agents_that_die_hang_and_come_back() -> None:

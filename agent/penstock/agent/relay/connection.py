@@ -116,23 +116,28 @@ class AgentConnection:
         try:
             return await getattr(self._stub, method)(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
-            self._doubt(error)
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                self._doubt(self.sentence(error, seconds))
             raise
 
     def stream(self, method: str, request: Message, seconds: float | None = None) -> Any:
         """Return the call of a *method* that streams; it ends after *seconds*, None for never."""
         return getattr(self._stub, method)(request, timeout=seconds)
 
-    def _doubt(self, error: grpc.aio.AioRpcError) -> None:
-        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            # Until it is looked at nobody else waits for it.
-            self._set(AWAY, self.sentence(error))
-            self._doubted.set()
+    def doubt(self, seconds: float) -> str:
+        """Look at once whether it answers, since a call of *seconds* had no answer; return that as a reason."""
+        self._doubt(_no_answer(seconds))
+        return self.error
 
-    def sentence(self, error: grpc.aio.AioRpcError) -> str:
-        """Return in a few words why a call failed."""
+    def _doubt(self, reason: str) -> None:
+        # Until it is looked at nobody else waits for it.
+        self._set(AWAY, reason)
+        self._doubted.set()
+
+    def sentence(self, error: grpc.aio.AioRpcError, seconds: float | None = None) -> str:
+        """Return in a few words why a call failed, which had *seconds*; None for an agent's own time."""
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"no answer in {self._deadline:g} s"
+            return _no_answer(self._deadline if seconds is None else seconds)
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             return f"cannot be reached: {_cause(error.details() or '')}"[:_MAX_REASON]
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
@@ -149,6 +154,10 @@ class AgentConnection:
         if state != self.state:
             self.state, self.since = state, time.time()
         self.error = error
+
+
+def _no_answer(seconds: float) -> str:
+    return f"no answer in {seconds:.2g} s"
 
 
 def _cause(details: str) -> str:

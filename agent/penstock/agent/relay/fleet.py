@@ -11,7 +11,7 @@ from penstock.agent.relay.connection import AWAY, CLOSED, AgentConnection, is_ca
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from google.protobuf.message import Message
     from penstock.agent.relay.agent_tls import AgentTls
@@ -27,6 +27,9 @@ _MAX_QUESTIONS = 8
 _MAX_BYTES = 64 << 20
 # Of those that do not answer as many are named.
 _MAX_MISSING = 10
+# For a list, the last few agents have so long; an order waits for each agent's deadline.
+_LIST_SECONDS = 0.8
+_FEW = 0.1
 # Part of a caller's deadline that is left for the answer.
 _RESERVE_SECONDS = 0.5
 # The agent has understood, and has none of what is asked for, or the request is wrong.
@@ -171,10 +174,19 @@ class Fleet:
             if each is not None:
                 asked.append((agent, each))
         async with self._questions:
-            results = await asyncio.gather(
-                *(self._one(agent, method, each, timeout) for agent, each in asked)
-            )
-        return _sorted(results)
+            calls = [asyncio.ensure_future(self._one(agent, method, each, timeout)) for agent, each in asked]
+            try:
+                if method.startswith("List") and calls:
+                    await most(calls)
+                else:
+                    await asyncio.gather(*calls)
+                return _sorted(
+                    call.result() if call.done() else (agent, agent.doubt(_LIST_SECONDS))
+                    for (agent, _), call in zip(asked, calls, strict=True)
+                )
+            finally:
+                for call in calls:
+                    call.cancel()
 
     async def _one(
         self, agent: AgentConnection, method: str, request: Message, seconds: float
@@ -188,7 +200,7 @@ class Fleet:
             except grpc.aio.AioRpcError as error:
                 if error.code() in _REFUSALS:
                     return Refusal(agent, error)
-                return agent, agent.sentence(error)
+                return agent, agent.sentence(error, seconds)
             except (asyncio.CancelledError, grpc.aio.UsageError):
                 # A channel that is closed under a call cancels it.
                 if is_cancelled():
@@ -204,6 +216,13 @@ class Fleet:
             with suppress(asyncio.CancelledError):
                 await task
         await asyncio.gather(*(connection.close() for connection, _ in self._connections.values()))
+
+
+async def most(calls: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait for all *calls*; no longer than a list may take, if only a few have not ended then."""
+    _, others = await asyncio.wait(calls, timeout=_LIST_SECONDS)
+    if len(others) > _FEW * len(calls):
+        await asyncio.wait(others)
 
 
 def _sorted(results: Iterable[Answer | Refusal | tuple[AgentConnection, str]]) -> Answers:

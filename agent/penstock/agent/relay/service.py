@@ -19,7 +19,7 @@ from penstock.agent.relay.policies import (
     with_source,
 )
 from penstock.agent.relay.requests import engines_of, for_agent
-from penstock.agent.relay.streams import EventStream, follow_rollouts
+from penstock.agent.relay.streams import MAX_WATCHES, EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
 from penstock.agent.server.status_codes import abort_with
 from penstock.proto.v1 import admin_pb2 as admin
@@ -98,6 +98,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         self._leader = leader
         self._policies = policies
         self._start_time = time.time_ns()
+        self._watching = 0
 
     ListEngines = _merged("ListEngines", merge.engines)
     ListPeers = _merged("ListPeers", merge.peers)
@@ -262,8 +263,17 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "a relay follows several logs: give after_agents instead of after_batch; upgrade agentctl",
             )
-        async for event in EventStream(self._fleet, request).events():
-            yield event
+        if self._watching >= MAX_WATCHES:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{MAX_WATCHES} callers watch at this relay; end one, or watch one agent by its own address",
+            )
+        self._watching += 1
+        try:
+            async for event in EventStream(self._fleet, request).events():
+                yield event
+        finally:
+            self._watching -= 1
 
     async def SetQuarantine(  # noqa: N802
         self, request: admin.SetQuarantineRequest, context: Context

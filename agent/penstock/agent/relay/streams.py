@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.agent.relay.connection import AgentConnection
     from penstock.agent.relay.fleet import Fleet
 
+# Of events; each has a stream to each agent.
+MAX_WATCHES = 64
 # Events that wait for the reader; then the agents' streams wait, by gRPC's own flow control.
 _MAX_WAITING = 1_000
 # Between attempts to follow an agent, and between looks for new ones.
