@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import grpc
 from penstock.agent.model import EngineKey
@@ -130,9 +130,13 @@ class Engine:
 
     async def push(self) -> Push:
         """Return the next push."""
-        push = await asyncio.wait_for(self._stream.read(), DEADLINE)
+        return await asyncio.wait_for(self.push_whenever(), DEADLINE)
+
+    async def push_whenever(self) -> Push:
+        """Return the next push, however long it takes."""
+        push = await self._stream.read()
         assert push is not grpc.aio.EOF, "the agent ended the stream"
-        return push
+        return cast("Push", push)
 
     async def ended(self) -> grpc.StatusCode:
         """Wait for the end of the stream and return its status."""
