@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import nats
 import pytest
 from nats.js.client import JetStreamContext
+from nats.js.errors import BucketNotFoundError
 from penstock.agent.errors import ConflictError, NotFoundError
 from penstock.agent.policy.manifest import check_manifest
 from penstock.agent.policy.sources import second_look
 from penstock.agent.policy.sources.nats import entries
+from penstock.agent.policy.sources.nats.source import read_bucket
 from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
 
 from tests.support.nats.cluster import NatsCluster
@@ -114,6 +116,58 @@ async def test_a_deleted_bucket_withdraws_nothing(server: NatsServer, database: 
             async with bucket_of(server) as new:
                 await new.put("b", value("b"))
             await followed.shows({"b": 1})
+
+
+async def test_a_bucket_that_is_deleted_while_it_is_read(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no bucket without keys."""
+    async with bucket_of(server) as bucket:
+        await bucket.put("a", value("a"))
+        client = await server.client()
+        stream = client.jetstream()
+        assert await entries.read_entry(stream, BUCKET, "missing") is None
+        ask = JetStreamContext.get_msg
+
+        async def delete_first(stream: JetStreamContext, *args: Any, **more: Any) -> Any:
+            await stream.delete_key_value(BUCKET)
+            return await ask(stream, *args, **more)
+
+        monkeypatch.setattr(JetStreamContext, "get_msg", delete_first)
+        with pytest.raises(BucketNotFoundError):
+            await read_bucket(stream, BUCKET)
+        await client.close()
+
+
+async def test_a_bucket_that_changes_while_it_is_read(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read again: a policy that moves to another key is in one of them; one that never rests has an end, too."""
+    async with bucket_of(server) as bucket:
+        await bucket.put("a", value("a"))
+        client = await server.client()
+        stream = client.jetstream()
+        ask = JetStreamContext.get_msg
+        changes = [("b", value("b")), ("a", None)]
+        reads = 0
+
+        async def change_first(stream: JetStreamContext, *args: Any, **more: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            if changes:
+                key, written = changes.pop(0)
+                await (bucket.delete(key) if written is None else bucket.put(key, written))
+            return await ask(stream, *args, **more)
+
+        monkeypatch.setattr(JetStreamContext, "get_msg", change_first)
+        # The first read sees neither of both keys, the second ends with the move.
+        found = await read_bucket(stream, BUCKET)
+        assert set(found.items) == {"b"}
+        changes += [("c", value("c", number)) for number in range(100)]
+        reads = 0
+        assert set((await read_bucket(stream, BUCKET)).items) >= {"b"}
+        assert reads < len(changes)
+        await client.close()
 
 
 async def test_an_entry_without_an_answer_withdraws_nothing(

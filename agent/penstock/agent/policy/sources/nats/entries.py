@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MAX_KEYS = 10_000
 # At a time.
 _READS = 64
+# The server's code of a stream that it does not have; a message that it does not have is another.
+_NO_STREAM = 10059
 
 
 class BucketEntry(NamedTuple):
@@ -82,10 +84,16 @@ async def read_entry(stream: JetStreamContext, bucket: str, key: str) -> BucketE
     """Return the entry of *key*, None if it is not there or deleted.
 
     The client's own ``get`` may ask a replica, where the bucket allows it.
+
+    Raises:
+        BucketNotFoundError: there is no such bucket (any more), which says nothing about its keys.
+
     """
     try:
         message = await stream.get_msg(f"KV_{bucket}", subject=f"$KV.{bucket}.{key}")
-    except NotFoundError:
+    except NotFoundError as error:
+        if error.err_code == _NO_STREAM:
+            raise BucketNotFoundError from None
         return None
     headers = message.headers or {}
     if headers.get("KV-Operation") in {"DEL", "PURGE"} or "Nats-Marker-Reason" in headers:

@@ -24,6 +24,8 @@ POLL_SECONDS = 1.0
 # Between two attempts to connect.
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
+# Of a bucket that changes while it is read.
+_MAX_READS = 3
 # For one answer of the server.
 _READ_SECONDS = 5.0
 
@@ -87,8 +89,9 @@ class NatsSource:
             mark = await _mark(stream, self._bucket)
             sink.connected()
             if mark != seen or (again and loop.time() >= again):
-                wait = await sink.hand_over(await _read(stream, self._bucket, mark))
-                seen, again = mark, loop.time() + wait if wait else 0.0
+                found, seen = await _read(stream, self._bucket, mark)
+                wait = await sink.hand_over(found)
+                again = loop.time() + wait if wait else 0.0
             await _first(wake, lost, POLL_SECONDS)
 
 
@@ -101,13 +104,23 @@ async def read_bucket(stream: JetStreamContext, bucket: str) -> SourceSet:
         TimeoutError: the server does not answer.
 
     """
-    return await _read(stream, bucket, await _mark(stream, bucket))
+    found, _ = await _read(stream, bucket, await _mark(stream, bucket))
+    return found
 
 
-async def _read(stream: JetStreamContext, bucket: str, mark: BucketMark) -> SourceSet:
-    entries = await read_entries(stream, bucket, MAX_ITEMS)
+async def _read(stream: JetStreamContext, bucket: str, mark: BucketMark) -> tuple[SourceSet, BucketMark]:
+    """Return the bucket as it was at one moment, and its mark then.
+
+    One that changes all the time is what its keys were one after the other; the next look finds the last change.
+    """
+    for _ in range(_MAX_READS):
+        before = mark
+        entries = await read_entries(stream, bucket, MAX_ITEMS)
+        mark = await _mark(stream, bucket)
+        if mark == before:
+            break
     items = {entry.key: decode_item(entry.value, str(entry.revision)) for entry in entries[: MAX_ITEMS + 1]}
-    return SourceSet(items, str(mark.last))
+    return SourceSet(items, str(before.last)), before
 
 
 async def _mark(stream: JetStreamContext, bucket: str) -> BucketMark:
