@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 SECONDS = 3
 BUCKETS = ("policies", "policies-leader", "penstock-agents", "other")
-# Those of the API that change a stream or its messages; a consumer only reads.
+# Those of the API that change a stream or its messages.
 STREAM_CALLS = ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE", "RESTORE", "PEER.REMOVE")
 PUBLISHED = (
     *(f"$KV.{bucket}.key" for bucket in BUCKETS),
@@ -42,12 +41,11 @@ SUBSCRIBED = (">", "_INBOX.one", "$JS.API.>", *(f"$KV.{bucket}.>" for bucket in 
 # What each user may publish to and subscribe; all else of both lists is denied.
 _FOLLOW = {"_INBOX.one", "$KV.policies.>"}
 MAY = {
-    "agent": {"$JS.API.CONSUMER.CREATE.KV_policies"} | _FOLLOW,
+    "agent": {"$JS.API.STREAM.MSG.GET.KV_policies"} | _FOLLOW,
     "relay": {
         "$KV.policies.key",
         "$KV.policies-leader.leader",
         "$JS.API.STREAM.CREATE.KV_policies-leader",
-        "$JS.API.CONSUMER.CREATE.KV_policies",
         "$JS.API.STREAM.MSG.GET.KV_policies",
         "$JS.API.STREAM.MSG.GET.KV_policies-leader",
         "$JS.API.DIRECT.GET.KV_policies.$KV.policies.key",
@@ -81,7 +79,7 @@ async def _values(operator: Client) -> dict[str, bytes | None]:
 
 
 async def test_the_users_of_the_guide(tmp_path: Path) -> None:
-    """Each user and subject; what is denied changes nothing, and what a consumer delivers does not either."""
+    """Each user and subject; what is denied changes nothing."""
     async with _server(tmp_path) as (server, operator):
         for bucket in BUCKETS:
             if bucket != "policies":
@@ -109,20 +107,11 @@ async def test_the_users_of_the_guide(tmp_path: Path) -> None:
             assert {*denied} <= {each.lower() for each in (LAST, *PUBLISHED, *SUBSCRIBED)}
             may[user] = {each for each in (*PUBLISHED, *SUBSCRIBED) if each.lower() not in denied}
             if user == "agent":
-                await _consume(client)
                 assert await _values(operator) == before
             await client.close()
         assert may == MAY
         changed = {each for each, value in (await _values(operator)).items() if value != before[each]}
         assert changed == {"policies key", "policies-leader leader"}
-
-
-async def _consume(client: Client) -> None:
-    """Let consumers of the policies deliver to keys."""
-    for subject in ("$KV.policies.key", "$KV.policies-leader.leader", "$KV.other.key"):
-        config = {"deliver_subject": subject, "ack_policy": "none", "deliver_policy": "all"}
-        body = json.dumps({"stream_name": "KV_policies", "config": config}).encode()
-        await client.request("$JS.API.CONSUMER.CREATE.KV_policies", body, timeout=5)
 
 
 async def test_the_permissions_of_a_relay_are_enough(tmp_path: Path) -> None:
