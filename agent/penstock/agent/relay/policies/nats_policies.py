@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from itertools import count
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from nats.errors import Error as NatsError
+from nats.js.errors import APIError
 from penstock.agent.errors import ImpossibleError, NotFoundError, PenstockError
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
 from penstock.agent.policy.sources.nats.entries import read_entry
@@ -17,14 +18,16 @@ from penstock.agent.relay.policies.fleet_policies import FleetPolicy, FoundPolic
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from nats.aio.client import Client
     from nats.js.client import JetStreamContext
     from penstock.agent.policy.manifest import Manifest
 
+_CONNECT_SECONDS = 1.5
 _CALL_SECONDS = 5.0
 
 
 class NatsPolicies:
-    """The policies of *place*, a bucket; each call connects to the server whose turn it is.
+    """The policies of *place*, a bucket; each call connects to the server that answered the last one, or else to the next.
 
     Attributes:
         access: to the servers.
@@ -38,7 +41,7 @@ class NatsPolicies:
         self.name = name
         self.place = place
         self.access = access
-        self._attempts = count()
+        self._server = 0
 
     async def read(self) -> FoundPolicies:
         """Return all policies."""
@@ -71,11 +74,25 @@ class NatsPolicies:
     @asynccontextmanager
     async def _stream(self) -> AsyncIterator[JetStreamContext]:
         try:
-            async with connected(self.access, next(self._attempts), asyncio.Event()) as client:
-                yield client.jetstream(timeout=_CALL_SECONDS)
+            async with AsyncExitStack() as parts:
+                yield (await self._connect(parts)).jetstream(timeout=_CALL_SECONDS)
         except PenstockError:
             raise
         except Exception as error:
+            if not isinstance(error, APIError):
+                # It says nothing: the next call goes to another. This one is not repeated, since it may be written.
+                self._server += 1
             raise ImpossibleError(
                 f"policy source {self.name}: {sentence(error, self.place)}; nothing is known to be written"
             ) from error
+
+    async def _connect(self, parts: AsyncExitStack) -> Client:
+        """Connect to the first server that can be reached."""
+        for _ in self.access.servers[1:]:
+            server = connected(self.access, self._server, asyncio.Event(), _CONNECT_SECONDS)
+            try:
+                return await parts.enter_async_context(server)
+            except (NatsError, OSError):
+                self._server += 1
+        last = connected(self.access, self._server, asyncio.Event(), _CONNECT_SECONDS)
+        return await parts.enter_async_context(last)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nats.errors import Error as NatsError
 from nats.js.api import KeyValueConfig
-from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from penstock.agent.errors import ClusterError, ConflictError
+from penstock.agent.policy.sources.nats.buckets import open_or_create
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
 from penstock.agent.relay.status.lease import DURATION, TimedLease
 from penstock.agent.relay.status.tenure import LeaseWord
@@ -52,22 +53,19 @@ class NatsLease(TimedLease):
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[LeasePlace]:
-        """Connect to the server whose turn it is."""
+        """Connect to the server that answered the last time, or else to the next."""
+        served = False
         try:
             async with connected(self._access, self._attempts, asyncio.Event()) as client:
-                yield _LeaseKey(await self._opened(client.jetstream()), self.duration)
+                config = KeyValueConfig(self._bucket, history=1, ttl=_FORGET_DURATIONS * self.duration)
+                yield _LeaseKey(await open_or_create(client.jetstream(), config), self.duration)
+                served = True
         except (NatsError, OSError) as error:
-            # TimeoutError is an OSError. The next server's turn.
-            self._attempts += 1
+            # TimeoutError is an OSError.
             raise ClusterError(sentence(error, self._bucket)) from None
-
-    async def _opened(self, stream: Any) -> KeyValue:
-        try:
-            bucket: KeyValue = await stream.key_value(self._bucket)
-        except BucketNotFoundError:
-            config = KeyValueConfig(self._bucket, history=1, ttl=_FORGET_DURATIONS * self.duration)
-            bucket = await stream.create_key_value(config)
-        return bucket
+        finally:
+            # One that hangs is left by the caller's time, with no error of its own.
+            self._attempts += not served
 
 
 class _LeaseKey:

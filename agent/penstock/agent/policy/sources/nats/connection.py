@@ -74,10 +74,13 @@ class NatsAccess:
 
 
 @asynccontextmanager
-async def connected(access: NatsAccess, attempt: int, lost: asyncio.Event) -> AsyncIterator[Client]:
+async def connected(
+    access: NatsAccess, attempt: int, lost: asyncio.Event, seconds: float = CONNECT_SECONDS
+) -> AsyncIterator[Client]:
     """Connect to the server whose turn it is at *attempt*; set *lost* when the connection ends.
 
-    The client does not reconnect: after a pause the caller connects anew and reads everything anew.
+    The client does not reconnect: after a pause the caller connects anew and reads everything anew. The server has
+    *seconds* to accept the connection, and as many to answer over it.
 
     Raises:
         OSError: it cannot be reached.
@@ -100,14 +103,14 @@ async def connected(access: NatsAccess, attempt: int, lost: asyncio.Event) -> As
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
-                connect_timeout=int(CONNECT_SECONDS),
+                connect_timeout=seconds,
                 ping_interval=_PING_SECONDS,
                 closed_cb=closed,
                 disconnected_cb=closed,
                 error_cb=ignored,
                 **access.options(),
             ),
-            2 * CONNECT_SECONDS,
+            2 * seconds,
         )
         yield client
     finally:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from nats.js.api import KeyValueConfig
-from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from penstock.agent.policy.sources.nats.buckets import open_or_create
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
 from penstock.agent.policy.sources.nats.entries import read_entries
 
@@ -143,10 +144,7 @@ def _decoded(value: bytes) -> tuple[str, str]:
 
 async def open_registry(stream: JetStreamContext, bucket: str) -> KeyValue:
     """Open the registry; create it with a time to live of 30 s if it does not exist."""
-    try:
-        return await stream.key_value(bucket)
-    except BucketNotFoundError:
-        return await stream.create_key_value(KeyValueConfig(bucket=bucket, ttl=TTL_SECONDS))
+    return await open_or_create(stream, KeyValueConfig(bucket=bucket, ttl=TTL_SECONDS))
 
 
 async def read_agents(stream: JetStreamContext, bucket: str) -> list[RegisteredAgent]:
