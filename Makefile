@@ -95,7 +95,7 @@ fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it
 	@$(PYTHON_IN_VENV) -m tests.fuzz.ingest -max_total_time=$$(($(or $(MINUTES),10) * 60)) \
 		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/corpus tests/fuzz/corpus
 
-bench: setup ## All benchmarks, beside their peers; writes docs/benchmarks.md (half an hour; ONLY="emit scrape" for a part).
+bench: setup nats ## All benchmarks, beside their peers; writes docs/benchmarks.md (half an hour; ONLY="emit scrape" for a part).
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
 
 bench-quick: setup ## Ratios only, no engine, against benchmarks/ratios.json; UPDATE=1 stores them.
