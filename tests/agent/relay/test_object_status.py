@@ -20,7 +20,7 @@ def _conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize(
     ("words", "missing", "accepted", "programmed", "degraded"),
     [
-        ([], [], ("Unknown", "NotRead"), ("False", "NoEngines"), ("False", "Healthy")),
+        ([], [], ("Unknown", "NotRead"), ("Unknown", "NoAgents"), ("Unknown", "NoAgents")),
         ([], ["a"], ("Unknown", "NotRead"), ("Unknown", "AgentsAway"), ("True", "AgentsAway")),
         (
             [AgentWord("a", current=True, matched=2, in_force=2)],

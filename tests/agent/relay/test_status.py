@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.errors import ClusterError
+from penstock.agent.errors import ClusterError, ConflictError
 from penstock.agent.policy.kubernetes import ApiClient
 from penstock.agent.relay.discovery import AgentFinder, parse_agents
 from penstock.agent.relay.fleet import Fleet
@@ -146,6 +146,19 @@ async def test_kubectl_waits_for_it(stage: _Stage) -> None:
     assert status == 200
     value = await stage.until(2, Programmed="True")
     assert {each["observedGeneration"] for each in value["status"]["conditions"]} == {2}
+
+
+async def test_an_object_that_is_made_again(stage: _Stage) -> None:
+    """It does not get what was meant for the one before."""
+    await bind(stage.cluster, "penstock-relay", "relay")
+    await stage.until(Programmed="True")
+    before = await stage.read()
+    await stage.cluster.must("DELETE", f"{POLICIES}/a")
+    await stage.cluster.must("POST", POLICIES, document("a", selector={"matchLabels": {"role": "other"}}))
+    async with ApiClient(stage.access) as client:
+        with pytest.raises(ConflictError):
+            await client.patch_status("a", before["metadata"]["resourceVersion"], before["status"])
+    assert not (await stage.read()).get("status")
 
 
 async def test_an_agent_that_is_away(stage: _Stage) -> None:

@@ -69,8 +69,9 @@ class FleetLeader:
                 self._complain("")
             except PenstockError as error:
                 self._complain(str(error))
-            except Exception:  # noqa: BLE001  (a bug must not end the loop)
+            except Exception as error:  # noqa: BLE001  (a bug must not end the loop)
                 _log.exception("the roll-outs could not be led; retrying")
+                self.error = f"an error of the relay ({type(error).__name__}); its log has more"
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:

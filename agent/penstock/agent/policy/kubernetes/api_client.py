@@ -260,16 +260,18 @@ class ApiClient:
         except MissingError:
             raise ConflictError("the Lease was deleted meanwhile; read it again and retry") from None
 
-    async def patch_status(self, name: str, status: dict[str, Any]) -> None:
-        """Merge *status* into the status of the object *name*.
+    async def patch_status(self, name: str, version: str, status: dict[str, Any]) -> None:
+        """Merge *status* into the status of the object *name*, if it is still at resource version *version*.
 
         Raises:
             NotFoundError: there is no such object.
+            ConflictError: it was changed meanwhile, or is another object of that name.
             ClusterError: anything else.
 
         """
+        body = {"metadata": {"resourceVersion": version}, "status": status}
         try:
-            await self._object("PATCH", f"{self._objects_url()}/{name}/status", _STATUS, {"status": status})
+            await self._object("PATCH", f"{self._objects_url()}/{name}/status", _STATUS, body)
         except MissingError:
             raise NotFoundError(f"policy {name!r} is not in namespace {self._access.namespace}") from None
 

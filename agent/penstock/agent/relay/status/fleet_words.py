@@ -34,8 +34,13 @@ class FleetWords:
             missing: names of those that do not answer.
 
         """
-        self.missing = tuple(sorted(missing))
-        self._policies = {agent: {each.name: each for each in found} for agent, found in policies.items()}
+        # Who says which policies it has, and not which it refuses, has not answered.
+        self.missing = tuple(sorted({*missing, *(policies.keys() - statuses.keys())}))
+        self._policies = {
+            agent: {each.name: each for each in found}
+            for agent, found in policies.items()
+            if agent in statuses
+        }
         self._refusals = {
             agent: {
                 refusal.name: refusal.sentence

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 _NAMED: Final = 3
 _MAX_MESSAGE: Final = 1_000
+_NO_AGENTS: Final = "the relay has no agents; see its --agents"
 _TRUE, _FALSE, _UNKNOWN = "True", "False", "Unknown"
 
 
@@ -101,6 +102,8 @@ def _programmed(
             "AgentsAway",
             f"it is in force in {_counted(in_force, 'engine', 'engines')}; {_named(missing)} do not answer",
         )
+    if not words:
+        return _Condition("Programmed", _UNKNOWN, "NoAgents", _NO_AGENTS)
     if not matched:
         return _Condition("Programmed", _FALSE, "NoEngines", "no connected engine matches its selector")
     return _Condition(
@@ -117,6 +120,8 @@ def _degraded(words: Sequence[AgentWord], missing: Sequence[str]) -> _Condition:
         return _Condition("Degraded", _TRUE, "AgentsAway", f"no answer from {_named(missing)}")
     if other:
         return _Condition("Degraded", _TRUE, "OtherContent", f"another content or none at {_named(other)}")
+    if not words:
+        return _Condition("Degraded", _UNKNOWN, "NoAgents", _NO_AGENTS)
     return _Condition("Degraded", _FALSE, "Healthy", "all agents answer and have it")
 
 

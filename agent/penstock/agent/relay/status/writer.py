@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from penstock.agent.errors import ClusterError, ManifestError, NotFoundError, PenstockError
+from penstock.agent.errors import ClusterError, ConflictError, ManifestError, NotFoundError, PenstockError
 from penstock.agent.policy.kubernetes import ApiClient, read_object
 from penstock.agent.policy.manifest import check_manifest
 from penstock.agent.relay.status.object_status import object_status
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 2.0
 WRITE_SECONDS = 5.0
 _AWAY_SECONDS = 5.0
+# Of one look; then it is the server, or the role.
+_MOST_FAILURES = 3
 
 _log = structlog.get_logger(__name__)
 
@@ -72,11 +75,12 @@ class StatusWriter:
                     async with ApiClient(self._access) as client:
                         await self.look(client)
                     self._complain("")
-                except ClusterError as error:
+                except PenstockError as error:
                     self._complain(str(error))
-                    pause = max(_AWAY_SECONDS, error.retry_after)
-                except Exception:  # noqa: BLE001  (a bug must not end the loop)
+                    pause = max(_AWAY_SECONDS, _retry_after(error))
+                except Exception as error:  # noqa: BLE001  (a bug must not end the loop)
                     _log.exception("the status of policies could not be written; retrying")
+                    self.error = f"an error of the relay ({type(error).__name__}); its log has more"
             else:
                 self._complain("")
             await asyncio.sleep(pause)
@@ -85,7 +89,7 @@ class StatusWriter:
         """Write the status of each object whose status is another than what the agents say.
 
         Raises:
-            ClusterError: the objects cannot be listed, or no status can be written.
+            PenstockError: the objects cannot be listed, or a status cannot be written; the others are.
 
         """
         values = await client.list_values()
@@ -93,7 +97,9 @@ class StatusWriter:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         names = {value["metadata"]["name"] for value in values}
         self._written = {name: at for name, at in self._written.items() if name in names}
-        for value in values:
+        failures: list[PenstockError] = []
+        # One that was refused comes after those that wait.
+        for value in sorted(values, key=lambda each: self._written.get(each["metadata"]["name"], -math.inf)):
             name = value["metadata"]["name"]
             if self._clock() - self._written.get(name, -WRITE_SECONDS) < WRITE_SECONDS:
                 continue
@@ -104,15 +110,22 @@ class StatusWriter:
                 continue
             # Reading took its time.
             if not self._lease.held:
-                return
+                break
             self._written[name] = self._clock()
-            await self._write(client, name, status)
+            try:
+                await self._write(client, name, value["metadata"]["resourceVersion"], status)
+            except PenstockError as error:
+                failures.append(error)
+                if len(failures) == _MOST_FAILURES or _retry_after(error):
+                    break
+        if failures:
+            raise failures[0]
 
-    async def _write(self, client: ApiClient, name: str, status: dict[str, Any]) -> None:
+    async def _write(self, client: ApiClient, name: str, version: str, status: dict[str, Any]) -> None:
         try:
-            await client.patch_status(name, status)
-        except NotFoundError:
-            # Deleted meanwhile.
+            await client.patch_status(name, version, status)
+        except (NotFoundError, ConflictError):
+            # Changed or deleted meanwhile, or made again: the next look sees that.
             return
         except PenstockError:
             self.patches["failed"] += 1
@@ -123,6 +136,10 @@ class StatusWriter:
         if error and error != self.error:
             _log.warning("the status of policies cannot be written; retrying", reason=error)
         self.error = error
+
+
+def _retry_after(error: PenstockError) -> float:
+    return error.retry_after if isinstance(error, ClusterError) else 0.0
 
 
 def _content(value: dict[str, Any]) -> str:
