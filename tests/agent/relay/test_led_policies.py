@@ -172,6 +172,19 @@ async def test_a_state_that_is_put_back_pauses(fleet: _Fleet) -> None:
     assert (await fleet.state()).phase == "progressing"
 
 
+async def test_a_leader_whose_clock_is_behind_starts_the_next(fleet: _Fleet) -> None:
+    """It is the newer state for each leader, not an older one that was put back."""
+    await fleet.start()
+    await fleet.leader.order("p", "abort", author="me", reason="")
+    before = await fleet.state()
+    fleet.now -= 3_600
+    await fleet.look()
+    await fleet.leader.start("p", RolloutPlan((10, 50, 100), 300.0), author="me", reason="again")
+    assert (await fleet.state()).started > before.started
+    await fleet.look()
+    assert (await fleet.state()).phase == "progressing"
+
+
 async def test_an_agent_that_is_away_adds_nothing(fleet: _Fleet) -> None:
     """Its engines stay; an agent without the field is named."""
     await fleet.look()

@@ -35,8 +35,9 @@ LOOK_SECONDS = 2.0
 
 _log = structlog.get_logger(__name__)
 
-
 _ATTEMPTS = 5
+# A roll-out begins after the one before, whose leader's clock may have been ahead: of two states the later one is newer.
+_LATER_SECONDS = 0.001
 
 
 class LedStore(Protocol):
@@ -241,7 +242,7 @@ class RolloutLeader:
             author=by,
             content=content_of(policy.manifest),
             percent=policy.manifest.percent,
-            now=self._clock(),
+            now=self._clock() if state is None else max(self._clock(), state.started + _LATER_SECONDS),
             changes=policy.manifest.candidate is not None,
         )
         await self._write(policy, started, author)
