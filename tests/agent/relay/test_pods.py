@@ -44,9 +44,9 @@ async def test_pods_with_these_labels(cluster: ApiServer) -> None:
     access = await cluster.access()
     selector = PodSelector(NAMESPACE, "app=vllm,role in (decode,prefill)", 9465)
     read = pod_reader(selector, access.url, access.token_file, access.ca_file)
-    with pytest.raises(OSError, match="bind the ClusterRole penstock-relay"):
+    with pytest.raises(OSError, match="bind the ClusterRole penstock-relay-pods "):
         await read()
-    await bind(cluster, "penstock-relay", "relay")
+    await bind(cluster, "penstock-relay-pods", "relay")
     found = await read()
     assert found == [
         AgentPlace("decode-0", "[fd00::1]:9465"),

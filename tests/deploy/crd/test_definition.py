@@ -167,7 +167,7 @@ def test_rules_have_bounded_input() -> None:
 def test_kubernetes_takes_the_manifests(version: str) -> None:
     """Each object is valid for the API of the oldest and the newest supported version."""
     objects = documents(build(_PLACE, version))
-    assert sorted(each["kind"] for each in objects) == ["ClusterRole"] * 4 + ["CustomResourceDefinition"]
+    assert sorted(each["kind"] for each in objects) == ["ClusterRole"] * 5 + ["CustomResourceDefinition"]
     for each in objects:
         kubernetes_validate.validate(each, version, strict=True)
 
@@ -184,7 +184,9 @@ def test_only_who_writes_may_write() -> None:
     assert [rule["resources"] for rule in roles["penstock-relay"] if not set(rule["verbs"]) <= reads] == [
         ["transferpolicies/status"],
         ["leases"],
+        ["leases"],
     ]
+    assert [rule["verbs"] for rule in roles["penstock-relay-pods"]] == [["list"]]
 
 
 def _accepts(manifest: dict[str, Any]) -> bool:

@@ -1,7 +1,8 @@
-"""Four small asyncio tools that the standard library lacks."""
+"""Five small asyncio tools that the standard library lacks."""
 
 from __future__ import annotations
 
+from penstock.agent.aio.cancellation import is_cancelled, raise_if_cancelled
 from penstock.agent.aio.change_signal import ChangeSignal, Listeners
 from penstock.agent.aio.daemon_thread import run_on_daemon_thread
 from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
@@ -12,6 +13,8 @@ __all__ = [
     "ChangeSignal",
     "Listeners",
     "TokenBucket",
+    "is_cancelled",
+    "raise_if_cancelled",
     "run_on_daemon_thread",
     "to_completion",
 ]

@@ -166,9 +166,3 @@ def _cause(details: str) -> str:
     if "SSL" in text or "handshake" in text.lower():
         return f"TLS: {text}"
     return text.rpartition("connect: ")[2].removesuffix(")").rpartition(" (")[0] or text
-
-
-def is_cancelled() -> bool:
-    """Return whether the present task is cancelled, and not only a call that it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

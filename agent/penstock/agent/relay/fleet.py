@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
-from penstock.agent.relay.connection import AWAY, CLOSED, AgentConnection, is_cancelled
+from penstock.agent.aio import is_cancelled
+from penstock.agent.relay.connection import AWAY, CLOSED, AgentConnection
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

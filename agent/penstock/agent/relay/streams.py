@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from penstock.agent.aio import is_cancelled
 from penstock.agent.relay import merge
-from penstock.agent.relay.connection import AWAY, CLOSED, is_cancelled
+from penstock.agent.relay.connection import AWAY, CLOSED
 from penstock.agent.relay.requests import for_agent
 from penstock.proto.v1 import admin_pb2 as admin
 

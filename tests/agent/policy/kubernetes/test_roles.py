@@ -35,9 +35,10 @@ MAY: dict[str, dict[str, frozenset[str]]] = {
     "penstock-relay": {
         "transferpolicies": _READ,
         "transferpolicies/status": frozenset({"get", "patch"}),
-        "leases": frozenset({"get", "create", "update", "patch"}),
-        "pods": frozenset({"list"}),
+        # Its own it may get and update, too.
+        "leases": frozenset({"create"}),
     },
+    "penstock-relay-pods": {"pods": frozenset({"list"})},
 }
 
 

@@ -342,8 +342,10 @@ class ApiClient:
         if status == HTTPStatus.UNPROCESSABLE_ENTITY and verb in _WRITING:
             return ManifestError(f"the API server refuses the object: {_message(text)}")
         role = "penstock-policy-editor" if verb in _WRITING else "penstock-agent"
-        if verb in (_LEASE, _STATUS, _PODS):
+        if verb in (_LEASE, _STATUS):
             role = "penstock-relay"
+        elif verb == _PODS:
+            role = "penstock-relay-pods"
         if status == HTTPStatus.GONE:
             return ClusterError("the API server no longer has that revision", outdated=True)
         token = self._access.token_file

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 from nats.errors import AuthorizationError, Error, NoRespondersError, NoServersError
 from nats.js.errors import BucketNotFoundError, ServiceUnavailableError
+from penstock.agent.aio import raise_if_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,7 +80,8 @@ async def connected(
 ) -> AsyncIterator[Client]:
     """Connect to the server whose turn it is at *attempt*; set *lost* when the connection ends.
 
-    The client does not reconnect: after a pause the caller connects anew and reads everything anew. The server has
+    The client swallows a cancellation that comes while it sends; here it goes on at the end at the latest.
+    It does not reconnect: after a pause the caller connects anew and reads everything anew. The server has
     *seconds* to accept the connection, and as many to answer over it.
 
     Raises:
@@ -112,10 +114,12 @@ async def connected(
             ),
             2 * seconds,
         )
+        raise_if_cancelled()
         yield client
     finally:
         with suppress(Exception):
             await asyncio.wait_for(client.close(), _CLOSE_SECONDS)
+        raise_if_cancelled()
 
 
 def sentence(error: Exception, bucket: str) -> str:  # noqa: PLR0911

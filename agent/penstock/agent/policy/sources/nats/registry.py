@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 from nats.js.api import KeyValueConfig
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from penstock.agent.aio import raise_if_cancelled
 from penstock.agent.policy.sources.nats.buckets import open_or_create
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
 from penstock.agent.policy.sources.nats.entries import read_entries
@@ -83,6 +84,7 @@ class AgentRegistration:
         try:
             while not lost.is_set():
                 self._set(await self._write(bucket))
+                raise_if_cancelled()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(lost.wait(), pause)
         except asyncio.CancelledError:

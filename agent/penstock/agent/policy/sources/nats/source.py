@@ -10,6 +10,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.aio import raise_if_cancelled
 from penstock.agent.parsing.yaml_documents import DocumentError, read_documents
 from penstock.agent.policy.sources import MAX_ITEM_BYTES, MAX_ITEMS, SourceItem, SourceSet
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
@@ -85,6 +86,7 @@ class NatsSource:
         seen: BucketMark | None = None
         again = 0.0
         while not lost.is_set():
+            raise_if_cancelled()
             wake.clear()
             mark = await _mark(stream, self._bucket)
             sink.connected()
