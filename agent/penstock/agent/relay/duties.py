@@ -47,4 +47,6 @@ class Duties:
         """Return a sentence where they cannot be done; empty where they can."""
         written = "" if self.writer is None else self.writer.error
         problem = written or self.leader.error or self.lease.error
-        return f"policies are not led, nor their status written: {problem}" if problem else ""
+        if problem:
+            return f"policies are not led, nor their status written: {problem}"
+        return self.leader.uncompared()

@@ -48,6 +48,10 @@ class FleetLeader:
         """How many roll-outs this relay has aborted by their comparison."""
         return self._aborts + self.rollouts.aborts
 
+    def uncompared(self) -> str:
+        """Return a sentence about engines whose counts a roll-out lacks; empty without any, or where another relay leads."""
+        return self._engines.trouble() if self._lease.held else ""
+
     def _new_leader(self) -> RolloutLeader:
         engines = self._engines
         return RolloutLeader(
