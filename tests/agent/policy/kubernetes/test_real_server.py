@@ -137,6 +137,7 @@ async def _manifests(cluster: ApiServer) -> dict[str, Any]:
     return {name: found.manifest for name, found in map(read_object, answer["items"])}
 
 
+@pytest.mark.long
 async def test_both_killed_under_changes(cluster: ApiServer) -> None:
     """In the end the agent has what the cluster has; what nobody touched was there all the time."""
     await cluster.must("POST", POLICIES, document("a"))

@@ -250,6 +250,7 @@ async def test_a_start_without_the_server_has_the_last_set(
         assert "cannot be reached" in followed.state.error
 
 
+@pytest.mark.long
 async def test_a_cluster_whose_nodes_are_killed(tmp_path: Path, database: PolicyDatabase) -> None:
     """One node after another: with two of three left, a change is in force."""
     cluster = NatsCluster(tmp_path).start()
