@@ -10,6 +10,8 @@ from penstock.agent.relay.status.fleet_words import FleetWords
 from penstock.agent.relay.status.writer import WRITE_SECONDS, StatusWriter
 from penstock.proto.v1 import admin_pb2 as admin
 
+from tests.support.policy.policies import document
+
 if TYPE_CHECKING:
     from penstock.agent.policy.kubernetes import ApiClient, ClusterAccess
     from penstock.agent.relay.status import Lease
@@ -26,18 +28,22 @@ class _Client:
         self.names = names
         self.errors: dict[str, Exception] = {}
         self.asked: list[str] = []
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.written: dict[str, dict[str, Any]] = {}
 
     async def list_values(self) -> list[dict[str, Any]]:
-        return [
-            {"metadata": {"name": name, "generation": 1, "resourceVersion": f"1{name}"}}
-            for name in self.names
-        ]
+        found = []
+        for name in self.names:
+            head = {"name": name, "generation": 1, "resourceVersion": f"1{name}"}
+            found.append({**self.objects.get(name, {}), "metadata": head})
+        return found
 
-    async def patch_status(self, name: str, version: str, _status: dict[str, Any]) -> None:
+    async def patch_status(self, name: str, version: str, status: dict[str, Any]) -> None:
         assert version == f"1{name}"
         self.asked.append(name)
         if name in self.errors:
             raise self.errors[name]
+        self.written[name] = status
 
 
 class _Stage:
@@ -91,6 +97,21 @@ async def test_a_server_that_is_away_is_not_asked_for_each() -> None:
     with pytest.raises(ClusterError):
         await stage.look()
     assert stage.client.asked == ["a"]
+
+
+async def test_an_expired_policy() -> None:
+    """Its conditions say so, whatever the agents say: they have left it out."""
+    stage = _Stage("a")
+    expired = document("a", expiresAt="2026-01-01T00:00:00Z")
+    stage.client.objects["a"] = expired
+    await stage.look()
+    conditions = {each["type"]: each for each in stage.client.written["a"]["conditions"]}
+    assert {kind: each["status"] for kind, each in conditions.items()} == {
+        "Accepted": "True",
+        "Programmed": "False",
+        "Degraded": "False",
+    }
+    assert {each["reason"] for each in conditions.values()} == {"Expired"}
 
 
 def test_half_an_answer_is_none() -> None:

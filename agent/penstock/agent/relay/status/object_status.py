@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_TRUE, _FALSE, _UNKNOWN = "True", "False", "Unknown"
 _NAMED: Final = 3
 _MAX_MESSAGE: Final = 1_000
+_EXPIRED: Final = "spec.expiresAt is past: no engine has it any more; delete it, or set another time"
+_OF_EXPIRED: Final = (("Accepted", _TRUE), ("Programmed", _FALSE), ("Degraded", _FALSE))
 _NO_AGENTS: Final = "the relay has no agents; see its --agents"
-_TRUE, _FALSE, _UNKNOWN = "True", "False", "Unknown"
 
 
 class AgentWord(NamedTuple):
@@ -40,7 +42,13 @@ class _Condition(NamedTuple):
 
 
 def object_status(
-    generation: int, words: Sequence[AgentWord], missing: Sequence[str], before: Mapping[str, Any], now: str
+    generation: int,
+    words: Sequence[AgentWord],
+    missing: Sequence[str],
+    before: Mapping[str, Any],
+    now: str,
+    *,
+    expired: bool = False,
 ) -> dict[str, Any]:
     """Return the status of an object.
 
@@ -50,17 +58,21 @@ def object_status(
         missing: names of those that do not.
         before: the present status.
         now: RFC 3339; the time of a condition that changes.
+        expired: the policy's ``expiresAt`` is past, so that no agent has it any more.
 
     """
     current = [word for word in words if word.current]
     refusing = [word for word in words if word.refusal]
     matched = sum(word.matched for word in current)
     in_force = sum(word.in_force for word in current)
-    conditions = (
-        _accepted(words, refusing),
-        _programmed(words, missing, matched, in_force),
-        _degraded(words, missing),
-    )
+    if expired:
+        conditions = [_Condition(kind, status, "Expired", _EXPIRED) for kind, status in _OF_EXPIRED]
+    else:
+        conditions = [
+            _accepted(words, refusing),
+            _programmed(words, missing, matched, in_force),
+            _degraded(words, missing),
+        ]
     known = {each.get("type"): each for each in before.get("conditions") or () if isinstance(each, dict)}
     return {
         "observedGeneration": generation,

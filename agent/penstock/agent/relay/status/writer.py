@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.agent.policy.kubernetes import ClusterAccess
+    from penstock.agent.policy.manifest import Manifest
     from penstock.agent.relay.status.fleet_words import FleetWords
     from penstock.agent.relay.status.lease import Lease
 
@@ -94,7 +95,8 @@ class StatusWriter:
         """
         values = await client.list_values()
         words = await self._words()
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = datetime.now(UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         names = {value["metadata"]["name"] for value in values}
         self._written = {name: at for name, at in self._written.items() if name in names}
         failures: list[PenstockError] = []
@@ -104,8 +106,15 @@ class StatusWriter:
             if self._clock() - self._written.get(name, -WRITE_SECONDS) < WRITE_SECONDS:
                 continue
             before = value.get("status") or {}
-            generation = int(value["metadata"].get("generation") or 0)
-            status = object_status(generation, words.about(name, _content(value)), words.missing, before, now)
+            manifest = _manifest(value)
+            status = object_status(
+                int(value["metadata"].get("generation") or 0),
+                words.about(name, "" if manifest is None else manifest.canonical),
+                words.missing,
+                before,
+                stamp,
+                expired=manifest is not None and manifest.expired(now),
+            )
             if status == before:
                 continue
             # Reading took its time.
@@ -142,12 +151,12 @@ def _retry_after(error: PenstockError) -> float:
     return error.retry_after if isinstance(error, ClusterError) else 0.0
 
 
-def _content(value: dict[str, Any]) -> str:
-    """Return the canonical manifest of an object; empty if it is none."""
+def _manifest(value: dict[str, Any]) -> Manifest | None:
+    """Return the manifest of an object; None if it is none."""
     _, found = read_object(value)
     if found.refusal:
-        return ""
+        return None
     try:
-        return check_manifest(found.manifest).canonical
+        return check_manifest(found.manifest)
     except ManifestError:
-        return ""
+        return None
