@@ -167,7 +167,8 @@ class ApiClient:
         found: dict[str, str] = {}
         try:
             async with asyncio.timeout(_LIST_SECONDS):
-                while len(found) < MAX_PODS:
+                # One more is read, so that a relay says that there are too many.
+                while len(found) <= MAX_PODS:
                     page = await self._page(parameters, url, _PODS)
                     for pod in page["items"] or ():
                         address = (pod.get("status") or {}).get("podIP")
