@@ -133,7 +133,7 @@ async def test_a_restart_goes_on(pod: _Pod) -> None:
     pod.restart()
     await pod.serve(0.5, 0.01, minutes=1)
     assert (pod.state.phase, pod.state.tests, pod.state.percent) == ("progressing", 2, 5)
-    assert "another leader has taken over" in pod.state.message
+    assert "another leads it now" in pod.state.message
     assert pod.state.began == pod.now
     await pod.serve(0.5, 0.01, minutes=2)
     assert pod.state.phase == "aborted"

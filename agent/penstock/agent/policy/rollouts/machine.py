@@ -138,7 +138,7 @@ def begin_again(state: RolloutState, now: float) -> RolloutState:
 
     The hold begins again, too: nobody looked while there was no leader.
     """
-    message = f"still at {state.percent} %: another leader has taken over, the step begins again"
+    message = f"still at {state.percent} %: another leads it now, the step begins again"
     return replace(state, phase="progressing", began=now, tests=state.tests + 1, message=message)
 
 
