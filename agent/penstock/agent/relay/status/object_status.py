@@ -117,7 +117,12 @@ def _programmed(
     if not words:
         return _Condition("Programmed", _UNKNOWN, "NoAgents", _NO_AGENTS)
     if not matched:
-        return _Condition("Programmed", _FALSE, "NoEngines", "no connected engine matches its selector and is in its roll-out")
+        return _Condition(
+            "Programmed",
+            _FALSE,
+            "NoEngines",
+            "no connected engine matches its selector and is in its roll-out",
+        )
     return _Condition(
         "Programmed",
         _TRUE,
