@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from penstock.agent.batch.balancedness import balancedness
 from penstock.agent.batch.columns import BatchColumns, EventGroup, SampleColumns, Samples
+from penstock.agent.batch.gates import GATES, GateTimes, gate_times
 from penstock.agent.batch.rows import ProbeSample, TransferSample, probe_rows, transfer_rows, typed_events
 
 __all__ = [
+    "GATES",
     "BatchColumns",
     "EventGroup",
+    "GateTimes",
     "ProbeSample",
     "SampleColumns",
     "Samples",
     "TransferSample",
     "balancedness",
+    "gate_times",
     "probe_rows",
     "transfer_rows",
     "typed_events",

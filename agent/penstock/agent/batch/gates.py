@@ -1,0 +1,59 @@
+"""What a request waited for before its first token, as its engine reports it when the request ends. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.proto.v1.events_pb2 import RequestClosed
+
+GATES: Final = (
+    "queue",
+    "handshake_queue",
+    "peer",
+    "transfer",
+    "recompute",
+    "own_prefill",
+    "encoder",
+)
+"""The gates; each is the field ``<gate>_nano`` of the wire's ``Gates``."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateTimes:
+    """The time of one request at each gate.
+
+    Attributes:
+        nano: nanoseconds, in the order of :data:`GATES`; their sum is the time to first token, or without one the time
+            from arrival to the end.
+        first_token: the request got its first token.
+
+    """
+
+    nano: tuple[int, ...]
+    first_token: bool
+
+    @property
+    def total_nano(self) -> int:
+        """The time at all gates, in nanoseconds."""
+        return sum(self.nano)
+
+    def largest_first(self) -> list[tuple[str, int]]:
+        """Return (gate, nanoseconds) of each gate at which the request was, the longest time first."""
+        found = [(gate, nano) for gate, nano in zip(GATES, self.nano, strict=True) if nano]
+        return sorted(found, key=lambda item: -item[1])
+
+    @property
+    def longest(self) -> str:
+        """The gate at which the request was longest; empty if it took no time."""
+        return next((gate for gate, _ in self.largest_first()), "")
+
+
+def gate_times(closing: RequestClosed) -> GateTimes | None:
+    """Return the times of a closed request; None if its engine does not report them."""
+    if not closing.HasField("gates"):
+        return None
+    gates = closing.gates
+    nano = tuple(getattr(gates, f"{gate}_nano") for gate in GATES)
+    return GateTimes(nano, bool(closing.first_token_time_unix_nano))
