@@ -50,13 +50,15 @@ AGENT_EXTRA = frozenset(
 # The longest directory that holds a file decides.
 RULES = (
     Rule("proto/penstock", WIRE, frozenset({"proto"})),
-    Rule("instrumentation/penstock", WIRE, frozenset({"proto", "instrumentation"})),
+    # The rules decide in the engine and in the agent's replay.
+    Rule("proto/penstock/rules", WIRE, frozenset({"proto", "rules"})),
+    Rule("instrumentation/penstock", WIRE, frozenset({"proto", "rules", "instrumentation"})),
     Rule(
         "instrumentation/penstock/instrumentation/vllm",
         WIRE | {"vllm", "torch", "zmq", "numpy"},
-        frozenset({"proto", "instrumentation"}),
+        frozenset({"proto", "rules", "instrumentation"}),
     ),
-    Rule("agent/penstock", AGENT_EXTRA, frozenset({"proto", "agent"})),
+    Rule("agent/penstock", AGENT_EXTRA, frozenset({"proto", "rules", "agent"})),
     # The demo looks at the agent from outside, as a person does.
     Rule("demo", None, frozenset()),
     # Its simulated engines have the engine part.
@@ -125,7 +127,19 @@ ENGINE_FLOORS = (
     ("resilience", "hooks", "transport"),
     ("core",),
 )
-FLOORS = {"penstock.agent": AGENT_FLOORS, "penstock.instrumentation": ENGINE_FLOORS}
+RULES_FLOORS = (
+    ("decode",),
+    ("field_paths", "quarantine"),
+    ("circuit_breaker", "deadlines", "decisions"),
+    ("policy", "recompute_budget"),
+)
+FLOORS = {
+    "penstock.agent": AGENT_FLOORS,
+    "penstock.instrumentation": ENGINE_FLOORS,
+    "penstock.rules": RULES_FLOORS,
+}
+# Its directory at the top of the tree, where it is not its own name.
+_DIRECTORIES = {"penstock.rules": "proto"}
 
 # Their modules are imported by name; the package itself has no face.
 OPEN = frozenset(
@@ -155,6 +169,8 @@ DOORS = frozenset(
         "penstock.instrumentation.vllm.zmq_ec.wire.keepalive", "penstock.instrumentation.vllm.zmq_ec.wire.monitor",
     }
 )  # fmt: skip
+
+RULES_DOORS = frozenset({"penstock.rules.decode", "penstock.rules.field_paths"})
 
 
 def rule_of(path: Path) -> Rule:
@@ -238,6 +254,10 @@ def test_the_namespace_has_no_init(root: str) -> None:
         ("instrumentation/penstock/instrumentation/vllm/x.py", "from ...agent import model"),
         ("proto/penstock/proto/x.py", "from penstock.agent import model"),
         ("proto/penstock/proto/x.py", "import yaml"),
+        ("proto/penstock/proto/x.py", "import penstock.rules"),
+        ("proto/penstock/rules/x.py", "from penstock.instrumentation.core import constants"),
+        ("proto/penstock/rules/x.py", "from penstock.agent.model import Source"),
+        ("proto/penstock/rules/x.py", "import yaml"),
         ("demo/x.py", "from penstock.agent.model import Source"),
     ],
 )
@@ -249,6 +269,9 @@ def test_a_forbidden_import_is_seen(path: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
+        ("agent/penstock/agent/x.py", "from penstock.rules import decide_kv"),
+        ("instrumentation/penstock/instrumentation/x.py", "from penstock.rules import decide_kv"),
+        ("proto/penstock/rules/x.py", "from penstock.proto.v1 import policy_pb2"),
         ("agent/penstock/agent/x.py", "import aiohttp, asyncio\nfrom penstock.proto.v1 import common_pb2"),
         (
             "agent/penstock/agent/metrics/x.py",
@@ -279,7 +302,7 @@ class Tree:
     packages: frozenset[str]
 
     def room(self, module: str) -> str:
-        """Return the room of *module* as the floors name it; empty for an open package's own ``__init__``."""
+        """Return the room of *module* as the floors name it; empty for an open package's or the root's own ``__init__``."""
         name = module.removeprefix(self.root).lstrip(".")
         rooms = [room for floor in FLOORS[self.root] for room in floor]
         return max((room for room in rooms if f"{name}.".startswith(f"{room}.")), key=len, default="")
@@ -305,7 +328,7 @@ class Tree:
 @cache
 def tree(root: str) -> Tree:
     """Read the modules below one product root."""
-    base = ROOT / root.rpartition(".")[2]
+    base = ROOT / _DIRECTORIES.get(root, root.rpartition(".")[2])
     files = {
         path.relative_to(base).with_suffix("").parts: path
         for path in base.joinpath(*root.split(".")).rglob("*.py")
@@ -331,7 +354,7 @@ ROOTS = pytest.mark.parametrize("root", sorted(FLOORS))
 def test_every_module_has_a_floor(root: str) -> None:
     """And each room of the floors has a module."""
     found = tree(root)
-    rooms = {module: found.room(module) for module in found.modules if module not in OPEN}
+    rooms = {module: found.room(module) for module in found.modules if module not in OPEN | {root}}
     assert [module for module, room in rooms.items() if not room] == []
     assert {room for floor in FLOORS[root] for room in floor} == set(rooms.values())
 
@@ -381,6 +404,22 @@ def test_packages_are_imported_by_their_face(root: str) -> None:
                 past.append(f"{module} imports {target} {name}".rstrip())
     assert past == []
     assert used == {door for door in DOORS if door.startswith(f"{root}.")}
+
+
+def test_the_rules_are_imported_by_their_face() -> None:
+    """By both sides; the doors are for what needs protobuf, and each is used."""
+    face = set(members(tree("penstock.rules").modules["penstock.rules"]))
+    past, used = [], set()
+    for path in sources():
+        if path.parts[:2] == ("proto", "penstock"):
+            continue
+        for node in ast.walk(parsed((ROOT / path).read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock.rules"):
+                used.add(node.module)
+                if node.module not in RULES_DOORS and not {alias.name for alias in node.names} <= face:
+                    past.append(f"{path} imports {node.module}")
+    assert past == []
+    assert used == {"penstock.rules", *RULES_DOORS}
 
 
 @ROOTS

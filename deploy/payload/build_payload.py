@@ -1,7 +1,7 @@
 """Assembles the payload: ``build_payload.py --wheel penstock-….whl --fallback DIRECTORY OUTPUT``.
 
-OUTPUT gets the command ``penstock_stage.py`` and ``tree``, what it stages: of the wheel the engine part and the wire
-contract, the entry point, and gRPC and protobuf of all wheels in DIRECTORY in one directory. The wheels of one version of
+OUTPUT gets the command ``penstock_stage.py`` and ``tree``, what it stages: of the wheel the engine part, the rules and
+the wire contract, the entry point, and gRPC and protobuf of all wheels in DIRECTORY in one directory. The wheels of one version of
 grpcio differ by their library only, whose name has the interpreter's version and machine in it.
 """
 
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import penstock_payload
 
-PACKAGES: Final = ("penstock/instrumentation/", "penstock/proto/")
+PACKAGES: Final = ("penstock/instrumentation/", "penstock/proto/", "penstock/rules/")
 ENTRY_POINTS: Final = "[vllm.general_plugins]\npenstock=penstock_payload:register\n"
 # What another tool wrote about another set of files.
 _REWRITTEN: Final = frozenset({"RECORD", "entry_points.txt"})

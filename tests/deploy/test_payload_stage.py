@@ -39,7 +39,7 @@ def names(directory: Path) -> list[str]:
 
 
 def test_what_is_staged(payload: Path, tmp_path: Path) -> None:
-    """The engine part, the wire contract, the entry point and the fallback; readable for every user, no agent."""
+    """The engine part, the rules, the wire contract, the entry point and the fallback; readable for every user, no agent."""
     target = tmp_path / "engine"
     previous = os.umask(0o077)
     try:
@@ -48,7 +48,7 @@ def test_what_is_staged(payload: Path, tmp_path: Path) -> None:
         os.umask(previous)
     (metadata,) = target.glob("penstock-*.dist-info")
     assert names(target) == sorted([metadata.name, "penstock", "penstock-fallback", "penstock_payload.py"])
-    assert names(target / "penstock") == ["instrumentation", "proto"]
+    assert names(target / "penstock") == ["instrumentation", "proto", "rules"]
     for path in target.rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
 

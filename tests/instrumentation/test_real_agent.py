@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.resilience.policy import NO_POLICY, Action
 from penstock.instrumentation.runtime import Runtime
 from penstock.proto.v1 import admin_pb2, admin_pb2_grpc
+from penstock.rules.policy import NO_POLICY, Action
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
 from tests.support.agent.entries import acknowledged, emit_failure, emit_transfer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from penstock.agent.errors import ConflictError, ManifestError, NotFoundError
 from penstock.agent.model import EngineKey
-from penstock.instrumentation.resilience.policy import NO_POLICY, Policy
+from penstock.rules.policy import NO_POLICY, Policy
 
 from tests.support.examples import examples
 from tests.support.policy.orders import quarantine_order

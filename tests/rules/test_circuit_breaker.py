@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.resilience.circuit_breaker import (
+from penstock.proto.v1 import common_pb2, events_pb2
+from penstock.rules.circuit_breaker import (
     Admit,
     BreakerState,
     CircuitBreaker,
     PeerFailure,
     Rules,
 )
-from penstock.instrumentation.resilience.policy import PeerQuarantine
-from penstock.proto.v1 import common_pb2, events_pb2
+from penstock.rules.policy import PeerQuarantine
 
 RULES = Rules(failures=3, window_ns=30, duration_ns=60, max_peers_percent=100)
 REFUSED = PeerFailure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_REFUSED)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.resilience.deadlines import (
+from penstock.rules.deadlines import (
     DeadlineLimits,
     Deadlines,
     Overdue,
     WaitKind,
     exceeded_deadline,
 )
-from penstock.instrumentation.resilience.policy import Deferral
+from penstock.rules.policy import Deferral
 
 NONE = DeadlineLimits()
 LIMITS = DeadlineLimits(max_start_wait_ns=30, max_transfer_wait_ns=5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.resilience.decisions import DecidedBy, Decision, DecisionLog, Outcome
+from penstock.rules.decisions import DecidedBy, Decision, DecisionLog, Outcome
 
 RECOMPUTED = Decision(Outcome.RECOMPUTED, DecidedBy.POLICY, "first")
 FAILED = Decision(Outcome.FAILED, DecidedBy.BUDGET, "later")

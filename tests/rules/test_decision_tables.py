@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from penstock.instrumentation.resilience.decisions import (
+from penstock.rules.decisions import (
     DecidedBy,
     EcLoss,
     KvLoss,
@@ -14,7 +14,7 @@ from penstock.instrumentation.resilience.decisions import (
     decide_ec,
     decide_kv,
 )
-from penstock.instrumentation.resilience.policy import (
+from penstock.rules.policy import (
     Action,
     Deferral,
     EcLoadFailure,

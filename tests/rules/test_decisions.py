@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.resilience.decisions import (
+from penstock.proto.v1 import common_pb2
+from penstock.rules.decisions import (
     Budgets,
     DecidedBy,
     EcLoss,
@@ -17,7 +18,7 @@ from penstock.instrumentation.resilience.decisions import (
     decide_ec,
     decide_kv,
 )
-from penstock.instrumentation.resilience.policy import (
+from penstock.rules.policy import (
     NO_POLICY,
     Action,
     Deferral,
@@ -27,8 +28,7 @@ from penstock.instrumentation.resilience.policy import (
     PolicyBody,
     PolicySource,
 )
-from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
-from penstock.proto.v1 import common_pb2
+from penstock.rules.recompute_budget import RecomputeBudget
 
 from tests.support.manual_clock import SECOND, ManualClock
 from tests.support.policy.full_budgets import full_budgets

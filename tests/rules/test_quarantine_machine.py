@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.resilience.circuit_breaker import BreakerState, PeerFailure, Rules
-from penstock.instrumentation.resilience.quarantine import Quarantine, QuarantineOrder
+from penstock.rules.circuit_breaker import BreakerState, PeerFailure, Rules
+from penstock.rules.quarantine import Quarantine, QuarantineOrder
 
 from tests.support.examples import examples
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from penstock.instrumentation.resilience.circuit_breaker import Admit, BreakerState
-from penstock.instrumentation.resilience.quarantine import QuarantineOrder
+from penstock.rules.circuit_breaker import Admit, BreakerState
+from penstock.rules.quarantine import QuarantineOrder
 
 from tests.support.manual_clock import SECOND
 from tests.support.policy.quarantine_bench import EVERYONE, INCOMPATIBLE, REFUSED, REMOTE, RULES, Bench

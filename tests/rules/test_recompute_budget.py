@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
+from penstock.rules.recompute_budget import RecomputeBudget
 
 from tests.support.manual_clock import SECOND, ManualClock
 

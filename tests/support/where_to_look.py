@@ -17,6 +17,7 @@ _ROOTS = {
     "agent": "agent/penstock/agent",
     "instrumentation": "instrumentation/penstock/instrumentation",
     "proto": "proto/penstock/proto",
+    "rules": "proto/penstock/rules",
     "demo": "demo",
     "benchmarks": "benchmarks",
     "dashboards": "dashboards",

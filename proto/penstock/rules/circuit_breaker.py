@@ -1,6 +1,6 @@
 """The circuit breaker of one peer: closed, open, half-open (``peerQuarantine``).
 
-It knows one peer only; :mod:`penstock.instrumentation.resilience.quarantine` holds the circuit breakers of all peers and
+It knows one peer only; :mod:`penstock.rules.quarantine` holds the circuit breakers of all peers and
 the rules between them. Times are monotonic nanoseconds.
 """
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core import constants
+from penstock.proto import constants
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.resilience.policy import PeerQuarantine
+    from penstock.rules.policy import PeerQuarantine
 
 _MAX_FAILURES: Final = 1000
 
@@ -83,7 +83,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class PeerFailure:
-    """A failed attempt: its ``FailureMode`` and ``ErrorType`` (:mod:`penstock.instrumentation.core.constants`).
+    """A failed attempt: its ``FailureMode`` and ``ErrorType`` (:mod:`penstock.proto.constants`).
 
     A wait for a start that another peer delayed is collateral.
     """

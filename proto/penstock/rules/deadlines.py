@@ -15,7 +15,7 @@ from penstock.proto.names import NANOS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.resilience.policy import Deferral
+    from penstock.rules.policy import Deferral
 
 
 class WaitKind(StrEnum):

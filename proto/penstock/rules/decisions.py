@@ -1,7 +1,7 @@
 """Decides about one failed load: recompute or fail, by whom, and why.
 
 Pure functions of the failure, vLLM's own configuration and the policy; the only state is the budget and the log of
-decisions. ``tests/instrumentation/resilience/test_decision_tables.py`` lists every combination.
+decisions. ``tests/rules/test_decision_tables.py`` lists every combination.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.instrumentation.core import constants
-from penstock.instrumentation.resilience.policy import Action, EcLoadFailure, KvLoadFailure
+from penstock.proto import constants
+from penstock.rules.policy import Action, EcLoadFailure, KvLoadFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.resilience.policy import Policy, PolicyBody
-    from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
+    from penstock.rules.policy import Policy, PolicyBody
+    from penstock.rules.recompute_budget import RecomputeBudget
 
 
 class Outcome(IntEnum):

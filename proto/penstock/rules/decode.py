@@ -1,6 +1,6 @@
-"""Decodes the schedule of a Push, within bounds of its own.
+"""Decodes a policy, within bounds of its own.
 
-The agent has validated the push already; the engine does not rely on it. It refuses
+The agent has validated a push already; the engine does not rely on it. It refuses
 what it does not know (a field or value of a newer agent) or does not act upon (a field
 that no hook supports), with the field's path as in the manifest.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.policy.active_policy import ScheduleEntry
-from penstock.instrumentation.policy.field_paths import has_unknown, join, leaves, unknown_in_policy
-from penstock.instrumentation.resilience import (
+from penstock.proto.v1.policy_pb2 import FailureAction
+from penstock.rules.field_paths import join, leaves
+from penstock.rules.policy import (
     Action,
     Deferral,
     EcLoadFailure,
@@ -22,16 +22,14 @@ from penstock.instrumentation.resilience import (
     PolicySource,
     Telemetry,
 )
-from penstock.proto.v1.policy_pb2 import FailureAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from google.protobuf.message import Message
     from penstock.proto.v1 import policy_pb2
-    from penstock.proto.v1.policy_pb2 import Push, ScheduledPolicy
+    from penstock.proto.v1.policy_pb2 import ScheduledPolicy
 
-ENTRIES_MAX: Final = 64
 HASH_MAX: Final = 128
 POLICIES_MAX: Final = 16
 NAME_MAX: Final = 63
@@ -49,7 +47,7 @@ _ACTIONS: Final = tuple(Action)
 
 
 class RefusedError(Exception):
-    """A policy of a push cannot be put in force; the text is an operator's.
+    """A policy cannot be put in force; the text is an operator's.
 
     Attributes:
         field: path of the field in a policy's spec (``kvLoadFailure.action``); empty for the whole.
@@ -61,54 +59,29 @@ class RefusedError(Exception):
         self.field = field
 
 
-def decode_schedule(push: Push, fields: Collection[str]) -> list[ScheduleEntry]:
-    """Return the schedule of *push*, in order.
+def decode_policy(entry: ScheduledPolicy, fields: Collection[str]) -> Policy:
+    """Return the policy of one entry of a schedule.
 
     Args:
-        push: as it was received.
+        entry: as it was received.
         fields: what this engine acts upon, as dotted names of ``PolicyBody``.
 
     Raises:
         RefusedError: a value is out of bounds, or a field or value is not supported by this engine.
 
     """
-    # The search for unknown fields costs more than all the rest.
-    for path in unknown_in_policy(push) if has_unknown(push) else ():
-        raise RefusedError(
-            path, f"field {path} is not known to this engine; upgrade the engine or remove the field"
-        )
-    if len(push.schedule) > ENTRIES_MAX:
-        raise RefusedError(
-            "", f"the schedule has {len(push.schedule)} entries; keep it at {ENTRIES_MAX} or fewer"
-        )
-    last = len(push.schedule) - 1
-    return [_entry(entry, fields, is_last=index == last) for index, entry in enumerate(push.schedule)]
-
-
-def _entry(entry: ScheduledPolicy, fields: Collection[str], *, is_last: bool) -> ScheduleEntry:
-    timed = entry.HasField("valid_for")
-    if timed == is_last:
-        raise RefusedError(
-            "expiresAt", "the schedule must end with one entry that holds for good, and only that"
-        )
-    valid_for = _seconds(entry.valid_for) if timed else None
-    if valid_for is not None and valid_for <= 0:
-        raise RefusedError(
-            "expiresAt", f"an entry of the schedule holds for {valid_for:g} s; it must be more than 0"
-        )
     body = _body(entry.body, fields)
     observed = _body(entry.observed, fields) if entry.HasField("observed") else None
     if len(entry.hash) > HASH_MAX:
         raise RefusedError("", f"the hash has {len(entry.hash)} characters; at most {HASH_MAX} are accepted")
     if not entry.hash and (body or observed is not None):
         raise RefusedError("", "a policy that sets something has no hash")
-    policy = Policy(
+    return Policy(
         **(body or {}),
         hash=entry.hash,
         observed=None if observed is None else PolicyBody(**observed),
         sources=tuple(_sources(entry)),
     )
-    return ScheduleEntry(policy, valid_for)
 
 
 def _sources(entry: ScheduledPolicy) -> Iterator[PolicySource]:
@@ -236,12 +209,13 @@ def _number(message: Message, name: str, path: str, least: int, most: int) -> in
 def _duration(message: Message, name: str, path: str, least: float, most: float) -> float | None:
     if not message.HasField(name):
         return None
-    value = _seconds(getattr(message, name))
+    value = in_seconds(getattr(message, name))
     if not least <= value <= most:
         path = join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
         raise RefusedError(path, f"{path} is {value:g} s; use a time from {least:g} s to {most:g} s")
     return value
 
 
-def _seconds(duration: Any) -> float:
+def in_seconds(duration: Any) -> float:
+    """Return a ``google.protobuf.Duration`` in seconds."""
     return float(duration.seconds + duration.nanos / 1e9)

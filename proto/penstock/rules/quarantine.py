@@ -11,14 +11,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.resilience.circuit_breaker import (
+from penstock.proto.names import NANOS
+from penstock.rules.circuit_breaker import (
     Admit,
     BreakerState,
     CircuitBreaker,
     PeerFailure,
     Rules,
 )
-from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,8 +14,8 @@ from penstock.agent.ctl.main import cli
 from penstock.agent.ctl.options import author
 from penstock.instrumentation.core import constants
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.resilience.policy import Action, Deferral, KvLoadFailure, PeerQuarantine
 from penstock.instrumentation.runtime import Runtime
+from penstock.rules.policy import Action, Deferral, KvLoadFailure, PeerQuarantine
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
 

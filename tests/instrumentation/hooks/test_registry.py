@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.hooks.registry import HookRegistry, HookState
 from penstock.instrumentation.hooks.requirements import Requirement
+from penstock.proto.constants import COMPONENT_SCHEDULER
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:

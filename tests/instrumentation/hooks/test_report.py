@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from penstock.instrumentation.core.constants import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
 from penstock.instrumentation.hooks.report import (
     EnvironmentFinding,
     HookReport,
@@ -15,6 +14,7 @@ from penstock.instrumentation.hooks.report import (
     format_json,
     format_text,
 )
+from penstock.proto.constants import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
 
 FITS = HookReport("scheduler", COMPONENT_SCHEDULER, HookStatus.FITS, host="Scheduler")
 LEFT_OUT = HookReport("eplb", COMPONENT_WORKER, HookStatus.LEFT_OUT, "EplbState.step is missing")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.instrumentation.policy import applier
-from penstock.instrumentation.resilience.policy import NO_POLICY, Action
 from penstock.instrumentation.runtime import Runtime
 from penstock.instrumentation.transport.inbox import Message, Tag
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -16,6 +15,7 @@ from penstock.proto.v1.policy_pb2 import (
     Push,
     ScheduledPolicy,
 )
+from penstock.rules.policy import NO_POLICY, Action
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure

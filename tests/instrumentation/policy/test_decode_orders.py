@@ -13,9 +13,9 @@ from penstock.instrumentation.policy.active_policy import ActivePolicy
 from penstock.instrumentation.policy.decode_orders import decode_orders
 from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.resilience.orders import NO_ORDERS, Orders
-from penstock.instrumentation.resilience.policy import NO_POLICY, Policy
-from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 from penstock.proto.v1.policy_pb2 import Push
+from penstock.rules.policy import NO_POLICY, Policy
+from penstock.rules.quarantine import QuarantineOrder
 
 SECOND = 1_000_000_000
 ORDER = {"id": "o", "peer": "10.0.0.7:5600", "state": "QUARANTINE_STATE_OPEN"}

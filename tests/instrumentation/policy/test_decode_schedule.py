@@ -10,8 +10,11 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.policy.active_policy import PolicySchedule, ScheduleEntry
-from penstock.instrumentation.policy.decode import RefusedError, decode_schedule
-from penstock.instrumentation.resilience.policy import (
+from penstock.instrumentation.policy.decode_schedule import decode_schedule
+from penstock.proto.v1 import policy_pb2
+from penstock.proto.v1.policy_pb2 import Push
+from penstock.rules.decode import RefusedError
+from penstock.rules.policy import (
     NO_POLICY,
     Action,
     Deferral,
@@ -23,8 +26,6 @@ from penstock.instrumentation.resilience.policy import (
     PolicySource,
     Telemetry,
 )
-from penstock.proto.v1 import policy_pb2
-from penstock.proto.v1.policy_pb2 import Push
 
 ALL = tuple(field.name for field in policy_pb2.PolicyBody.DESCRIPTOR.fields)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.policy import applier
-from penstock.instrumentation.resilience.policy import NO_POLICY
 from penstock.proto.v1.policy_pb2 import (
     FAILURE_ACTION_FAIL,
     FAILURE_ACTION_RECOMPUTE,
@@ -13,6 +12,7 @@ from penstock.proto.v1.policy_pb2 import (
     ScheduledPolicy,
 )
 from penstock.proto.v1.snapshot_pb2 import Snapshot
+from penstock.rules.policy import NO_POLICY
 
 from tests.support.agent.agent import wait_until
 from tests.support.engine.held_step import hold_step

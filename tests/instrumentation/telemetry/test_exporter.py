@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.instrumentation.core.constants import ROLE_DECODE
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.telemetry import exporter
+from penstock.proto.constants import ROLE_DECODE
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure, emit_probe, emit_transfer

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import Identity
-from penstock.instrumentation.core.constants import COMPONENT_WORKER
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.telemetry import exporter, snapshot_feed
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES
 from penstock.instrumentation.telemetry.encoder import TEXT_MAX
 from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX
+from penstock.proto.constants import COMPONENT_WORKER
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import emit_failure, emit_probe, emit_transfer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.core.constants import (
+from penstock.proto.constants import (
     CHANNEL_KV,
     COMPONENT_SCHEDULER,
     COMPONENT_WORKER,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.resilience.policy import Action, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
+from penstock.rules.policy import Action, EcLoadFailure
 
 from tests.support.ec.fake_ec import image_request
 from tests.support.engine.recorder import policy

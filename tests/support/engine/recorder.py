@@ -10,7 +10,11 @@ from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.core.identity import Identity
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.resilience.orders import NO_ORDERS
-from penstock.instrumentation.resilience.policy import (
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.telemetry.records import PROBE_COLUMNS, TRANSFER_COLUMNS
+from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+from penstock.rules.policy import (
     NO_POLICY,
     Action,
     Deferral,
@@ -20,10 +24,6 @@ from penstock.instrumentation.resilience.policy import (
     Policy,
     PolicyBody,
 )
-from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.telemetry.records import PROBE_COLUMNS, TRANSFER_COLUMNS
-from penstock.proto.v1.events_pb2 import Event
-from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

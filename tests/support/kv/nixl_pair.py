@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 from penstock.instrumentation.hooks.registry import registry
-from penstock.instrumentation.resilience.deadlines import WaitKind
 from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
 from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+from penstock.rules.deadlines import WaitKind
 
 from demo.common.nixl_poll_pause import pause_progress_threads
 from demo.common.processes import free_port

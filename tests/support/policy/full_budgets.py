@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.resilience.decisions import Budgets
-from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
+from penstock.rules.decisions import Budgets
+from penstock.rules.recompute_budget import RecomputeBudget
 
 from tests.support.manual_clock import ManualClock
 

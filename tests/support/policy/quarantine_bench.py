@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.resilience.circuit_breaker import Admit, PeerFailure, Rules
-from penstock.instrumentation.resilience.quarantine import Change, Quarantine
+from penstock.rules.circuit_breaker import Admit, PeerFailure, Rules
+from penstock.rules.quarantine import Change, Quarantine
 
 from tests.support.manual_clock import SECOND
 

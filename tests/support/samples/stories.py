@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.core.constants import (
+from penstock.proto.constants import (
     CHANNEL_EC,
     CHANNEL_EPLB,
     CHANNEL_KV,

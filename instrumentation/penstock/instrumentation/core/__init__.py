@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.core import constants, settings
-from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER, ROLES
+from penstock.instrumentation.core import settings
 from penstock.instrumentation.core.drop_counter import OTHER, DropCounter, count_entries
 from penstock.instrumentation.core.engine_log import logger
 from penstock.instrumentation.core.fork import wait_for_grpc_to_end
@@ -13,6 +12,8 @@ from penstock.instrumentation.core.identity import Identity
 from penstock.instrumentation.core.log_limit import LogLimit
 from penstock.instrumentation.core.session import Session
 from penstock.instrumentation.core.settings import Settings
+from penstock.proto import constants
+from penstock.proto.constants import COMPONENT_SCHEDULER, ROLES
 
 __all__ = [
     "COMPONENT_SCHEDULER",

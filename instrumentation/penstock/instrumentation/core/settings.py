@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core.constants import ROLES
 from penstock.instrumentation.core.engine_log import logger
+from penstock.proto.constants import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

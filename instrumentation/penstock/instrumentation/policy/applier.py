@@ -131,7 +131,8 @@ class PolicyApplier:
 
     def apply(self, push: Push) -> Report | None:
         """Apply a push and return its answer; None if the running step has not ended yet, see :meth:`tick`."""
-        from penstock.instrumentation.policy.decode import RefusedError, decode_schedule  # noqa: PLC0415  (protobuf)
+        from penstock.instrumentation.policy.decode_schedule import decode_schedule  # noqa: PLC0415  (protobuf)
+        from penstock.rules.decode import RefusedError  # noqa: PLC0415  (protobuf)
 
         received_ns, now = time.time_ns(), self._clock()
         if push.paused:

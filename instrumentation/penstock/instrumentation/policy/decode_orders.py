@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.instrumentation.policy.active_policy import fits_always
-from penstock.instrumentation.policy.field_paths import unknown_fields
 from penstock.instrumentation.resilience import (
     MAX_ACTIVE,
     NO_ORDERS,
@@ -15,6 +14,7 @@ from penstock.instrumentation.resilience import (
     Orders,
     QuarantineOrder,
 )
+from penstock.rules.field_paths import unknown_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

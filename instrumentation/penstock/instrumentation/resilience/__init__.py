@@ -1,44 +1,45 @@
-"""The rules, pure: policy values, decisions, recompute budget, circuit breakers, deadlines, drills."""
+"""The rules (:mod:`penstock.rules`) as the hooks import them, operators' orders and fault drills."""
 
 from __future__ import annotations
 
-from penstock.instrumentation.resilience.circuit_breaker import Admit, BreakerState, PeerFailure, Rules
-from penstock.instrumentation.resilience.deadlines import (
+from penstock.instrumentation.resilience.fault_drills import MAX_ACTIVE, SLOW, Drill, Drills
+from penstock.instrumentation.resilience.orders import NO_ORDERS, Orders
+from penstock.rules import (
+    NO_POLICY,
+    Action,
+    Admit,
+    BreakerState,
+    Budgets,
+    Change,
     DeadlineLimits,
     Deadlines,
-    Overdue,
-    WaitKind,
-    exceeded_deadline,
-)
-from penstock.instrumentation.resilience.decisions import (
-    Budgets,
     DecidedBy,
     Decision,
     DecisionLog,
+    Deferral,
+    EcLoadFailure,
     EcLoss,
+    KvLoadFailure,
     KvLoss,
     LoggedDecision,
     Outcome,
-    Trigger,
-    decide_ec,
-    decide_kv,
-)
-from penstock.instrumentation.resilience.fault_drills import MAX_ACTIVE, SLOW, Drill, Drills
-from penstock.instrumentation.resilience.orders import NO_ORDERS, Orders
-from penstock.instrumentation.resilience.policy import (
-    NO_POLICY,
-    Action,
-    Deferral,
-    EcLoadFailure,
-    KvLoadFailure,
+    Overdue,
+    PeerFailure,
     PeerQuarantine,
     Policy,
     PolicyBody,
     PolicySource,
+    Quarantine,
+    QuarantineOrder,
+    RecomputeBudget,
+    Rules,
     Telemetry,
+    Trigger,
+    WaitKind,
+    decide_ec,
+    decide_kv,
+    exceeded_deadline,
 )
-from penstock.instrumentation.resilience.quarantine import Change, Quarantine, QuarantineOrder
-from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
 
 __all__ = [
     "MAX_ACTIVE",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience.fault_drills import Drill
-    from penstock.instrumentation.resilience.quarantine import QuarantineOrder
+    from penstock.rules import QuarantineOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.resilience.policy import NO_POLICY, Action, EcLoadFailure, Policy, PolicyBody
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.recovery import rewind
+from penstock.rules.policy import NO_POLICY, Action, EcLoadFailure, Policy, PolicyBody
 
 from tests.support.ec.decisions import OUTPUTS, act, image, outcome_of
 from tests.support.ec.fake_ec import ERROR, LEFT, ToyEcEngine, expected

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.policy import Action, Deferral, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import bad_items, deadlines
+from penstock.rules.policy import Action, Deferral, EcLoadFailure
 
 from tests.support.ec.fake_ec import LEFT, RUNNING, TOY_PEER, ToyEcEngine, expected, image_request
 from tests.support.engine.recorder import policy

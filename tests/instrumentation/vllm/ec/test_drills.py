@@ -11,8 +11,8 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.resilience.fault_drills import SLOW, Drill
 from penstock.instrumentation.resilience.orders import Orders
-from penstock.instrumentation.resilience.policy import Action, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
+from penstock.rules.policy import Action, EcLoadFailure
 
 from tests.support.ec.decisions import OUTPUTS, image
 from tests.support.ec.fake_ec import ToyEcEngine, expected

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.circuit_breaker import BreakerState
 from penstock.instrumentation.resilience.orders import Orders
-from penstock.instrumentation.resilience.policy import Action, EcLoadFailure, PeerQuarantine
-from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import peer_gate
 from penstock.instrumentation.vllm.ec.protocol import EcFailure
 from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.rules.circuit_breaker import BreakerState
+from penstock.rules.policy import Action, EcLoadFailure, PeerQuarantine
+from penstock.rules.quarantine import QuarantineOrder
 
 from tests.support.ec.decisions import OUTPUTS, image
 from tests.support.ec.fake_ec import LEFT, PRODUCERS, ToyEcEngine, expected

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.resilience.orders import Orders
-from penstock.instrumentation.resilience.policy import NO_POLICY, Action, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
+from penstock.rules.policy import NO_POLICY, Action, EcLoadFailure
 
 from tests.support.ec.fake_ec import ToyEcEngine, expected, image_request
 from tests.support.engine.recorder import policy

@@ -10,7 +10,11 @@ import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.resilience.orders import Orders
-from penstock.instrumentation.resilience.policy import (
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.kv import deadlines
+from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
+from penstock.rules.policy import (
     NO_POLICY,
     Action,
     Deferral,
@@ -18,10 +22,6 @@ from penstock.instrumentation.resilience.policy import (
     PolicyBody,
     Telemetry,
 )
-from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv import deadlines
-from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata
-from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
 
 from tests.support.engine.parked import fail_loads, finish_loads, park, serve, stop_reasons
 from tests.support.engine.recorder import policy

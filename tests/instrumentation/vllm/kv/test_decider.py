@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.resilience.decisions import Outcome
 from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
 from penstock.instrumentation.vllm.requests.affected import Affected
 from penstock.instrumentation.vllm.requests.record import RequestRecord
+from penstock.rules.decisions import Outcome
 
 from tests.support.engine.recorder import policy
 

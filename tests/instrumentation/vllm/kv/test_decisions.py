@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.policy import Action
 from penstock.instrumentation.runtime import runtime
+from penstock.rules.policy import Action
 
 from tests.support.engine.parked import fail_loads, park, serve, stop_reasons
 from tests.support.engine.recorder import policy

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.circuit_breaker import BreakerState
 from penstock.instrumentation.resilience.orders import Orders
-from penstock.instrumentation.resilience.policy import PeerQuarantine
-from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import peer_gate
 from penstock.instrumentation.vllm.messages.worker_report import Culprit
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
+from penstock.rules.circuit_breaker import BreakerState
+from penstock.rules.policy import PeerQuarantine
+from penstock.rules.quarantine import QuarantineOrder
 
 from tests.support.engine.parked import fail_loads, finish_loads, park, remote, serve, stop_reasons
 from tests.support.engine.recorder import policy

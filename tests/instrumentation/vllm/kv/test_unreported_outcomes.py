@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.policy import Action, Deferral
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv import deadlines
 from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport
 from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.rules.policy import Action, Deferral
 
 from tests.support.engine.parked import park, serve, stop_reasons
 from tests.support.engine.recorder import policy

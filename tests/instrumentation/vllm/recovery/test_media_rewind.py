@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.policy import NO_POLICY
 from penstock.instrumentation.runtime import runtime
+from penstock.rules.policy import NO_POLICY
 
 from tests.support.ec.fake_ec import LEFT, ToyEcEngine, expected, image_request
 from tests.support.engine.recorder import policy

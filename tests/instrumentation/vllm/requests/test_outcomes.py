@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.decisions import Outcome, Trigger
 from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
 from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.instrumentation.vllm.requests import outcomes
 from penstock.instrumentation.vllm.requests.affected import Affected
 from penstock.instrumentation.vllm.requests.record import RequestRecord
+from penstock.rules.decisions import Outcome, Trigger
 
 FAILURE = LoadFailure("r", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER, Peer("p:1", "e"), 1)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.resilience.circuit_breaker import BreakerState
 from penstock.instrumentation.resilience.fault_drills import SLOW, Drill
 from penstock.instrumentation.resilience.orders import Orders
-from penstock.instrumentation.resilience.policy import Action, EcLoadFailure, PeerQuarantine
-from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.cpu.rehearsal import ReadRehearsal
+from penstock.rules.circuit_breaker import BreakerState
+from penstock.rules.policy import Action, EcLoadFailure, PeerQuarantine
+from penstock.rules.quarantine import QuarantineOrder
 
 from demo.servers import LOOPBACK
 from tests.support.ec.decisions import OUTPUTS, image, outcome_of

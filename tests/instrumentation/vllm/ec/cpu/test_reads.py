@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.policy import Action, Deferral
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import deadlines
+from penstock.rules.policy import Action, Deferral
 from vllm.distributed.ec_transfer.ec_connector.cpu import scheduler as cpu_scheduler
 from vllm.distributed.ec_transfer.ec_connector.cpu import session as cpu_session
 

@@ -10,9 +10,9 @@ import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.resilience.orders import Orders
-from penstock.instrumentation.resilience.policy import Action, Deferral, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import deadlines
+from penstock.rules.policy import Action, Deferral, EcLoadFailure
 
 from tests.support.ec.decisions import OUTPUTS, act, image, outcome_of
 from tests.support.ec.fake_ec import expected

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.deadlines import WaitKind
 from penstock.instrumentation.vllm.kv.nixl.failure_attribution import (
     BlockingPeer,
     HandshakeTurn,
     HandshakeWait,
 )
 from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.rules.deadlines import WaitKind
 
 from demo.common.processes import free_port
 from tests.support.engine.recorder import recording

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.resilience.policy import NO_POLICY, Policy, Telemetry
 from penstock.instrumentation.runtime import runtime
+from penstock.rules.policy import NO_POLICY, Policy, Telemetry
 
 from tests.support.kv.nixl_faults import break_agent, refuse
 from tests.support.kv.nixl_pair import Engine, connect, instrumented_engines, prepare

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.deadlines import WaitKind
+from penstock.rules.deadlines import WaitKind
 
 from tests.support.engine import schedulers
 from tests.support.kv.nixl_faults import break_agent, refuse

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import zmq
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.deadlines import WaitKind
 from penstock.instrumentation.runtime import runtime
+from penstock.rules.deadlines import WaitKind
 
 from tests.support.engine import schedulers
 from tests.support.engine.recorder import policy, recording
