@@ -12,6 +12,7 @@ _BASES = (
     _ROOT,
     _ROOT / "agent/penstock/agent",
     _ROOT / "instrumentation/penstock/instrumentation",
+    _ROOT / "proto/penstock",
     _ROOT / "agent/penstock/agent/metrics",
     _ROOT / "agent/penstock/agent/policy/distribution",
     _ROOT / "instrumentation/penstock/instrumentation/policy",
