@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from tests.support.agent.fake_agent import FakeAgent
 
 PRELUDE = """
-import os, sys, threading, time
+import faulthandler, os, sys, threading, time
+
+# A process that hangs says where, and ends before its parent loses patience; a child does before its own.
+def watch(seconds):
+    faulthandler.dump_traceback_later(seconds, exit=True)
+
+watch(240)
+os.register_at_fork(
+    before=faulthandler.cancel_dump_traceback_later,
+    after_in_parent=lambda: watch(240),
+    after_in_child=lambda: watch(200),
+)
+
 from penstock.instrumentation.runtime import Runtime, runtime
 from penstock.instrumentation.core.settings import Settings
 
@@ -228,6 +240,34 @@ def test_threads_of_the_hosts_own_grpc_delay_no_fork(monkeypatch: pytest.MonkeyP
     runtime.stop(5.0)
     assert deadlines[1] > 0.0
     assert deadlines[2] == 0.0
+
+
+def test_a_fork_waits_for_what_is_inside_grpc(agent: FakeAgent) -> None:
+    """A Python thread of grpc's, or a reader, may hold the core's lock when the core's threads have ended already."""
+    host(
+        agent,
+        """
+        from grpc._cython import cygrpc
+        from penstock.instrumentation.core import READER_THREAD, wait_for_grpc_to_end
+
+        halt = threading.Event()
+        for inside in (
+            cygrpc.ForkManagedThread(target=halt.wait), threading.Thread(target=halt.wait, name=READER_THREAD)
+        ):
+            halt.clear()
+            assert wait_for_grpc_to_end(time.monotonic() + 60)
+            inside.start()
+            assert not wait_for_grpc_to_end(time.monotonic() + 0.05)
+            halt.set()
+            inside.join()
+        other = threading.Thread(target=halt.wait)
+        halt.clear()
+        other.start()
+        assert wait_for_grpc_to_end(time.monotonic() + 60)
+        assert wait_for_grpc_to_end(0.0)
+        halt.set()
+        """,
+    )
 
 
 @pytest.mark.parametrize("by", ["ingest", "policy"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.instrumentation.core import settings
 from penstock.instrumentation.core.drop_counter import OTHER, DropCounter, count_entries
 from penstock.instrumentation.core.engine_log import logger
-from penstock.instrumentation.core.fork import wait_for_grpc_to_end
+from penstock.instrumentation.core.fork import READER_THREAD, wait_for_grpc_to_end
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.core.guarded import guarded
 from penstock.instrumentation.core.identity import Identity
@@ -18,6 +18,7 @@ from penstock.proto.constants import COMPONENT_SCHEDULER, ROLES
 __all__ = [
     "COMPONENT_SCHEDULER",
     "OTHER",
+    "READER_THREAD",
     "ROLES",
     "DropCounter",
     "Identity",

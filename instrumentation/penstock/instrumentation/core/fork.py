@@ -4,11 +4,17 @@ A child must not use grpc if grpc's threads were alive at the fork: it may hang,
 abort the whole process ("Check failed: g_active_poller"). So our threads close
 their streams before a fork and go on after it, and the child goes on only if no
 thread of grpc was left, ours or the host's.
+
+Threads of grpc's core have names. Its Python threads, and the readers of our streams, are
+waited for, too: the last of them to let go of a channel runs the core's shutdown, and holds
+its lock for a moment after the core's threads have ended. A child that inherits that lock
+waits for it for ever.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -23,6 +29,11 @@ _GRPC_THREADS: Final = (
     "resolver-execut",
 )
 _POLL: Final = 0.001
+# A thread has its name only when it has run for a moment; so none is seen twice in a row.
+_LOOKS: Final = 2
+
+READER_THREAD: Final = "penstock-reader"
+"""Name of the threads that read from our streams."""
 
 
 def grpc_threads() -> int:
@@ -37,15 +48,31 @@ def grpc_threads() -> int:
     return found
 
 
+def threads_inside_grpc() -> int:
+    """Return how many Python threads may be executing grpc's code: its own, the readers of our streams, and ending ones."""
+    return sum(_may_be_inside_grpc(thread) for thread in threading.enumerate())
+
+
+def _may_be_inside_grpc(thread: threading.Thread) -> bool:
+    # A thread drops its target, and with it what that refers to, as the last thing before it ends.
+    if not hasattr(thread, "_target"):
+        return True
+    module = getattr(thread._target, "__module__", None) or ""  # noqa: SLF001  (nothing else says whose it is)
+    return thread.name == READER_THREAD or module.partition(".")[0] == "grpc"
+
+
 def wait_for_grpc_to_end(deadline: float) -> bool:
-    """Wait until grpc's core has shut down, until *deadline* on the monotonic clock; return whether it has."""
+    """Wait until grpc has shut down, until *deadline* on the monotonic clock; return whether it has."""
     if not any(name in sys.modules for name in ("grpc", "grpc._cython.cygrpc")):
         return True
+    looks, enough = 0, _LOOKS if time.monotonic() < deadline else 1
     try:
-        while grpc_threads():
-            if time.monotonic() >= deadline:
+        while True:
+            looks = 0 if threads_inside_grpc() or grpc_threads() else looks + 1
+            if looks == enough:
+                return True
+            if not looks and time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL)
     except OSError:
         return False
-    return True

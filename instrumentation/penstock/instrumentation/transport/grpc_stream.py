@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import grpc
+from penstock.instrumentation.core import READER_THREAD
 from penstock.instrumentation.transport.inbox import Message, Tag
 from penstock.instrumentation.transport.stream_errors import explain_end
 
@@ -72,7 +73,7 @@ class Stream(Generic[T]):
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
         call: Any = self._channel.stream_stream(method, response_deserializer=parse)
-        self._reader = threading.Thread(target=self._read, name="penstock-reader", daemon=True)
+        self._reader = threading.Thread(target=self._read, name=READER_THREAD, daemon=True)
         try:
             self._call: Any = call(iter(self._requests.get, None))
             self._reader.start()
