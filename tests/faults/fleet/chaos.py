@@ -47,6 +47,8 @@ _DOWN = (0.1, 3.0)
 _STARTS = 10
 # A token lasts 600 s; the kubelet renews it before.
 _RENEW_SECONDS = 120.0
+# Until a server has what the cluster has confirmed.
+_CATCH_UP_SECONDS = 60.0
 # What nobody changes: if an engine loses one of these fields, something was withdrawn by accident.
 _LASTING: Mapping[str, Mapping[str, Any]] = {
     "nats-base": {"priority": 0, "telemetry": {"failureLogInterval": "7s"}},
@@ -137,10 +139,7 @@ class Chaos:
             await self._objects_answer(self._cluster)
         for writer in self.writers:
             for name, each in writer.ledger.newest.items():
-                wanted = each.number if each.spec is not None else 0
-                assert (await read_now(writer, name)).number == wanted, (
-                    f"the server lost change {wanted} of {name}"
-                )
+                await _keeps(writer, name, each.number if each.spec is not None else 0)
         await self.fleet.settles()
         assert not self.fleet.losses(), f"withdrawn by accident: {self.fleet.losses()[:3]}"
         bucket = self.writers[0]
@@ -288,6 +287,17 @@ async def _created(client: Any) -> None:
             await asyncio.sleep(0.25)
         else:
             return
+
+
+async def _keeps(writer: Writer, name: str, wanted: int) -> None:
+    """Check that a confirmed change is there. A server that leads since a moment ago may answer from before it; a loss lasts."""
+    limit = time.monotonic() + _CATCH_UP_SECONDS
+    while (found := await read_now(writer, name)).number != wanted:
+        assert time.monotonic() < limit, (
+            f"the server lost change {wanted} of {name}: it has change {found.number} at revision {found.revision},"
+            f" the ledger {writer.ledger.newest[name]}"
+        )
+        await asyncio.sleep(0.5)
 
 
 async def _ignored(_: Exception) -> None:
