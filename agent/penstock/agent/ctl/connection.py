@@ -72,10 +72,35 @@ def with_connection(function: F) -> F:
             f"[default: that of the context, else {DEFAULT_ADDRESS}]",
         ),
         with_tls,
+        click.option(
+            "--bundle",
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            help="Read from a file that 'agentctl bundle' wrote, instead of an agent.",
+        ),
     )
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def bundle_of(context: click.Context) -> str:
+    """Return the file that is read instead of an agent; empty for none.
+
+    Raises:
+        UsageError: the command line names an agent as well.
+
+    """
+    root = context.find_root()
+    bundle = context.params.get("bundle") or root.params.get("bundle") or ""
+    named = [
+        option
+        for option in ("address", "context")
+        if context.params.get(option) or root.get_parameter_source(option) is ParameterSource.COMMANDLINE
+    ]
+    if bundle and named:
+        raise UsageError(f"--bundle reads a file and --{named[0]} names an agent; give one of them")
+    return str(bundle)
 
 
 def endpoint_of(context: click.Context) -> Endpoint:
