@@ -149,7 +149,7 @@ class _ReadOnly(grpc.aio.ServerInterceptor):
 def _quiet() -> Iterator[None]:
     """Keep the agent's log out of a command's output."""
     before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL + 1))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
         yield
     finally:

@@ -114,8 +114,9 @@ def _hand_over(manifest: BundleManifest, target: Path, *, to_stdout: bool) -> No
     size = format_size(target.stat().st_size)
     if to_stdout:
         with target.open("rb") as file:
-            shutil.copyfileobj(file, click.get_binary_stream("stdout"))
+            shutil.copyfileobj(file, sys.stdout.buffer)
     what = "to standard output" if to_stdout else str(target)
     since = f", the oldest of {manifest.first_time}" if manifest.batches else ""
     say(f"wrote {what}: {size}, {manifest.batches} batches of the log{since}", err=to_stdout)
-    say(*manifest.gaps(), err=True)
+    for sentence in manifest.gaps():
+        say(sentence, err=True)

@@ -115,11 +115,17 @@ def _checked(document: Mapping[str, Any]) -> BundleManifest:
         raise ValueError
     if any(each.size < 0 or not _DIGEST.fullmatch(each.sha256) for each in files):
         raise ValueError
-    texts = ("created", "agent_version", "agentctl_version", "address", "first_time")
-    numbers = ("first_batch", "last_batch", "batches", "left_out_batches", "left_out_bytes")
     return BundleManifest(
-        **{name: str(document[name]) for name in texts},
-        **{name: int(document[name]) for name in numbers},
+        created=str(document["created"]),
+        agent_version=str(document["agent_version"]),
+        agentctl_version=str(document["agentctl_version"]),
+        address=str(document["address"]),
         since_seconds=float(document["since_seconds"]),
+        first_batch=int(document["first_batch"]),
+        first_time=str(document["first_time"]),
+        last_batch=int(document["last_batch"]),
+        batches=int(document["batches"]),
+        left_out_batches=int(document["left_out_batches"]),
+        left_out_bytes=int(document["left_out_bytes"]),
         files=files,
     )
