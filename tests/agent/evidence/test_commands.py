@@ -224,9 +224,14 @@ def test_ages_are_those_of_its_time(taken: _Taken, monkeypatch: pytest.MonkeyPat
 
 def test_an_agent_and_a_bundle_are_one_too_many(taken: _Taken) -> None:
     """A command line that names both is wrong."""
-    result = taken.bundled("get engines", "--address", "unix:///nowhere")
+    result = taken.live("get engines", "--bundle", str(taken.file), "--address", "unix:///nowhere")
     assert result.exit_code == 2
     assert "give one of them" in result.stderr
+    # What stands behind the command overrides what stands before it.
+    result = taken.bundled("get engines", "--address", taken.harness.address)
+    assert (result.exit_code, result.stderr) == (0, "")
+    before = ["--address", "unix:///nowhere", "get", "engines", "--bundle", str(taken.file)]
+    assert CliRunner().invoke(cli, before).exit_code == 0
 
 
 def test_hints_name_the_bundle(taken: _Taken) -> None:

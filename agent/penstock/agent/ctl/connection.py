@@ -31,6 +31,7 @@ CONTEXT = re.compile(r"\w[\w.:@/-]{0,252}")
 
 _VARIABLE = "AGENTCTL_ADDRESS"
 _CONTEXT_VARIABLE = "PENSTOCK_CONTEXT"
+_AGENTS = ("address", "context", "bundle")
 _TLS = ("tls_ca", "tls_cert", "tls_key", "tls_server_name")
 
 
@@ -92,12 +93,16 @@ def bundle_of(context: click.Context) -> str:
 
     """
     root = context.find_root()
-    bundle = context.params.get("bundle") or root.params.get("bundle") or ""
-    named = [
-        option
-        for option in ("address", "context")
-        if context.params.get(option) or root.get_parameter_source(option) is ParameterSource.COMMANDLINE
-    ]
+    # An option behind the command overrides those before it.
+    of_command = {name: context.params.get(name) for name in _AGENTS} if context is not root else {}
+    of_root = {
+        name: root.params.get(name)
+        for name in _AGENTS
+        if root.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    given = next((each for each in (of_command, of_root) if any(each.values())), {})
+    bundle = given.get("bundle") or ""
+    named = [name for name in ("address", "context") if given.get(name)]
     if bundle and named:
         raise UsageError(f"--bundle reads a file and --{named[0]} names an agent; give one of them")
     return str(bundle)
