@@ -40,7 +40,7 @@ def test_columns_of_samples_are_packed_numbers() -> None:
 
 
 def test_message_names_are_unique() -> None:
-    """One package, seven files: a name means one thing."""
+    """One package, eight files: a name means one thing."""
     counts = Counter(message.full_name for message in messages())
 
     assert [name for name, count in counts.items() if count > 1] == []

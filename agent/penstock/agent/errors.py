@@ -102,6 +102,10 @@ class FilesError(PenstockError):
     """The files are refused, as a whole; the sentence names file, line and field."""
 
 
+class BundleError(PenstockError):
+    """A file is no bundle, or cannot be used as one; the sentence says what is wrong with it."""
+
+
 class ClusterError(PenstockError):
     """A Kubernetes API server does not answer as it should.
 

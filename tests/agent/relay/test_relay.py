@@ -25,6 +25,7 @@ from tests.support.agent.relay import RelayProcess, running_relay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NAMES = ("decode-0", "decode-1", "prefill-0")
 
@@ -129,6 +130,21 @@ def test_doctor_and_top(pods: Pods) -> None:
     top = pods.relay.agentctl("top", "--count", "1")
     assert top.exit_code == 0, top.stderr
     assert all(f"{name}/0" in top.stdout for name in NAMES)
+
+
+def test_a_bundle_is_of_one_agent(pods: Pods, tmp_path: Path) -> None:
+    """The relay passes on the bundle of the agent that is named, and lists their names if none is."""
+    file = tmp_path / "d.penstock"
+    made = pods.relay.agentctl("bundle", "--agent", "decode-1", "-f", str(file))
+    assert made.exit_code == 0, made.stderr
+    found = pods.relay.agentctl("--bundle", str(file), "get", "engines", "-o", "json")
+    assert (found.exit_code, found.stderr.partition(",")[0][:6]) == (0, "as of "), found.stderr
+    (engine,) = json.loads(found.stdout)["engines"]
+    assert engine["labels"]["pod"] == "decode-1"
+    for more, words in (((), ", ".join(NAMES)), (("--agent", "x"), "no agent 'x'")):
+        refused = pods.relay.agentctl("bundle", *more, "-f", str(tmp_path / "no"))
+        assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["d.penstock"]
 
 
 def test_policies_are_not_written(pods: Pods) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
-FILES = ("admin", "common", "events", "ingest", "policy", "samples", "snapshot")
+FILES = ("admin", "bundle", "common", "events", "ingest", "policy", "samples", "snapshot")
 
 _TYPES = (
     *("", "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "group"),

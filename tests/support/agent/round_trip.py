@@ -14,7 +14,7 @@ import google.protobuf
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-FILES = ("admin", "common", "events", "ingest", "policy", "samples", "snapshot")
+FILES = ("admin", "bundle", "common", "events", "ingest", "policy", "samples", "snapshot")
 _NUMBERS: dict[int, Any] = {
     FieldDescriptor.CPPTYPE_INT32: 7,
     FieldDescriptor.CPPTYPE_INT64: 1 << 40,

@@ -37,6 +37,7 @@ READING = frozenset(
         "ListQuarantines",
         "ListDrills",
         "ListPolicyRollouts",
+        "GetBundle",
     }
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.admin.calls import (
     backup,
+    bundles,
     drills,
     engines,
     events,
@@ -120,6 +121,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     Explain = _unary(events.explain_of)
 
     Backup = _unary(backup.backup)
+    GetBundle = _stream(bundles.get_bundle)
     Forget = _unary(forget.forget)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)

@@ -15,12 +15,12 @@ PROGRAM = "agentctl"
 PLUGIN = "kubectl penstock"
 PROGRAMS = (PROGRAM, PLUGIN)
 COMMANDS = (
-    "apply", "completion", "config", "delete", "describe", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
+    "apply", "bundle", "completion", "config", "delete", "describe", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
     "get", "import", "inject-fault", "pause", "quarantine", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
     "watch",
 )  # fmt: skip
 _META = "penstock.hints"
-_OPTIONS = ("context", "address", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
+_OPTIONS = ("bundle", "context", "address", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
 # After -- stands a command for kubectl exec, where the default address is right.
 _TYPED = re.compile(rf"(?<!-- )\b{PROGRAM} (?=(?:{'|'.join(COMMANDS)})\b)")
 
@@ -37,7 +37,11 @@ def note_program(context: click.Context) -> str:
         if root.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     if context is not root:
-        given |= {name: context.params[name] for name in ("context", "address") if context.params.get(name)}
+        given |= {
+            name: context.params[name]
+            for name in ("bundle", "context", "address")
+            if context.params.get(name)
+        }
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
     name = root.info_name if root.info_name in PROGRAMS else PROGRAM
     program = context.meta[_META] = " ".join([name, *map(shlex.quote, words)])

@@ -31,6 +31,7 @@ CONTEXT = re.compile(r"\w[\w.:@/-]{0,252}")
 
 _VARIABLE = "AGENTCTL_ADDRESS"
 _CONTEXT_VARIABLE = "PENSTOCK_CONTEXT"
+_AGENTS = ("address", "context", "bundle")
 _TLS = ("tls_ca", "tls_cert", "tls_key", "tls_server_name")
 
 
@@ -72,10 +73,39 @@ def with_connection(function: F) -> F:
             f"[default: that of the context, else {DEFAULT_ADDRESS}]",
         ),
         with_tls,
+        click.option(
+            "--bundle",
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            help="Read from a file that 'agentctl bundle' wrote, instead of an agent.",
+        ),
     )
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def bundle_of(context: click.Context) -> str:
+    """Return the file that is read instead of an agent; empty for none.
+
+    Raises:
+        UsageError: the command line names an agent as well.
+
+    """
+    root = context.find_root()
+    # An option behind the command overrides those before it.
+    of_command = {name: context.params.get(name) for name in _AGENTS} if context is not root else {}
+    of_root = {
+        name: root.params.get(name)
+        for name in _AGENTS
+        if root.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    given = next((each for each in (of_command, of_root) if any(each.values())), {})
+    bundle = given.get("bundle") or ""
+    named = [name for name in ("address", "context") if given.get(name)]
+    if bundle and named:
+        raise UsageError(f"--bundle reads a file and --{named[0]} names an agent; give one of them")
+    return str(bundle)
 
 
 def endpoint_of(context: click.Context) -> Endpoint:

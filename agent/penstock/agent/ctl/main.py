@@ -42,6 +42,7 @@ _COMMANDS = {
     "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
     "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
     "watch": (f"{_INSPECT}.watch", "Print events as they come."),
+    "bundle": (f"{_PACKAGE}.bundle", "Write the evidence of an agent into one file."),
     "config": (f"{_PACKAGE}.config", "Contexts: named addresses of agents."),
     "version": (f"{_PACKAGE}.version", "Versions of agentctl and of the agent."),
 }
@@ -51,7 +52,7 @@ _SECTIONS = {
     "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
     "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
-    "Other": ("forget", "config", "version", "completion"),
+    "Other": ("bundle", "forget", "config", "version", "completion"),
 }
 
 _GET = {

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from google.protobuf.duration_pb2 import Duration
+from penstock.agent.ctl.bundle_client import open_bundle
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.command_hints import note_program
-from penstock.agent.ctl.connection import ContextName, endpoint_of
+from penstock.agent.ctl.connection import ContextName, bundle_of, endpoint_of
 from penstock.agent.ctl.render import say, text
 from penstock.agent.parsing import Requirement, format_labels, parse_duration, parse_labels
 from penstock.proto.v1.admin_pb2 import EngineSelector
@@ -85,7 +86,7 @@ def with_client(function: F) -> F:
     @click.pass_context
     @functools.wraps(function)
     def command(context: click.Context, /, **arguments: Any) -> Any:
-        del arguments["address"], arguments["context"]
+        del arguments["address"], arguments["context"], arguments["bundle"]
         client = open_client(context)
         try:
             return function(client, **arguments)
@@ -98,8 +99,13 @@ def with_client(function: F) -> F:
 
 
 def with_place(function: F) -> F:
-    """Add ``--address`` and ``--context`` to a command; the function sees them, and :func:`open_client` reads them."""
-    for name, metavar, kind in (("address", "ADDRESS", click.STRING), ("context", "NAME", ContextName())):
+    """Add ``--address``, ``--context`` and ``--bundle`` to a command; the function sees them, and :func:`open_client` reads them."""
+    kinds: tuple[tuple[str, str, click.ParamType[Any]], ...] = (
+        ("address", "ADDRESS", click.STRING),
+        ("context", "NAME", ContextName()),
+        ("bundle", "FILE", click.Path(dir_okay=False)),
+    )
+    for name, metavar, kind in kinds:
         function = click.option(
             f"--{name}", name, type=kind, metavar=metavar, help="Overrides the option before the command."
         )(function)
@@ -107,7 +113,9 @@ def with_place(function: F) -> F:
 
 
 def open_client(context: click.Context) -> Client:
-    """Return a client of the agent that the command line of *context* names."""
+    """Return a client of the agent, or of the bundle, that the command line of *context* names."""
+    if bundle := bundle_of(context):
+        return open_bundle(context, bundle, note_program(context))
     endpoint = endpoint_of(context)
     return Client(endpoint.address, endpoint.tls, note_program(context))
 

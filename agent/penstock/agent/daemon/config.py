@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.daemon.registration import Registration, parse_advertised, parse_name, registration_of
 from penstock.agent.errors import ConfigError
+from penstock.agent.parsing import parse_size
 from penstock.agent.parsing.options import (
     AGENT_PREFIX,
     Option,
@@ -45,11 +45,9 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = AGENT_PREFIX
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
 # Enough for what happens in a day of trouble.
 _MIN_AUDIT = 100
 _MIN_MEMORY = 128 * MIB
-_BYTES = {"MiB": MIB, "GiB": MIB << 10, "TiB": MIB << 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +103,7 @@ def at_least(least: int) -> Callable[[str], int]:
     """Return a parser of sizes (``512MiB``, ``1GiB``, ``1.5TiB``) that takes *least* bytes or more."""
 
     def parse(text: str) -> int:
-        match = _SIZE.fullmatch(text)
-        size = int(float(match[1]) * _BYTES[match[2]]) if match is not None else 0
-        if size < least:
-            raise ValueError(f"expected {least // MIB}MiB or more, a number with MiB, GiB or TiB, like 1GiB")
-        return size
+        return parse_size(text, least)
 
     return parse
 

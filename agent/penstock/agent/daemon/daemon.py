@@ -20,6 +20,7 @@ from penstock.agent.daemon.housekeeping import Housekeeper
 from penstock.agent.daemon.opened_state import open_state
 from penstock.agent.daemon.registration import register_agent
 from penstock.agent.daemon.servers import Servers
+from penstock.agent.daemon.shown_config import shown_config
 from penstock.agent.daemon.state_gauges import StateGauges
 from penstock.agent.daemon.status_report import StatusReport
 from penstock.agent.errors import StateError
@@ -267,6 +268,10 @@ class Daemon:
             state_dir=directory.path,
             stopping=self._stopping,
             try_backend=lambda: probe_endpoint(self._config.export),
+            pages={
+                "metrics.txt": lambda: self._render("text/plain")[0],
+                "configuration.json": lambda: shown_config(self._config),
+            },
             statuses=(self._report.describe, policies.describe),
         )
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.agent.journal.database import FILE, MAX_INTEGER, connect_reader, journal_errors, parse_batch
+from penstock.agent.journal.database import (
+    FILE,
+    MAX_INTEGER,
+    connect_reader,
+    create_schema,
+    journal_errors,
+    parse_batch,
+)
 from penstock.agent.journal.index import event_request_ids
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.query import STEP_SECONDS, ReadBudget, Reader
+from penstock.agent.journal.query import STEP_SECONDS, ReadBudget, Reader, WindowReader
+from penstock.agent.journal.window import WindowWriter
 
 __all__ = [
     "FILE",
@@ -14,7 +22,10 @@ __all__ = [
     "Journal",
     "ReadBudget",
     "Reader",
+    "WindowReader",
+    "WindowWriter",
     "connect_reader",
+    "create_schema",
     "event_request_ids",
     "journal_errors",
     "parse_batch",

@@ -17,10 +17,13 @@ from penstock.agent.parsing.label_selector import (
     parse_labels,
     select,
 )
+from penstock.agent.parsing.secrets import MASK, mask_message, mask_urls
+from penstock.agent.parsing.sizes import format_size, parse_size
 
 __all__ = [
     "DRILL_MODES",
     "DURATION_PATTERN",
+    "MASK",
     "MAX_GLOB",
     "MAX_GLOBS",
     "SLOW",
@@ -29,10 +32,14 @@ __all__ = [
     "Target",
     "format_duration",
     "format_labels",
+    "format_size",
     "label_selector",
+    "mask_message",
+    "mask_urls",
     "no_engine",
     "parse_duration",
     "parse_key",
     "parse_labels",
+    "parse_size",
     "select",
 ]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.agent.relay.engine_names import own_key, own_selector
 from penstock.proto.v1 import admin_pb2 as admin
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _NAMED = 5
+_LISTED = 20
 # Which field names one engine.
 _KEYS: dict[type[Any], str] = {admin.GetEffectivePolicyRequest: "key", admin.ForgetRequest: "engine"}
 
@@ -33,6 +37,16 @@ def engines_of(request: Any) -> str:
         keys.append(getattr(request, field))
     more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
     return ", ".join(f"{key.server}/{key.engine}".lstrip("/") for key in keys[:_NAMED]) + more
+
+
+def which_agent(asked: str, known: Iterable[str]) -> str:
+    """Return a sentence about a call that needs one agent, for a name that is empty or not *known*."""
+    names = sorted(known)
+    more = f" and {len(names) - _LISTED} more; 'agentctl doctor' names all" if len(names) > _LISTED else ""
+    listed = (", ".join(names[:_LISTED]) or "none") + more
+    if asked:
+        return f"this relay has no agent {asked!r}; it has {listed}"
+    return f"a bundle is of one agent; name it with --agent: {listed}"
 
 
 def _with(request: Any, field: str, value: Any) -> Any:

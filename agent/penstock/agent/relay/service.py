@@ -18,7 +18,7 @@ from penstock.agent.relay.policies import (
     export_policies,
     with_source,
 )
-from penstock.agent.relay.requests import engines_of, for_agent
+from penstock.agent.relay.requests import engines_of, for_agent, which_agent
 from penstock.agent.relay.streams import MAX_WATCHES, EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
 from penstock.agent.server.status_codes import abort_with
@@ -274,6 +274,23 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 yield event
         finally:
             self._watching -= 1
+
+    async def GetBundle(  # noqa: N802
+        self, request: admin.GetBundleRequest, context: Context
+    ) -> AsyncIterator[admin.BundlePart]:
+        """Pass on the bundle of the agent that the request names, or of the only one."""
+        agents = {agent.place.name: agent for agent in self._fleet.agents()}
+        agent = (
+            agents.get(request.agent) if request.agent or len(agents) != 1 else next(iter(agents.values()))
+        )
+        if agent is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, which_agent(request.agent, agents))
+        request.agent = ""
+        try:
+            async for part in agent.stream("GetBundle", request):
+                yield part
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), f"{agent.place.name}: {agent.sentence(error)}")
 
     async def SetQuarantine(  # noqa: N802
         self, request: admin.SetQuarantineRequest, context: Context

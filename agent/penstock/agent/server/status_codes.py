@@ -8,6 +8,7 @@ from urllib.parse import quote
 import grpc
 from penstock.agent.errors import (
     AccessError,
+    BundleError,
     ClusterError,
     ConfigError,
     ConflictError,
@@ -31,6 +32,7 @@ from penstock.agent.errors import (
 
 _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     AccessError: grpc.StatusCode.PERMISSION_DENIED,
+    BundleError: grpc.StatusCode.INVALID_ARGUMENT,
     ClusterError: grpc.StatusCode.UNAVAILABLE,
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     ConflictError: grpc.StatusCode.ABORTED,

@@ -133,6 +133,12 @@ class Registry:
         for callback in tuple(self._changed):
             callback()
 
+    def add(self, live: LiveSource) -> None:
+        """Add a source in the state that it had when it was saved."""
+        self._add(live)
+        if live.snapshot is not None and live.snapshot.HasField("engine"):
+            self.roles.note(live.source, live.snapshot.engine)
+
     def restore(
         self, source: Source, watermark: int, last_seen_unix_nano: int, *, said_goodbye: bool = False
     ) -> None:

@@ -18,6 +18,7 @@ from penstock.agent.state.database_files import DatabaseFiles, write_copy
 from penstock.agent.state.directory import LOCK, StateDirectory, find_foreign_link, is_writable_by_others
 from penstock.agent.state.disk_budget import DEFAULT_LIMIT, MIB, MIN_LIMIT, Budget
 from penstock.agent.state.file_lock import Lock, file_identity
+from penstock.agent.state.foreign_database import check_foreign
 
 __all__ = [
     "DEFAULT_LIMIT",
@@ -30,6 +31,7 @@ __all__ = [
     "Lock",
     "StateDirectory",
     "archive_database",
+    "check_foreign",
     "count_damaged",
     "error_text",
     "file_identity",

@@ -1165,3 +1165,117 @@ class RolloutComparison(_message.Message):
     verdict: str
     evidence: str
     def __init__(self, condition: _Optional[str] = ..., verdict: _Optional[str] = ..., evidence: _Optional[str] = ...) -> None: ...
+
+class GetBundleRequest(_message.Message):
+    __slots__ = ("since", "max_bytes", "agent")
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    since: _duration_pb2.Duration
+    max_bytes: int
+    agent: str
+    def __init__(self, since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_bytes: _Optional[int] = ..., agent: _Optional[str] = ...) -> None: ...
+
+class BundlePart(_message.Message):
+    __slots__ = ("file", "journal", "batches", "end")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    file: BundleFile
+    journal: JournalWindow
+    batches: StoredBatches
+    end: BundleEnd
+    def __init__(self, file: _Optional[_Union[BundleFile, _Mapping]] = ..., journal: _Optional[_Union[JournalWindow, _Mapping]] = ..., batches: _Optional[_Union[StoredBatches, _Mapping]] = ..., end: _Optional[_Union[BundleEnd, _Mapping]] = ...) -> None: ...
+
+class BundleFile(_message.Message):
+    __slots__ = ("name", "content")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    content: bytes
+    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class JournalWindow(_message.Message):
+    __slots__ = ("created_unix_nano", "agent_epoch", "lost_batches", "last_batch", "counted_batch", "counters", "sources", "deferrals", "bytes")
+    CREATED_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    AGENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOST_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    LAST_BATCH_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_BATCH_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    DEFERRALS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    created_unix_nano: int
+    agent_epoch: int
+    lost_batches: int
+    last_batch: int
+    counted_batch: int
+    counters: bytes
+    sources: _containers.RepeatedCompositeFieldContainer[StoredSource]
+    deferrals: _containers.RepeatedCompositeFieldContainer[StoredDeferral]
+    bytes: int
+    def __init__(self, created_unix_nano: _Optional[int] = ..., agent_epoch: _Optional[int] = ..., lost_batches: _Optional[int] = ..., last_batch: _Optional[int] = ..., counted_batch: _Optional[int] = ..., counters: _Optional[bytes] = ..., sources: _Optional[_Iterable[_Union[StoredSource, _Mapping]]] = ..., deferrals: _Optional[_Iterable[_Union[StoredDeferral, _Mapping]]] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class StoredSource(_message.Message):
+    __slots__ = ("epoch", "hello", "watermark", "opened_unix_nano", "last_seen_unix_nano", "closed_unix_nano", "last_batch")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    OPENED_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    LAST_BATCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    hello: _ingest_pb2.Hello
+    watermark: int
+    opened_unix_nano: int
+    last_seen_unix_nano: int
+    closed_unix_nano: int
+    last_batch: int
+    def __init__(self, epoch: _Optional[int] = ..., hello: _Optional[_Union[_ingest_pb2.Hello, _Mapping]] = ..., watermark: _Optional[int] = ..., opened_unix_nano: _Optional[int] = ..., last_seen_unix_nano: _Optional[int] = ..., closed_unix_nano: _Optional[int] = ..., last_batch: _Optional[int] = ...) -> None: ...
+
+class StoredDeferral(_message.Message):
+    __slots__ = ("epoch", "request_id", "reason", "start", "batch")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    request_id: str
+    reason: int
+    start: bytes
+    batch: int
+    def __init__(self, epoch: _Optional[int] = ..., request_id: _Optional[str] = ..., reason: _Optional[int] = ..., start: _Optional[bytes] = ..., batch: _Optional[int] = ...) -> None: ...
+
+class StoredBatches(_message.Message):
+    __slots__ = ("batches",)
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[StoredBatch]
+    def __init__(self, batches: _Optional[_Iterable[_Union[StoredBatch, _Mapping]]] = ...) -> None: ...
+
+class StoredBatch(_message.Message):
+    __slots__ = ("id", "epoch", "seq", "received_unix_nano", "body", "packed")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    PACKED_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    epoch: int
+    seq: int
+    received_unix_nano: int
+    body: bytes
+    packed: int
+    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ..., received_unix_nano: _Optional[int] = ..., body: _Optional[bytes] = ..., packed: _Optional[int] = ...) -> None: ...
+
+class BundleEnd(_message.Message):
+    __slots__ = ("left_out_batches", "left_out_bytes")
+    LEFT_OUT_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    left_out_batches: int
+    left_out_bytes: int
+    def __init__(self, left_out_batches: _Optional[int] = ..., left_out_bytes: _Optional[int] = ...) -> None: ...

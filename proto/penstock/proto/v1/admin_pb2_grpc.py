@@ -169,6 +169,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsResponse.FromString,
                 _registered_method=True)
+        self.GetBundle = channel.unary_stream(
+                '/penstock.v1.Admin/GetBundle',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetBundleRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.BundlePart.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -340,6 +345,14 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetBundle(self, request, context):
+        """What 'agentctl bundle' writes into one file: files first, then the journal,
+        and "end" if it is complete. A slow reader slows only this call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -477,6 +490,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListPolicyRollouts,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsResponse.SerializeToString,
+            ),
+            'GetBundle': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetBundle,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetBundleRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.BundlePart.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1208,6 +1226,33 @@ class Admin(object):
             '/penstock.v1.Admin/ListPolicyRollouts',
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/penstock.v1.Admin/GetBundle',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.GetBundleRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.BundlePart.FromString,
             options,
             channel_credentials,
             insecure,

@@ -123,7 +123,7 @@ def _engine(
         in_sync=in_sync,
         # An answer is newer than the last snapshot.
         paused=_paused(subscriber, view),
-        sources=map(_source, view.sources),
+        sources=map(source_message, view.sources),
         wanted_kv_action=_action(merged, "kvLoadFailure"),
         wanted_ec_action=_action(merged, "ecLoadFailure"),
         said_goodbye=view.said_goodbye,
@@ -194,7 +194,8 @@ def _add_leases(engine: admin.Engine, leases: list[Leases]) -> None:
     engine.leases.oldest_start_time_unix_nano = min(starts, default=0)
 
 
-def _source(live: LiveSource) -> admin.Source:
+def source_message(live: LiveSource) -> admin.Source:
+    """Return the message that describes a source."""
     snapshot = live.snapshot
     message = admin.Source(
         hello=_hello(live.source),

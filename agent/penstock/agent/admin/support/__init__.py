@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.admin.support import messages
 from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
+from penstock.agent.admin.support.bundled_state import bundled_sources, bundled_subscriptions
 from penstock.agent.admin.support.context import AgentContext
 from penstock.agent.admin.support.deferrals import deferred_requests
 from penstock.agent.admin.support.engine_counters import (
@@ -77,6 +78,8 @@ __all__ = [
     "Retirement",
     "add_durations",
     "author_and_reason",
+    "bundled_sources",
+    "bundled_subscriptions",
     "check_confirmed",
     "check_engine_names",
     "checked_peer",

@@ -13,7 +13,7 @@ from penstock.agent.policy.distribution import PolicySources
 from penstock.agent.policy.manifest import effective_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from penstock.agent.admin.support.retirement import Retirement
@@ -54,6 +54,7 @@ class AgentContext:
         try_backend: connects to the trace backend; returns the error, empty for none.
         sources: follows the policy sources; None without any.
         rollouts: leads the roll-outs of the store's policies; None for no leader.
+        pages: what a bundle has as files, by name: the metrics page and the configuration; called on the loop.
         statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
         clock: seconds since the epoch.
         stopping: set when the agent starts to stop, for threads.
@@ -72,6 +73,7 @@ class AgentContext:
     state_dir: Path
     sources: SourceFollower | None = None
     rollouts: RolloutLeader | None = None
+    pages: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
     statuses: tuple[StatusSource, ...] = ()
     try_backend: Callable[[], Awaitable[str]] = _no_backend
     clock: Callable[[], float] = time.time

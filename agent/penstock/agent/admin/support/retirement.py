@@ -85,6 +85,10 @@ class Retirement:
         now = self._clock()
         return max(0.0, self._gone.get(key, now) + self.after - now)
 
+    def restore(self, key: EngineKey, seconds_left: float) -> None:
+        """Note that a disconnected engine is retired in *seconds_left*."""
+        self._gone[key] = self._clock() + seconds_left - self.after
+
     async def keep_retiring(self) -> None:
         """Retire engines, for ever."""
         while True:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from penstock.agent.ctl.connection import bundle_of
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.formats import JSONPATH, with_output
 from penstock.agent.ctl.listing.model import Listing, ListStyle
@@ -29,6 +30,8 @@ def with_listing(function: F) -> F:
     ) -> Any:
         if count is not None and not watch:
             raise UsageError("--count ends a --watch; give both")
+        if watch and bundle_of(click.get_current_context()):
+            raise UsageError("a bundle does not change; omit --watch")
         return function(*args, style=ListStyle(output, not no_headers, watch, count), **arguments)
 
     options = (

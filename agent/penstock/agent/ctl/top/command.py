@@ -10,6 +10,7 @@ from itertools import count as endless
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.connection import bundle_of
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
 from penstock.agent.ctl.render import say
@@ -47,6 +48,9 @@ def top(
     chosen = engine_selector(selector)
     # An unreachable agent is an error before the screen is set up.
     client.call("GetStatus", admin.GetStatusRequest())
+    if bundle_of(click.get_current_context()):
+        # It does not change.
+        plain, count = True, 1
     if plain or count is not None or not _can_draw():
         _print(client, chosen, sort, seconds, count)
         return

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.top.view import AgentState
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -29,8 +30,8 @@ def poll_agent(
         engines = client.call("ListEngines", admin.ListEnginesRequest(selector=selector), timeout=_ANSWER)
         peers = client.call("ListPeers", admin.ListPeersRequest(selector=selector), timeout=_ANSWER)
     except click.ClickException as error:
-        return AgentState(clock(), time.time(), error=error.message)
-    return AgentState(clock(), time.time(), status, tuple(engines.engines), tuple(peers.peers))
+        return AgentState(clock(), current_time(), error=error.message)
+    return AgentState(clock(), current_time(), status, tuple(engines.engines), tuple(peers.peers))
 
 
 class Poller:

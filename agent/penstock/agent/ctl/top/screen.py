@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import curses
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.top.layout import BAD, DIM, HEAD, WARN, screen
 from penstock.agent.ctl.top.view import SORTS, History
 
@@ -43,7 +43,7 @@ class _Screen:
             samples = self._poller.newest()
             for sample in samples:
                 self._history.add(sample)
-            now = time.time()
+            now = current_time()
             # Ages and the clock advance between samples.
             if samples or now - drawn >= 1:
                 self._draw(now)
@@ -52,7 +52,7 @@ class _Screen:
             if key in (ord("q"), ord("Q"), 27):
                 return
             if self._on_key(key):
-                self._draw(time.time())
+                self._draw(current_time())
 
     def _on_key(self, key: int) -> bool:
         """Handle a key; return whether to redraw."""

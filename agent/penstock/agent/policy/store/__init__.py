@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.agent.policy.store import audit
 from penstock.agent.policy.store.audit import MAX_TEXT, AuditEntry
 from penstock.agent.policy.store.audit_retention import AuditLimit
-from penstock.agent.policy.store.database import FILE_NAME, PolicyDatabase
+from penstock.agent.policy.store.database import FILE_NAME, PolicyDatabase, create_tables
 from penstock.agent.policy.store.history import policy_sources
 from penstock.agent.policy.store.interface import (
     FILE_PREFIX,
@@ -37,5 +37,6 @@ __all__ = [
     "Store",
     "StoredPolicy",
     "audit",
+    "create_tables",
     "policy_sources",
 ]

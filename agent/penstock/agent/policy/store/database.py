@@ -234,7 +234,7 @@ def _open(path: Path) -> sqlite3.Connection:
     path.chmod(0o600)
     connection = _reopen(path)
     try:
-        _create_schema(connection, path)
+        create_tables(connection, str(path))
     except BaseException:
         connection.close()
         raise
@@ -255,7 +255,7 @@ def _reopen(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
+def create_tables(connection: sqlite3.Connection, path: str = FILE_NAME) -> None:
     """Create the tables in a database that is empty, in one transaction.
 
     Raises:

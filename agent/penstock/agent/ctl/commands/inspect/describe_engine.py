@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.inspect.engine_document import document, effective_policy, find_engine
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
@@ -42,7 +42,7 @@ def engine(client: Client, key: EngineKey, output: str) -> None:
         return
     request = admin.ListPeersRequest(selector=engine_selector(engines=[key]))
     peers = client.call("ListPeers", request).peers
-    say(*description(item, effective, list(peers), time.time()))
+    say(*description(item, effective, list(peers), current_time()))
 
 
 def description(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import PEER
@@ -57,7 +57,7 @@ def peer(client: Client, name: str, output: str) -> None:
         }
         say_document(document, output)
         return
-    say(*description(name, found, quarantines, list(failures.events), time.time()))
+    say(*description(name, found, quarantines, list(failures.events), current_time()))
     for text in unreadable_words(failures.unreadable_batches):
         say(text, err=True)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.inspect.get_policy import (
     expiry_words,
     in_force_words,
@@ -48,7 +48,7 @@ def policy(client: Client, name: str, output: str) -> None:
     engines = client.call("ListEngines", selected).engines
     entries = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=_ENTRIES)).entries
     if output == "table":
-        say(*description(item, engines, entries, time.time()))
+        say(*description(item, engines, entries, current_time()))
         return
     standing = [
         {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.diagnosis import (
     AGENT,
     NOTE,
@@ -59,9 +59,9 @@ def doctor(client: Client, output: str) -> int:
 
 def _findings(client: Client) -> list[Finding]:
     try:
-        asked = time.time()
+        asked = current_time()
         status = client.call("GetStatus", admin.GetStatusRequest(try_backend=True), timeout=_PATIENCE)
-        answered = time.time()
+        answered = current_time()
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
         drills = client.call("ListDrills", admin.ListDrillsRequest(), timeout=_PATIENCE).drills
         listed = client.call("ListQuarantines", admin.ListQuarantinesRequest(), timeout=_PATIENCE)

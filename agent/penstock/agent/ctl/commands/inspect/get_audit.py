@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import with_client
@@ -29,7 +29,7 @@ def audit(client: Client, name: str, limit: int, style: ListStyle) -> None:
         response = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=limit))
         return Listing(
             "audit",
-            rows.audit(response.entries, time.time()),
+            rows.audit(response.entries, current_time()),
             [str(item.id) for item in response.entries],
             lambda: as_json_values(response),
             "entries",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE
@@ -48,7 +48,7 @@ def engines(client: Client, keys: tuple[EngineKey, ...], selector: str, state: s
         response = client.call("ListEngines", request)
         return Listing(
             "engine",
-            rows.engines(response.engines, time.time()),
+            rows.engines(response.engines, current_time()),
             [words.engine(item.key) for item in response.engines],
             lambda: as_json_values(response),
             "engines",

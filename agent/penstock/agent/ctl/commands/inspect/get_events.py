@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.inspect.event_filters import events_request, with_filters
 from penstock.agent.ctl.commands.inspect.watch import follow
 from penstock.agent.ctl.listing import Listing, ListStyle, RowPrinter, show_listing, with_listing
@@ -57,7 +57,7 @@ def _listing(response: admin.ListEventsResponse, style: ListStyle) -> Listing:
     notes = ["older events are not shown; use --limit or --since"] if response.truncated else []
     return Listing(
         "event",
-        rows.logged_events(response.events, time.time(), wide=style.output == "wide"),
+        rows.logged_events(response.events, current_time(), wide=style.output == "wide"),
         [f"{item.batch}-{item.index}" for item in response.events],
         lambda: as_json_values(response),
         "events",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
@@ -50,7 +50,7 @@ def peers(client: Client, names: tuple[str, ...], selector: str, state: str | No
             )
         return Listing(
             "peer",
-            rows.peers(response.peers, time.time()),
+            rows.peers(response.peers, current_time()),
             [item.peer.address for item in response.peers],
             lambda: as_json_values(response),
             "peers",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
@@ -52,7 +52,7 @@ def policy(
 
 def _listing(client: Client, names: tuple[str, ...], *, by_hand: bool) -> Listing:
     response = client.call("ListPolicies", admin.ListPoliciesRequest())
-    now = time.time()
+    now = current_time()
     found = [
         item
         for item in response.policies
@@ -128,7 +128,7 @@ def _show_effective(client: Client, engine: EngineKey, style: ListStyle) -> None
         ]
         say_lines([*([("FIELD", "VALUE", "POLICY")] if style.headers else []), *rows])
     _show_standing(client, engine)
-    now = time.time()
+    now = current_time()
     for step in effective.schedule[1:]:
         say(f"{words.ago_of(step.begins, now)}: {words.policies(step.policies, step.hash)} {step.spec_json}")
 

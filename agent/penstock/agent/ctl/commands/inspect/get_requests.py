@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
@@ -131,7 +131,7 @@ def _listing(
     nothing = "no request is deferred" if deferred else f"no matching request {where}"
     return Listing(
         "request",
-        rows(response.requests, time.time()),
+        rows(response.requests, current_time()),
         [item.request_id for item in response.requests],
         lambda: as_json_values(response),
         "requests",

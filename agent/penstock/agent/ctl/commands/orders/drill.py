@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import follow_order, with_order, with_timeout
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.formats import with_output
@@ -47,7 +47,7 @@ def list_drills(client: Client, style: ListStyle) -> None:
         response = client.call("ListDrills", admin.ListDrillsRequest())
         return Listing(
             "drill",
-            order_rows.drills(response.drills, time.time()),
+            order_rows.drills(response.drills, current_time()),
             [item.id for item in response.drills],
             lambda: as_json_values(response),
             "drills",

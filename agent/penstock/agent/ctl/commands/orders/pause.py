@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import with_order
 from penstock.agent.ctl.options import (
     DURATION,
@@ -81,7 +81,7 @@ def _set(
     if output != "table":
         show(last, output)
     elif paused:
-        _say_end(last, time.time())
+        _say_end(last, current_time())
 
 
 def _say_end(rollout: admin.Rollout, now: float) -> None:

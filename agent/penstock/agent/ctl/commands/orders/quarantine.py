@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import follow_order, with_engines, with_order
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
@@ -53,7 +53,7 @@ def list_quarantines(client: Client, engines: tuple[EngineKey, ...], selector: s
         response = client.call("ListQuarantines", request)
         return Listing(
             "quarantine",
-            order_rows.quarantines(response.quarantines, time.time()),
+            order_rows.quarantines(response.quarantines, current_time()),
             [item.peer.address for item in response.quarantines],
             lambda: as_json_values(response),
             "quarantines",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.lazy_group import LazyGroup
@@ -130,7 +130,7 @@ def status(client: Client, names: tuple[str, ...], style: ListStyle) -> None:
         if names:
             kept = [item for item in response.rollouts if item.name in names]
             response = admin.ListPolicyRolloutsResponse(rollouts=kept)
-        now = time.time()
+        now = current_time()
         return Listing(
             "rollout",
             _table(response.rollouts, now),
@@ -203,7 +203,7 @@ def history(client: Client, name: str, style: ListStyle) -> None:
         listed = admin.ListAuditResponse(entries=kept)
         return Listing(
             "audit",
-            _history(kept, time.time()),
+            _history(kept, current_time()),
             [str(entry.id) for entry in kept],
             lambda: as_json_values(listed),
             "entries",

@@ -1,0 +1,71 @@
+"""What a bundle keeps of the agent's memory: sources with their last snapshots, and subscriptions with their answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.support.messages import key_message, timestamp_message
+from penstock.proto.v1.bundle_pb2 import BundledAnswer, BundledSource, BundledSubscription
+from penstock.proto.v1.policy_pb2 import OrderRefusal, Subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.policy.distribution import Subscriber
+    from penstock.agent.sources import LiveSource
+    from penstock.proto.v1.admin_pb2 import Source
+
+
+def bundled_sources(agent: AgentContext, message: Callable[[LiveSource], Source]) -> Iterator[BundledSource]:
+    """Yield all sources; *message* describes one as ``ListEngines`` does."""
+    for live in agent.registry.sources():
+        kept = BundledSource(
+            source=message(live),
+            snapshot=live.snapshot,
+            said_goodbye=live.said_goodbye,
+            kill_switch_unread=live.kill_switch_unread,
+            accounted=live.account is not None,
+        )
+        if not live.connected:
+            kept.retires_after_seconds = agent.retirement.seconds_left(live.source.key)
+        yield kept
+
+
+def bundled_subscriptions(agent: AgentContext) -> Iterator[BundledSubscription]:
+    """Yield the subscription of each engine."""
+    for subscriber in agent.feed.subscribers():
+        target = subscriber.target
+        yield BundledSubscription(
+            subscribe=Subscribe(
+                schema_version=1,
+                epoch=subscriber.epoch,
+                key=key_message(target.key),
+                model=target.model,
+                labels=target.labels,
+                hash_in_force=subscriber.hash_taken,
+                supported_fields=sorted(subscriber.supported),
+                faults_allowed=subscriber.faults_allowed,
+                paused=subscriber.paused_before,
+                takes_policy_names=subscriber.takes_policy_names,
+            ),
+            connected=subscriber.connected,
+            hash_taken=subscriber.hash_taken,
+            answer=_answer(subscriber),
+        )
+
+
+def _answer(subscriber: Subscriber) -> BundledAnswer | None:
+    answer = subscriber.answer
+    if answer is None:
+        return None
+    return BundledAnswer(
+        settled=subscriber.settled,
+        hash=answer.hash,
+        paused=answer.paused,
+        error=answer.error,
+        field=answer.field,
+        refused_orders=[OrderRefusal(id=name, error=text) for name, text in answer.refused_orders.items()],
+        time=timestamp_message(int(answer.time * 1e9)),
+        took_seconds=answer.took,
+    )

@@ -1,0 +1,1 @@
+"""Evidence in one file: reading commands on a bundle instead of an agent."""

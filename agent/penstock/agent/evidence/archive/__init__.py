@@ -1,0 +1,31 @@
+"""The file of a bundle: its format, writing it, and opening it with care."""
+
+from __future__ import annotations
+
+from penstock.agent.evidence.archive.build import BundleBuilder
+from penstock.agent.evidence.archive.contents import (
+    CONFIGURATION,
+    FORMAT,
+    JOURNAL,
+    MANIFEST,
+    METRICS,
+    POLICIES,
+    STATE,
+    BundledFile,
+    BundleManifest,
+)
+from penstock.agent.evidence.archive.unpack import unpack_bundle
+
+__all__ = [
+    "CONFIGURATION",
+    "FORMAT",
+    "JOURNAL",
+    "MANIFEST",
+    "METRICS",
+    "POLICIES",
+    "STATE",
+    "BundleBuilder",
+    "BundleManifest",
+    "BundledFile",
+    "unpack_bundle",
+]

@@ -1,0 +1,156 @@
+"""Serves the Admin service from a bundle on a private socket, in a thread of this process, to reading calls only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import threading
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import structlog
+from penstock.agent.admin.authorization import READING, SERVICE
+from penstock.agent.admin.service import AdminService
+from penstock.agent.errors import BundleError
+from penstock.agent.evidence.archive import unpack_bundle
+from penstock.agent.evidence.restored import read_state, restore_context
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from penstock.agent.evidence.archive import BundleManifest
+    from penstock.proto.v1.bundle_pb2 import BundledState
+
+# To open the databases: a replay of what the saved counters do not include.
+_OPEN_SECONDS = 300.0
+_CLOSE_SECONDS = 30.0
+
+
+class BundleServer:
+    """The Admin service of one bundle, until :meth:`close`.
+
+    Attributes:
+        address: of the service.
+        now: the bundle's time, seconds since the epoch.
+        manifest: of the bundle.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the bundle at *path*; blocks until it can be asked.
+
+        Raises:
+            BundleError: it cannot be used; nothing is left open.
+
+        """
+        self._directory = Path(tempfile.mkdtemp(prefix="penstock-bundle-"))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="bundle", daemon=True)
+        self._parts = AsyncExitStack()
+        self.address = f"unix://{self._directory}/admin.sock"
+        self._thread.start()
+        try:
+            with _quiet():
+                self.manifest = self._open(path)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise BundleError(f"{path}: {error.strerror}") from error
+            if isinstance(error, BundleError):
+                raise BundleError(f"{path} cannot be opened: {error}") from error
+            raise
+
+    def _open(self, path: Path) -> BundleManifest:
+        state_dir = self._directory / "state"
+        state_dir.mkdir(mode=0o700)
+        manifest = unpack_bundle(path, state_dir)
+        state = read_state(state_dir)
+        self.now = state.time.ToNanoseconds() / 1e9
+        asyncio.run_coroutine_threadsafe(self._serve(state_dir, state), self._loop).result(_OPEN_SECONDS)
+        return manifest
+
+    async def _serve(self, directory: Path, state: BundledState) -> None:
+        context = await restore_context(directory, state, self._parts)
+        server = grpc.aio.server(interceptors=[_ReadOnly()])
+        service = _BundleService(context, state)
+        add_AdminServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        server.add_insecure_port(self.address)
+        await server.start()
+        self._parts.push_async_callback(server.stop, 0.0)
+        self._parts.callback(service.close)
+
+    def close(self) -> None:
+        """Stop, and remove what was unpacked. Idempotent."""
+        if self._loop.is_closed():
+            return
+        try:
+            with _quiet():
+                asyncio.run_coroutine_threadsafe(self._parts.aclose(), self._loop).result(_CLOSE_SECONDS)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CLOSE_SECONDS)
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class _BundleService(AdminService):
+    """The service of an agent that is not there: what it had computed is as it was."""
+
+    def __init__(self, context: Any, state: BundledState) -> None:
+        super().__init__(context)
+        self._state = state
+
+    async def ListPolicyRollouts(  # noqa: N802  (the wire's name)
+        self, request: admin.ListPolicyRolloutsRequest, _context: Any
+    ) -> admin.ListPolicyRolloutsResponse:
+        """Return the roll-outs with the comparisons of their leader."""
+        found = [each for each in self._state.rollouts if request.name in ("", each.name)]
+        return admin.ListPolicyRolloutsResponse(rollouts=found)
+
+
+class _ReadOnly(grpc.aio.ServerInterceptor):
+    """Refuses what would change an agent or wait for a change."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method.removeprefix(SERVICE)
+        if handler is None or (method in READING and not handler.response_streaming):
+            return handler
+        sentence = (
+            "a bundle does not change, so there is nothing to wait for or to copy; use 'agentctl get events' for what it holds"
+            if method in READING
+            else "a bundle is read only: this command changes an agent; give --address instead of --bundle"
+        )
+
+        async def refuse(_request: Any, context: Any) -> Any:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+
+        async def refuse_stream(_request: Any, context: Any) -> Any:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+            yield
+
+        if handler.response_streaming:
+            return handler._replace(unary_stream=refuse_stream)
+        return handler._replace(unary_unary=refuse)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the agent's log out of a command's output."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
