@@ -122,6 +122,11 @@ class EventGroup:
         """Return all values of a field that are not 0 or empty, and perhaps some that are."""
         return self._transposed(path) or self.column(path)
 
+    def present(self, path: str) -> Sequence[Any] | None:
+        """Return all values of a field that are not 0 or empty; None if that would take a look at each event."""
+        known = self._of.transposed is not None and (self.kind, path) in TRANSPOSED
+        return self._transposed(path) if known else None
+
     def _transposed(self, path: str) -> Sequence[Any]:
         transposed = self._of.transposed
         if transposed is None or (self.kind, path) not in TRANSPOSED:
