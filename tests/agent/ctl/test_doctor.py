@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -346,7 +345,7 @@ def test_the_agents_clock_is_compared_with_the_time_of_its_answer(
     """A call that takes long, for the trace backend's sake, is no difference between clocks."""
     moments = iter([time.time() + first, time.time() + 60])
     command = importlib.import_module("penstock.agent.ctl.commands.inspect.doctor")
-    monkeypatch.setattr(command, "time", SimpleNamespace(time=lambda: next(moments)))
+    monkeypatch.setattr(command, "current_time", lambda: next(moments))
     assert ("its clock is" in agentctl("doctor").stdout) is is_noted
 
 
