@@ -104,7 +104,7 @@ AGENT_FLOORS = (
     ("journal.commit", "journal.query", "journal.repair"),
     ("journal.index",),
     ("journal.database",),
-    ("parsing", "sources", "state", "traces.spans"),
+    ("pairs", "parsing", "sources", "state", "traces.spans"),
     ("aio", "batch", "errors", "model"),
 )
 ENGINE_FLOORS = (

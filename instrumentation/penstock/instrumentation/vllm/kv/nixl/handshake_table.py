@@ -72,6 +72,7 @@ class Handshake:
         waiters: requests that wait for it, at most 64, with the start of their wait.
         rehearsal: a drill failed it.
         clock_offset_ns: of its run; None until it ends.
+        failure: why it failed; None while it runs and if it did not.
 
     """
 
@@ -84,6 +85,7 @@ class Handshake:
     future: Any = None
     rehearsal: bool = False
     clock_offset_ns: int | None = None
+    failure: Failure | None = None
 
     def add_waiter(self, request_id: str, now_ns: int) -> None:
         """Add a waiting request; the empty id of a heartbeat is ignored."""
