@@ -106,16 +106,12 @@ class PairSpeeds:
 
     def speeds(self, key: EngineKey, now: int) -> dict[PairKey, Speed]:
         """Return what moved in the 15 minutes before *now*, nanoseconds by an engine's clock."""
-        recent = {
-            pair: (slots.sum(now - _MINUTE, now + _AHEAD_NANO), slots.sum(now - _QUARTER, now + _AHEAD_NANO))
-            for pair, slots in self._slots.items()
-            if pair.engine == key and slots.newest > now - _QUARTER
-        }
         found: dict[PairKey, Speed] = {}
-        for pair, (minute, quarter) in recent.items():
-            speed = compared_speed(minute, quarter, self._slots[pair], now)
-            if speed is not None:
-                found[pair] = speed
+        for pair, slots in self._slots.items():
+            if pair.engine == key and slots.newest > now - _QUARTER:
+                speed = compared_speed(slots.split(now - _MINUTE), slots.split(now - _QUARTER))
+                if speed is not None:
+                    found[pair] = speed
         return with_siblings(found)
 
     def forget(self, key: EngineKey, peer: str | None = None) -> None:
@@ -159,29 +155,27 @@ class PairSpeeds:
         }
 
 
-def compared_speed(minute: Sequence[int], quarter: Sequence[int], slots: TimeSlots, now: int) -> Speed | None:
+def compared_speed(
+    minute: tuple[Sequence[int], Sequence[int]], quarter: tuple[Sequence[int], Sequence[int]]
+) -> Speed | None:
     """Return the speed of one pair, of the largest size class that can be compared; None if nothing has moved.
 
     Args:
-        minute: counts of the last minute.
-        quarter: counts of the last 15 minutes.
-        slots: of the pair.
-        now: nanoseconds.
+        minute: counts before the last minute, and of it.
+        quarter: counts before the last 15 minutes, and of them.
 
     """
     best: Speed | None = None
     for size_class in reversed(range(len(SIZE_CLASSES))):
-        present, since = _of(minute, size_class), _MINUTE
+        before, present = (_of(counts, size_class) for counts in minute)
         if sum(present) < NOW_COUNT:
-            present, since = _of(quarter, size_class), _QUARTER
-        count = sum(present)
-        if not count:
+            before, present = (_of(counts, size_class) for counts in quarter)
+        if not sum(present):
             continue
-        before = _of(slots.sum_before(now - since), size_class)
         speed = _speed(present, before, size_class)
         if speed.ratio is not None:
             return speed
-        if best is None or count > best.count:
+        if best is None or speed.count > best.count:
             best = speed
     return best
 

@@ -74,21 +74,22 @@ class TimeSlots:
             for index, counts in slots.items()
             if after < (index + 1) * width <= until
         ]
-        return [sum(column) for column in zip(*found, strict=True)] if found else [0] * self._size
+        return self._total(found)
 
-    def sum_before(self, until: int) -> list[int]:
-        """Return the counts of what is certainly older than *until*, nanoseconds: of no slot that ends after it, except for the widest."""
+    def split(self, at: int) -> tuple[list[int], list[int]]:
+        """Return the counts before and since *at*, nanoseconds: no more than 15 minutes before the newest entry.
+
+        A slot belongs to where it ends; what has moved to the widest slots is older than 15 minutes.
+        """
         *finer, widest = zip(self._widths, self._levels, strict=True)
-        found = [
-            counts
-            for (width, _, _), slots in finer
-            for index, counts in slots.items()
-            if (index + 1) * width <= until
-        ]
-        # What has moved to the widest slots is older than all that is in finer ones.
-        (width, _, _), slots = widest
-        found += [counts for index, counts in slots.items() if index * width <= until]
-        return [sum(column) for column in zip(*found, strict=True)] if found else [0] * self._size
+        before, since = list(widest[1].values()), []
+        for (width, _, _), slots in finer:
+            for index, counts in slots.items():
+                (since if (index + 1) * width > at else before).append(counts)
+        return self._total(before), self._total(since)
+
+    def _total(self, slots: list[array[int]]) -> list[int]:
+        return [sum(column) for column in zip(*slots, strict=True)] if slots else [0] * self._size
 
     def _slot(self, time: int) -> array[int] | None:
         for (width, block, blocks), slots in zip(self._widths, self._levels, strict=True):
