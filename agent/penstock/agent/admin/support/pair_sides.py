@@ -43,7 +43,8 @@ def _pair_engine(view: EngineView, speeds: Mapping[PairKey, Speed]) -> admin.Pai
             statuses.setdefault(status.peer.address, PeerStatus()).MergeFrom(status)
     engine = admin.PairEngine(
         key=key_message(view.key),
-        role=role_of(view.role),
+        # The facts learn it from the requests where vLLM's own setting leaves it open.
+        role=(view.facts.role if view.facts is not None else 0) or role_of(view.role),
         facts=view.facts,
         labels=dict(view.labels),
         transfers=[snapshot.transfer for snapshot in snapshots if snapshot.HasField("transfer")],
