@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics import PairKey, Speed
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import EngineView
+    from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 
 def pair_engines(
@@ -29,12 +30,16 @@ def pair_engines(
         now: by the agent's clock, nanoseconds.
 
     """
-    connected = [view for view in views if view.connected and view.facts is not None]
+    connected = [view for view in views if view.connected]
     ahead = clock_offsets(connected)
-    return [_pair_engine(view, speeds_of(view.key, now + ahead.get(view.key, 0))) for view in connected]
+    return [
+        _pair_engine(view, view.facts, speeds_of(view.key, now + ahead.get(view.key, 0)))
+        for view in connected
+        if view.facts is not None
+    ]
 
 
-def _pair_engine(view: EngineView, speeds: Mapping[PairKey, Speed]) -> admin.PairEngine:
+def _pair_engine(view: EngineView, facts: EngineFacts, speeds: Mapping[PairKey, Speed]) -> admin.PairEngine:
     snapshots = [live.snapshot for live in view.sources if live.snapshot is not None]
     statuses: dict[str, PeerStatus] = {}
     for snapshot in snapshots:
@@ -44,8 +49,8 @@ def _pair_engine(view: EngineView, speeds: Mapping[PairKey, Speed]) -> admin.Pai
     engine = admin.PairEngine(
         key=key_message(view.key),
         # The facts learn it from the requests where vLLM's own setting leaves it open.
-        role=(view.facts.role if view.facts is not None else 0) or role_of(view.role),
-        facts=view.facts,
+        role=facts.role or role_of(view.role),
+        facts=facts,
         labels=dict(view.labels),
         transfers=[snapshot.transfer for snapshot in snapshots if snapshot.HasField("transfer")],
     )
