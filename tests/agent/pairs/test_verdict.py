@@ -140,8 +140,10 @@ def test_layouts_and_connected_pairs() -> None:
 def test_weights_by_the_operators_word() -> None:
     """A label stands for the files; weights of which one side tells nothing are unknown."""
     labels = {"weights": "v1"}
-    other = {"weights": {"digest": "x"}}
-    assert compare_sides(side(labels=labels), side(labels=labels, **other)).weights == admin.PAIR_WEIGHTS_SAME
+    assert (
+        compare_sides(side(labels=labels), side(labels=labels, weights={"digest": "x"})).weights
+        == admin.PAIR_WEIGHTS_SAME
+    )
     differ = compare_sides(side(labels=labels), side(labels={"weights": "v2"}))
     assert differ.weights == admin.PAIR_WEIGHTS_DIFFER
     assert (differ.differences[0].value, differ.differences[0].peer_value) == ("v1", "v2")

@@ -17,10 +17,10 @@ _SHOWN = 5
 
 
 def check_pairs(pairs: Sequence[admin.Pair]) -> list[Finding]:
-    """Return the findings about pairs; one for all where nothing is wrong, none without pairs."""
+    """Return the findings about pairs; one for all where nothing is wrong and some are known to be compatible."""
     found = [finding for kind in (_incompatible, _weights, _revisions, _slow) for finding in kind(pairs)]
-    if pairs and not any(finding.level == WRONG for finding in found):
-        judged = sum(pair.compatible == admin.PAIR_COMPATIBILITY_YES for pair in pairs)
+    judged = sum(pair.compatible == admin.PAIR_COMPATIBILITY_YES for pair in pairs)
+    if judged and not any(finding.level == WRONG for finding in found):
         found.insert(
             0, Finding(OK, "pairs", f"{judged} of {text.count(len(pairs), 'pair')} known to be compatible")
         )

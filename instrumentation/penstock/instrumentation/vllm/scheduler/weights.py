@@ -64,11 +64,9 @@ class WeightsFacts:
 
 def weights_facts(config: Any) -> dict[str, Any]:
     """Return the fields; ``unknown`` says why there is no digest."""
-    model, load_format = config.model_config, str(getattr(config.load_config, "load_format", ""))
+    model = config.model_config
     facts: dict[str, Any] = {"config_digest": config_digest(model.hf_config.to_dict())}
     try:
-        if load_format == "dummy":
-            raise WeightsUnknownError("random weights (--load-format dummy)")
         directory = _directory(config)
         facts["revision"] = _commit(model, directory)
         files = weight_files(directory)
@@ -134,8 +132,15 @@ def files_digest(files: Sequence[Path], deadline: float) -> str:
 
 
 def _directory(config: Any) -> Path:
-    """Return where the weights are: a directory or a file as given, or a hub's cached snapshot."""
+    """Return where the weights are: a directory or a file as given, or a hub's cached snapshot.
+
+    Raises:
+        WeightsUnknownError: they are nowhere.
+
+    """
     model = config.model_config
+    if str(getattr(config.load_config, "load_format", "")) == "dummy":
+        raise WeightsUnknownError("random weights (--load-format dummy)")
     weights = getattr(model, "model_weights", "") or model.model
     given = Path(weights)
     if given.exists():

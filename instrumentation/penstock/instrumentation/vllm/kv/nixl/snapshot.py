@@ -89,7 +89,7 @@ class NixlSnapshot:
             )
             fill_geometry(status, worker)
             if handshake.failure is not None and not status.connected:
-                status.handshake_error = handshake.failure.error_type
+                status.handshake_error = handshake.failure.error_type  # type: ignore[assignment]
                 status.handshake_error_text = handshake.failure.error_text
                 status.handshake_factors.extend(handshake.failure.factors)
             if status.connected and handshake.clock_offset_ns is not None:
