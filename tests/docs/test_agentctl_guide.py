@@ -42,7 +42,8 @@ def harness() -> Iterator[AdminHarness]:
         for key, core in (("0", first), ("1", second)):
             facts = {
                 "model": "tiny",
-                "compatibility_hash": key,
+                "compatibility_hash": "a",
+                "vllm_version": key,
                 "kv_connector": "NixlConnector",
                 "role": ROLE_BOTH,
             }
