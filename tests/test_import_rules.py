@@ -79,7 +79,8 @@ AGENT_FLOORS = (
     ("admin.calls",),
     ("admin.support",),
     ("metrics",),
-    ("metrics.gauges", "metrics.latencies", "policy.distribution", "policy.sources"),
+    ("metrics.gauges", "policy.distribution", "policy.sources"),
+    ("metrics.latencies",),
     (
         "metrics.exposition",
         "metrics.series",
@@ -104,7 +105,7 @@ AGENT_FLOORS = (
     ("journal.commit", "journal.query", "journal.repair"),
     ("journal.index",),
     ("journal.database",),
-    ("parsing", "sources", "state", "traces.spans"),
+    ("pairs", "parsing", "sources", "state", "traces.spans"),
     ("aio", "batch", "errors", "model"),
 )
 ENGINE_FLOORS = (
@@ -154,7 +155,7 @@ OPEN = frozenset(
 DOORS = frozenset(
     {
         "penstock.agent.ctl.render.events", "penstock.agent.ctl.render.field_diff", "penstock.agent.ctl.render.json_values",
-        "penstock.agent.ctl.render.jsonpath", "penstock.agent.ctl.render.latency", "penstock.agent.ctl.render.order_rows", "penstock.agent.ctl.render.output", "penstock.agent.ctl.render.rows",
+        "penstock.agent.ctl.render.jsonpath", "penstock.agent.ctl.render.latency", "penstock.agent.ctl.render.order_rows", "penstock.agent.ctl.render.output", "penstock.agent.ctl.render.pair_rows", "penstock.agent.ctl.render.rows",
         "penstock.agent.ctl.render.span_tree", "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files", "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower",
         "penstock.agent.policy.sources.nats.buckets", "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer", "penstock.agent.policy.sources.kube_options", "penstock.agent.policy.sources.nats_options", "penstock.agent.policy.sources.source_spec", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server",

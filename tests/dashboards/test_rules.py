@@ -25,6 +25,7 @@ PAGES = {
     "PenstockTransferStuck",
     "PenstockLateReads",
     "PenstockEngineDark",
+    "PenstockWeightsDiffer",
 }
 
 

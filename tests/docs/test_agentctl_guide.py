@@ -14,6 +14,7 @@ import yaml
 from click.testing import CliRunner
 from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
+from penstock.proto.v1.common_pb2 import ROLE_BOTH
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.admin_server import AdminHarness, running_admin
@@ -39,7 +40,13 @@ def harness() -> Iterator[AdminHarness]:
     with quiet_logs(), short_directory() as directory, running_admin(directory) as running:
         first, second = running.source("0"), running.source("1")
         for key, core in (("0", first), ("1", second)):
-            facts = {"model": "tiny", "compatibility_hash": key}
+            facts = {
+                "model": "tiny",
+                "compatibility_hash": "a",
+                "vllm_version": key,
+                "kv_connector": "NixlConnector",
+                "role": ROLE_BOTH,
+            }
             # Of this moment: `doctor` takes what is a second late for a clock that is behind.
             running.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts))
             running.engine(key)

@@ -121,6 +121,7 @@ _TYPED: dict[str, list[list[str]]] = {
         ["get", "policy", "--effective", "0"],
     ],
     "get-engines": [["get", "engines"], ["get", "engine", "0"], ["get", "engine", "0", "1"]],
+    "get-pairs": [["get", "pairs"]],
     "get-peers": [["get", "peers"]],
     "get-requests": [["get", "requests"], ["get", "requests", "--deferred"]],
     "get-events": [["get", "events"]],

@@ -161,6 +161,7 @@ SNAPSHOT = Snapshot(
         "data_parallel_size": 1,
         "num_gpu_blocks": 1000,
         "start_time_unix_nano": TIME - MINUTE,
+        "weights": {"digest": "3ad", "revision": "e7b"},
         "compatibility_hash": "9f2",
         "compatibility_factors": {"block_size": "16"},
     },
@@ -229,6 +230,7 @@ def golden_exposition() -> Gatherer:
         exemplars,
         agent,
         wanted={EngineKey("decode", "0"): "5e1"}.__getitem__,
+        clock=lambda: TIME,
     )
 
 
@@ -259,6 +261,9 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
         "penstock_label_sets_folded_total",
         "penstock_label_sets_evicted_total",
         "penstock_agent_label_sets_hidden",
+        # too few transfers, of one peer
+        "penstock_transfer_throughput_usual_ratio",
+        "penstock_transfer_throughput_peers_ratio",
         # nothing is paused
         "penstock_engine_pause_expiry_timestamp_seconds",
         # there is no state directory here

@@ -29,6 +29,7 @@ READING = frozenset(
         "ExportPolicies",
         "ListEngines",
         "ListPeers",
+        "ListPairs",
         "ListRequests",
         "ListEvents",
         "WatchEvents",

@@ -14,6 +14,7 @@ from penstock.agent.admin.calls import (
     engines,
     events,
     forget,
+    pairs,
     policies,
     policy_bundles,
     policy_rollouts,
@@ -108,6 +109,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     ListEngines = _unary(engines.list_engines)
     ListPeers = _unary(engines.list_peers)
+    ListPairs = _unary(pairs.list_pairs_of)
     ListRequests = _unary(requests.list_requests)
 
     SetQuarantine = _unary(quarantines.set_quarantine)

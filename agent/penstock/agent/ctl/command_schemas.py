@@ -152,6 +152,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "anyOf": [message_ref(admin.ListEnginesResponse), message_ref(admin.Engine)],
     },
     "get-events": message_ref(admin.ListEventsResponse),
+    "get-pairs": message_ref(admin.ListPairsResponse),
     "get-peers": message_ref(admin.ListPeersResponse),
     "get-policy": {
         "description": "With --effective the last; in YAML several policies are several documents.",

@@ -82,6 +82,7 @@ _MESSAGES = (
     admin.ListDrillsResponse,
     admin.ListEnginesResponse,
     admin.ListEventsResponse,
+    admin.ListPairsResponse,
     admin.ListPeersResponse,
     admin.ListPolicyRolloutsResponse,
     admin.ListQuarantinesResponse,

@@ -59,6 +59,10 @@ _GET = {
     "policy": (f"{_INSPECT}.get_policy", "Policies, or their merge in one engine (--effective)."),
     "engines": (f"{_INSPECT}.get_engines", "Engines: connected, policy in force, deferred requests."),
     "peers": (f"{_INSPECT}.get_peers", "Peers: transfers, failures, in flight."),
+    "pairs": (
+        f"{_INSPECT}.get_pairs",
+        "Pairs of engines: compatible, same weights, bytes/s against the usual.",
+    ),
     "requests": (f"{_INSPECT}.get_requests", "Requests: outcome, or what they wait for."),
     "events": (f"{_INSPECT}.get_events", "Events of the log."),
     "audit": (f"{_INSPECT}.get_audit", "Audit log: who changed what, when and why."),
@@ -97,7 +101,7 @@ def cli(context: click.Context, /, **_: str) -> None:
 
 @cli.group(cls=LazyGroup, lazy=_GET)
 def get() -> None:
-    """List engines, peers, requests, events, policies, the audit log."""
+    """List engines, peers, pairs, requests, events, policies, the audit log."""
 
 
 @cli.group(cls=LazyGroup, lazy=_DESCRIBE)

@@ -71,6 +71,10 @@ def _peers(client: Client) -> Iterable[str]:
     return [item.peer.address for item in response.peers]
 
 
+def _pair_sides(client: Client) -> Iterable[str]:
+    return [*_engines(client), *_peers(client)]
+
+
 def _policies(client: Client) -> Iterable[str]:
     response = client.call("ListPolicies", admin.ListPoliciesRequest(), timeout=_DEADLINE)
     return [item.name for item in response.policies]
@@ -83,6 +87,7 @@ def _drills(client: Client) -> Iterable[str]:
 
 ENGINE = Named("ENGINE", _engines, parse_key)
 PEER = Named("PEER", _peers)
+PAIR_SIDE = Named("ENGINE|PEER", _pair_sides)
 POLICY = Named("NAME", _policies)
 DRILL = Named("ID", _drills)
 KIND = Named("KIND", lambda _: _KINDS)

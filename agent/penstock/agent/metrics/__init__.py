@@ -9,10 +9,18 @@ from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition import Family, Sample
 from penstock.agent.metrics.gatherer import Gatherer
-from penstock.agent.metrics.latencies import DurationWindow, DurationWindows, PeerWindows
+from penstock.agent.metrics.latencies import (
+    SIZE_CLASSES,
+    DurationWindow,
+    DurationWindows,
+    PairKey,
+    PeerWindows,
+    Speed,
+)
 from penstock.agent.metrics.series import Row
 
 __all__ = [
+    "SIZE_CLASSES",
     "AgentMetrics",
     "Aggregator",
     "AggregatorCheckpoint",
@@ -23,7 +31,9 @@ __all__ = [
     "Family",
     "Gatherer",
     "Metric",
+    "PairKey",
     "PeerWindows",
     "Row",
     "Sample",
+    "Speed",
 ]

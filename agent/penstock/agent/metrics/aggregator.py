@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
 from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics.catalogue import BY_NAME
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.metrics.ended_deferrals import EndedByLoss
-from penstock.agent.metrics.latencies import PeerLatencies
+from penstock.agent.metrics.latencies import PairSpeeds, PeerLatencies
 from penstock.agent.metrics.series import (
     CAP,
     COUNTED,
@@ -41,13 +41,14 @@ if TYPE_CHECKING:
 
     from penstock.agent.batch import BatchColumns, EventGroup
     from penstock.agent.metrics.catalogue import Metric
-    from penstock.agent.metrics.latencies import PeerWindows
+    from penstock.agent.metrics.latencies import PairKey, PeerWindows, Speed
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
 
 _log = structlog.get_logger(__name__)
 
+_W = TypeVar("_W", PeerLatencies, PairSpeeds)
 # What every request that has waited has one of.
 _ENDED = "deferral_end"
 # What every request has one of.
@@ -88,6 +89,7 @@ class Aggregator:
         self._accounts = Accounts()
         self._ended = EndedByLoss()
         self._latencies = PeerLatencies()
+        self._speeds = PairSpeeds()
 
     def apply(self, source: Source, contents: BatchColumns) -> None:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest.
@@ -125,6 +127,7 @@ class Aggregator:
     ) -> None:
         try:
             self._latencies.apply(key, contents)
+            self._speeds.apply(key, contents)
         except Exception as error:  # noqa: BLE001  (the windows miss this batch; the counters have it)
             troubles.append(("peer windows", error))
 
@@ -132,6 +135,7 @@ class Aggregator:
         for _, event in contents.in_order((_FORGOTTEN,)):
             peer = event.forgotten.peer.address if event.forgotten.HasField("peer") else None
             self._latencies.forget(key, peer)
+            self._speeds.forget(key, peer)
             engine = self._engines.get(key)
             if engine is None:
                 return
@@ -178,15 +182,21 @@ class Aggregator:
         with self._lock:
             return self._latencies.windows(key, peer, now)
 
+    def pair_speeds(self, key: EngineKey, now: int) -> dict[PairKey, Speed]:
+        """Return how fast an engine's transfers were in the 15 minutes before *now* (nanoseconds), by peer and rank."""
+        with self._lock:
+            return self._speeds.speeds(key, now)
+
     def dump(self) -> bytes:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""
         with self._lock:
             engines = [_engine_text(key, engine) for key, engine in sorted(self._engines.items())]
             accounts, ended = _json(self._accounts.dump()), _json(self._ended.dump())
             peers = [_json(row) for row in self._latencies.dump()]
+            speeds = [_json(row) for row in self._speeds.dump()]
         text = (
             f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts},"ended":{ended},'
-            f'"peers":[{",".join(peers)}]}}'
+            f'"peers":[{",".join(peers)}],"speeds":[{",".join(speeds)}]}}'
         )
         return zlib.compress(text.encode(), 1)
 
@@ -208,12 +218,13 @@ class Aggregator:
             engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
             accounts = Accounts.load(state["accounts"])
             ended = EndedByLoss(state["ended"])
-            latencies = _load_latencies(state.get("peers", ()))
+            latencies = _load_windows(PeerLatencies(), state.get("peers", ()))
+            speeds = _load_windows(PairSpeeds(), state.get("speeds", ()))
         except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:
             self._engines, self._accounts, self._room = engines, accounts, room
-            self._ended, self._latencies = ended, latencies
+            self._ended, self._latencies, self._speeds = ended, latencies, speeds
 
     def _load_engine(self, row: dict[str, Any], room: SeriesBudget) -> EngineSeries:
         engine = EngineSeries(self._cap, room)
@@ -225,14 +236,13 @@ class Aggregator:
         return engine
 
 
-def _load_latencies(rows: Any) -> PeerLatencies:
-    """Return the windows of *rows*; empty ones if another version saved them or none: the counters matter more."""
-    latencies = PeerLatencies()
+def _load_windows(windows: _W, rows: Any) -> _W:
+    """Return *windows* with *rows*; empty ones if another version saved them or none: the counters matter more."""
     try:
-        latencies.load(rows)
+        windows.load(rows)
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         _log.warning("the saved windows of peers cannot be used; they begin empty", reason=repr(error))
-    return latencies
+    return windows
 
 
 def _engine_text(key: EngineKey, engine: EngineSeries) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -16,7 +17,7 @@ from penstock.agent.metrics.exposition import (
     write,
     write_registry,
 )
-from penstock.agent.metrics.gauges import GaugeSet, add_snapshots, by_engine
+from penstock.agent.metrics.gauges import GaugeSet, add_snapshots, add_speeds, by_engine
 from penstock.proto.names import ENGINE_CORE, NANOS
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Gatherer:
         sources: returns the registry's sources, disconnected ones included.
         wanted: hash of the policy that an engine should have; None where that is not known yet.
         pause_ends: when the pause of an engine ends by itself, unix nanoseconds; 0 without a pause or without an end.
+        clock: unix nanoseconds.
 
     """
 
@@ -56,6 +58,7 @@ class Gatherer:
         *,
         wanted: Wanted | None = None,
         pause_ends: Callable[[EngineKey], int] = lambda _: 0,
+        clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._aggregator = aggregator
         self._sources = sources
@@ -63,6 +66,7 @@ class Gatherer:
         self._agent = agent
         self._wanted = wanted
         self._pause_ends = pause_ends
+        self._clock = clock
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header. A part that fails is left out."""
@@ -130,6 +134,7 @@ class Gatherer:
         sources = self._sources()
         sheet = GaugeSet()
         add_snapshots(sheet, sources, self._wanted)
+        self._add_speeds(sheet, sources)
         connected, stopped = self._connected(sources)
         for key, value in connected.items():
             sheet.set(from_snapshots.ENGINE_CONNECTED, key, value)
@@ -145,6 +150,12 @@ class Gatherer:
             Family(from_agent.ENGINES_EXPECTED, [Sample((), expected)]),
             Family(from_agent.ENGINES_CONNECTED, [Sample((), sum(connected.values()))]),
         ]
+
+    def _add_speeds(self, sheet: GaugeSet, sources: Sequence[LiveSource]) -> None:
+        """Put how fast the transfers of connected engines are, by the clock of each."""
+        for key, lives in by_engine(live for live in sources if live.connected).items():
+            ahead = next((live.clock_offset_nano for live in lives if live.clock_offset_nano is not None), 0)
+            add_speeds(sheet, key, self._aggregator.pair_speeds(key, self._clock() + ahead))
 
     def _connected(self, sources: Sequence[LiveSource]) -> tuple[Mapping[EngineKey, bool], set[EngineKey]]:
         """Return all engines that are not forgotten with whether they are connected, and those that said goodbye.

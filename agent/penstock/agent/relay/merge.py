@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.admin.support import DEFAULT_SLOW, ORDERS
+from penstock.agent.pairs import list_pairs
 from penstock.agent.relay.engine_names import qualify, qualify_all
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -44,6 +45,16 @@ def peers(answers: Sequence[Named], _: admin.ListPeersRequest) -> admin.ListPeer
     # Each agent's are in the order of how bad they are; that order stays among equals.
     merged.peers.sort(key=lambda peer: -peer.condition)
     return merged
+
+
+def pairs(answers: Sequence[Named], _: admin.ListPairsRequest) -> admin.ListPairsResponse:
+    """Return the pairs of all engines, computed again from what each agent tells of its own."""
+    found: list[admin.PairEngine] = []
+    for name, answer in answers:
+        for engine in answer.engines:
+            qualify(engine.key, name)
+        found += answer.engines
+    return list_pairs(found)
 
 
 def requests(answers: Sequence[Named], asked: admin.ListRequestsRequest) -> admin.ListRequestsResponse:

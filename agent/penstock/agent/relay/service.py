@@ -102,6 +102,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
 
     ListEngines = _merged("ListEngines", merge.engines)
     ListPeers = _merged("ListPeers", merge.peers)
+    ListPairs = _merged("ListPairs", merge.pairs)
     ListRequests = _merged("ListRequests", merge.requests)
     ListEvents = _merged("ListEvents", merge.events)
     ListAudit = _merged("ListAudit", merge.audit)

@@ -20,12 +20,45 @@ class PeerCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PEER_CONDITION_SLOW: _ClassVar[PeerCondition]
     PEER_CONDITION_FAILING: _ClassVar[PeerCondition]
     PEER_CONDITION_HANGING: _ClassVar[PeerCondition]
+
+class PairCompatibility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PAIR_COMPATIBILITY_UNSPECIFIED: _ClassVar[PairCompatibility]
+    PAIR_COMPATIBILITY_YES: _ClassVar[PairCompatibility]
+    PAIR_COMPATIBILITY_UNKNOWN: _ClassVar[PairCompatibility]
+    PAIR_COMPATIBILITY_NO: _ClassVar[PairCompatibility]
+
+class PairWeights(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PAIR_WEIGHTS_UNSPECIFIED: _ClassVar[PairWeights]
+    PAIR_WEIGHTS_SAME: _ClassVar[PairWeights]
+    PAIR_WEIGHTS_UNKNOWN: _ClassVar[PairWeights]
+    PAIR_WEIGHTS_DIFFER: _ClassVar[PairWeights]
+
+class DifferenceEffect(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIFFERENCE_EFFECT_UNSPECIFIED: _ClassVar[DifferenceEffect]
+    DIFFERENCE_EFFECT_NONE: _ClassVar[DifferenceEffect]
+    DIFFERENCE_EFFECT_FAILS: _ClassVar[DifferenceEffect]
+    DIFFERENCE_EFFECT_WRONG: _ClassVar[DifferenceEffect]
 PEER_CONDITION_UNSPECIFIED: PeerCondition
 PEER_CONDITION_OK: PeerCondition
 PEER_CONDITION_QUARANTINED: PeerCondition
 PEER_CONDITION_SLOW: PeerCondition
 PEER_CONDITION_FAILING: PeerCondition
 PEER_CONDITION_HANGING: PeerCondition
+PAIR_COMPATIBILITY_UNSPECIFIED: PairCompatibility
+PAIR_COMPATIBILITY_YES: PairCompatibility
+PAIR_COMPATIBILITY_UNKNOWN: PairCompatibility
+PAIR_COMPATIBILITY_NO: PairCompatibility
+PAIR_WEIGHTS_UNSPECIFIED: PairWeights
+PAIR_WEIGHTS_SAME: PairWeights
+PAIR_WEIGHTS_UNKNOWN: PairWeights
+PAIR_WEIGHTS_DIFFER: PairWeights
+DIFFERENCE_EFFECT_UNSPECIFIED: DifferenceEffect
+DIFFERENCE_EFFECT_NONE: DifferenceEffect
+DIFFERENCE_EFFECT_FAILS: DifferenceEffect
+DIFFERENCE_EFFECT_WRONG: DifferenceEffect
 
 class GetStatusRequest(_message.Message):
     __slots__ = ("try_backend",)
@@ -692,6 +725,117 @@ class DurationWindow(_message.Message):
     p50_seconds: float
     p99_seconds: float
     def __init__(self, count: _Optional[int] = ..., p50_seconds: _Optional[float] = ..., p99_seconds: _Optional[float] = ...) -> None: ...
+
+class ListPairsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPairsResponse(_message.Message):
+    __slots__ = ("pairs", "engines", "left_out")
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    pairs: _containers.RepeatedCompositeFieldContainer[Pair]
+    engines: _containers.RepeatedCompositeFieldContainer[PairEngine]
+    left_out: int
+    def __init__(self, pairs: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[PairEngine, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
+
+class PairEngine(_message.Message):
+    __slots__ = ("key", "role", "facts", "labels", "transfers", "peers")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    role: _common_pb2.Role
+    facts: _snapshot_pb2.EngineFacts
+    labels: _containers.ScalarMap[str, str]
+    transfers: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.TransferFacts]
+    peers: _containers.RepeatedCompositeFieldContainer[PairPeer]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., transfers: _Optional[_Iterable[_Union[_snapshot_pb2.TransferFacts, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PairPeer, _Mapping]]] = ...) -> None: ...
+
+class PairPeer(_message.Message):
+    __slots__ = ("status", "speeds")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    SPEEDS_FIELD_NUMBER: _ClassVar[int]
+    status: _snapshot_pb2.PeerStatus
+    speeds: _containers.RepeatedCompositeFieldContainer[PairSpeed]
+    def __init__(self, status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., speeds: _Optional[_Iterable[_Union[PairSpeed, _Mapping]]] = ...) -> None: ...
+
+class Pair(_message.Message):
+    __slots__ = ("key", "peer", "peer_key", "compatible", "differences", "weights", "geometry", "peer_geometry", "revision", "peer_revision", "speed", "transport", "connected", "reason")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PEER_KEY_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBLE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    GEOMETRY_FIELD_NUMBER: _ClassVar[int]
+    PEER_GEOMETRY_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    PEER_REVISION_FIELD_NUMBER: _ClassVar[int]
+    SPEED_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    peer: _common_pb2.Peer
+    peer_key: _common_pb2.EngineKey
+    compatible: PairCompatibility
+    differences: _containers.RepeatedCompositeFieldContainer[FactDifference]
+    weights: PairWeights
+    geometry: str
+    peer_geometry: str
+    revision: str
+    peer_revision: str
+    speed: PairSpeed
+    transport: str
+    connected: bool
+    reason: str
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., peer_key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., compatible: _Optional[_Union[PairCompatibility, str]] = ..., differences: _Optional[_Iterable[_Union[FactDifference, _Mapping]]] = ..., weights: _Optional[_Union[PairWeights, str]] = ..., geometry: _Optional[str] = ..., peer_geometry: _Optional[str] = ..., revision: _Optional[str] = ..., peer_revision: _Optional[str] = ..., speed: _Optional[_Union[PairSpeed, _Mapping]] = ..., transport: _Optional[str] = ..., connected: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class FactDifference(_message.Message):
+    __slots__ = ("fact", "value", "peer_value", "effect")
+    FACT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    PEER_VALUE_FIELD_NUMBER: _ClassVar[int]
+    EFFECT_FIELD_NUMBER: _ClassVar[int]
+    fact: str
+    value: str
+    peer_value: str
+    effect: DifferenceEffect
+    def __init__(self, fact: _Optional[str] = ..., value: _Optional[str] = ..., peer_value: _Optional[str] = ..., effect: _Optional[_Union[DifferenceEffect, str]] = ...) -> None: ...
+
+class PairSpeed(_message.Message):
+    __slots__ = ("channel", "rank", "bytes_per_second", "count", "usual_bytes_per_second", "usual_count", "usual_ratio", "siblings_ratio", "size_class")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    USUAL_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    USUAL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    USUAL_RATIO_FIELD_NUMBER: _ClassVar[int]
+    SIBLINGS_RATIO_FIELD_NUMBER: _ClassVar[int]
+    SIZE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    channel: _common_pb2.Channel
+    rank: int
+    bytes_per_second: float
+    count: int
+    usual_bytes_per_second: float
+    usual_count: int
+    usual_ratio: float
+    siblings_ratio: float
+    size_class: str
+    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., rank: _Optional[int] = ..., bytes_per_second: _Optional[float] = ..., count: _Optional[int] = ..., usual_bytes_per_second: _Optional[float] = ..., usual_count: _Optional[int] = ..., usual_ratio: _Optional[float] = ..., siblings_ratio: _Optional[float] = ..., size_class: _Optional[str] = ...) -> None: ...
 
 class FailureCount(_message.Message):
     __slots__ = ("mode", "error_type", "count")

@@ -94,6 +94,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPeersRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPeersResponse.FromString,
                 _registered_method=True)
+        self.ListPairs = channel.unary_unary(
+                '/penstock.v1.Admin/ListPairs',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsResponse.FromString,
+                _registered_method=True)
         self.ListRequests = channel.unary_unary(
                 '/penstock.v1.Admin/ListRequests',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
@@ -247,6 +252,12 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListPeers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPairs(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -415,6 +426,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListPeers,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPeersRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPeersResponse.SerializeToString,
+            ),
+            'ListPairs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPairs,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsResponse.SerializeToString,
             ),
             'ListRequests': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRequests,
@@ -821,6 +837,33 @@ class Admin(object):
             '/penstock.v1.Admin/ListPeers',
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListPeersRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListPeersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPairs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/ListPairs',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsResponse.FromString,
             options,
             channel_credentials,
             insecure,

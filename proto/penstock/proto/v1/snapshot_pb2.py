@@ -26,45 +26,57 @@ from penstock.proto.v1 import common_pb2 as penstock_dot_proto_dot_v1_dot_common
 from penstock.proto.v1 import events_pb2 as penstock_dot_proto_dot_v1_dot_events__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n penstock/proto/v1/snapshot.proto\x12\x0bpenstock.v1\x1a\x1epenstock/proto/v1/common.proto\x1a\x1epenstock/proto/v1/events.proto\"\xf2\x03\n\x08Snapshot\x12\x16\n\x0etime_unix_nano\x18\x01 \x01(\x06\x12(\n\tin_flight\x18\x02 \x03(\x0b\x32\x15.penstock.v1.InFlight\x12\'\n\x08\x64\x65\x66\x65rred\x18\x03 \x03(\x0b\x32\x15.penstock.v1.Deferred\x12#\n\x06leases\x18\x04 \x01(\x0b\x32\x13.penstock.v1.Leases\x12&\n\x05peers\x18\x05 \x03(\x0b\x32\x17.penstock.v1.PeerStatus\x12(\n\x06\x65ngine\x18\x06 \x01(\x0b\x32\x18.penstock.v1.EngineFacts\x12)\n\x06policy\x18\x07 \x01(\x0b\x32\x19.penstock.v1.PolicyStatus\x12 \n\x05hooks\x18\x08 \x03(\x0b\x32\x11.penstock.v1.Hook\x12%\n\x07\x65mitter\x18\t \x01(\x0b\x32\x14.penstock.v1.Emitter\x12\x0e\n\x06paused\x18\n \x01(\x08\x12$\n\x04\x65plb\x18\x0b \x01(\x0b\x32\x16.penstock.v1.EplbFacts\x12%\n\x04held\x18\x0c \x03(\x0b\x32\x17.penstock.v1.HeldBlocks\x12\x33\n\x0fupstream_counts\x18\r \x03(\x0b\x32\x1a.penstock.v1.UpstreamCount\"^\n\rUpstreamCount\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08upstream\x18\x02 \x01(\x04\x12\x0c\n\x04seen\x18\x03 \x01(\x04\x12\x11\n\tconnector\x18\x04 \x01(\t\x12\x0c\n\x04rank\x18\x05 \x01(\r\"\xd2\x01\n\x08InFlight\x12%\n\x07\x63hannel\x18\x01 \x01(\x0e\x32\x14.penstock.v1.Channel\x12\x11\n\tconnector\x18\x02 \x01(\t\x12\x1f\n\x04peer\x18\x03 \x01(\x0b\x32\x11.penstock.v1.Peer\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12#\n\x1boldest_start_time_unix_nano\x18\x05 \x01(\x06\x12)\n\tcomponent\x18\x06 \x01(\x0e\x32\x16.penstock.v1.Component\x12\x0c\n\x04rank\x18\x07 \x01(\r\"\x8c\x01\n\x08\x44\x65\x66\x65rred\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.penstock.v1.DeferralReason\x12\x1f\n\x04peer\x18\x02 \x01(\x0b\x32\x11.penstock.v1.Peer\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12#\n\x1boldest_start_time_unix_nano\x18\x04 \x01(\x06\"L\n\x06Leases\x12\r\n\x05\x63ount\x18\x01 \x01(\r\x12\x0e\n\x06\x62locks\x18\x02 \x01(\x04\x12#\n\x1boldest_start_time_unix_nano\x18\x03 \x01(\x06\"\x9e\x01\n\nHeldBlocks\x12(\n\x06holder\x18\x01 \x01(\x0e\x32\x18.penstock.v1.BlockHolder\x12\x1f\n\x04peer\x18\x02 \x01(\x0b\x32\x11.penstock.v1.Peer\x12\x10\n\x08requests\x18\x03 \x01(\r\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x04\x12#\n\x1boldest_start_time_unix_nano\x18\x05 \x01(\x06\"\x85\x02\n\nPeerStatus\x12\x1f\n\x04peer\x18\x01 \x01(\x0b\x32\x11.penstock.v1.Peer\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x1e\n\x11\x63lock_offset_nano\x18\x03 \x01(\x12H\x00\x88\x01\x01\x12\x18\n\x10upstream_invalid\x18\x04 \x01(\x08\x12\x30\n\nquarantine\x18\x05 \x01(\x0e\x32\x1c.penstock.v1.QuarantineState\x12\"\n\x1aquarantine_until_unix_nano\x18\x06 \x01(\x06\x12\x1d\n\x15last_active_unix_nano\x18\x07 \x01(\x06\x42\x14\n\x12_clock_offset_nano\"\xe3\x05\n\x0b\x45ngineFacts\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1f\n\x04role\x18\x02 \x01(\x0e\x32\x11.penstock.v1.Role\x12\x14\n\x0crole_guessed\x18\x03 \x01(\x08\x12\x14\n\x0cvllm_version\x18\x04 \x01(\t\x12\x14\n\x0ckv_connector\x18\x05 \x01(\t\x12\x0f\n\x07kv_role\x18\x06 \x01(\t\x12\x14\n\x0ckv_engine_id\x18\x07 \x01(\t\x12\x1e\n\x16kv_load_failure_policy\x18\x08 \x01(\t\x12\x14\n\x0c\x65\x63_connector\x18\t \x01(\t\x12\x0f\n\x07\x65\x63_role\x18\n \x01(\t\x12\x1c\n\x14tensor_parallel_size\x18\x0b \x01(\r\x12\x1a\n\x12\x64\x61ta_parallel_size\x18\x0c \x01(\r\x12\x12\n\nblock_size\x18\r \x01(\r\x12\x16\n\x0enum_gpu_blocks\x18\x0e \x01(\x04\x12\x18\n\x10\x61sync_scheduling\x18\x0f \x01(\x08\x12\x17\n\x0fscheduler_class\x18\x10 \x01(\t\x12\x1c\n\x14start_time_unix_nano\x18\x11 \x01(\x06\x12\x14\n\x0cside_channel\x18\x12 \x01(\t\x12\x34\n\x06labels\x18\x13 \x03(\x0b\x32$.penstock.v1.EngineFacts.LabelsEntry\x12\x1a\n\x12\x63ompatibility_hash\x18\x14 \x01(\t\x12Q\n\x15\x63ompatibility_factors\x18\x15 \x03(\x0b\x32\x32.penstock.v1.EngineFacts.CompatibilityFactorsEntry\x12\x16\n\x0e\x66\x61ults_allowed\x18\x16 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a;\n\x19\x43ompatibilityFactorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb8\x01\n\x0cPolicyStatus\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x04\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x1e\n\x16\x63hanged_time_unix_nano\x18\x04 \x01(\x06\x12\x1e\n\x16\x65xpires_time_unix_nano\x18\x05 \x01(\x06\x12\x11\n\tkv_action\x18\x06 \x01(\t\x12\x11\n\tec_action\x18\x07 \x01(\t\x12\x12\n\nlast_error\x18\x08 \x01(\t\"b\n\x04Hook\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\tcomponent\x18\x02 \x01(\x0e\x32\x16.penstock.v1.Component\x12\x11\n\tinstalled\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xef\x01\n\x07\x45mitter\x12\x16\n\x0equeued_entries\x18\x01 \x01(\r\x12\x1e\n\x16unacknowledged_batches\x18\x02 \x01(\r\x12\x1c\n\x14unacknowledged_bytes\x18\x03 \x01(\x04\x12\x14\n\x0csent_batches\x18\x04 \x01(\x04\x12\x12\n\nreconnects\x18\x05 \x01(\x04\x12\x1d\n\x10produced_entries\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x0fpending_entries\x18\x07 \x01(\x04H\x01\x88\x01\x01\x42\x13\n\x11_produced_entriesB\x12\n\x10_pending_entries\"t\n\tEplbFacts\x12\x0f\n\x07\x65nabled\x18\x01 \x01(\x08\x12\x14\n\x0c\x61synchronous\x18\x02 \x01(\x08\x12\x15\n\rstep_interval\x18\x03 \x01(\r\x12\x13\n\x0bwindow_size\x18\x04 \x01(\r\x12\x14\n\x0c\x63ommunicator\x18\x05 \x01(\t*\x8c\x01\n\x0b\x42lockHolder\x12\x1c\n\x18\x42LOCK_HOLDER_UNSPECIFIED\x10\x00\x12\x15\n\x11\x42LOCK_HOLDER_LOAD\x10\x01\x12\x17\n\x13\x42LOCK_HOLDER_PINNED\x10\x02\x12\x18\n\x14\x42LOCK_HOLDER_ABORTED\x10\x03\x12\x15\n\x11\x42LOCK_HOLDER_SAVE\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n penstock/proto/v1/snapshot.proto\x12\x0bpenstock.v1\x1a\x1epenstock/proto/v1/common.proto\x1a\x1epenstock/proto/v1/events.proto\"\xa0\x04\n\x08Snapshot\x12\x16\n\x0etime_unix_nano\x18\x01 \x01(\x06\x12(\n\tin_flight\x18\x02 \x03(\x0b\x32\x15.penstock.v1.InFlight\x12\'\n\x08\x64\x65\x66\x65rred\x18\x03 \x03(\x0b\x32\x15.penstock.v1.Deferred\x12#\n\x06leases\x18\x04 \x01(\x0b\x32\x13.penstock.v1.Leases\x12&\n\x05peers\x18\x05 \x03(\x0b\x32\x17.penstock.v1.PeerStatus\x12(\n\x06\x65ngine\x18\x06 \x01(\x0b\x32\x18.penstock.v1.EngineFacts\x12)\n\x06policy\x18\x07 \x01(\x0b\x32\x19.penstock.v1.PolicyStatus\x12 \n\x05hooks\x18\x08 \x03(\x0b\x32\x11.penstock.v1.Hook\x12%\n\x07\x65mitter\x18\t \x01(\x0b\x32\x14.penstock.v1.Emitter\x12\x0e\n\x06paused\x18\n \x01(\x08\x12$\n\x04\x65plb\x18\x0b \x01(\x0b\x32\x16.penstock.v1.EplbFacts\x12%\n\x04held\x18\x0c \x03(\x0b\x32\x17.penstock.v1.HeldBlocks\x12\x33\n\x0fupstream_counts\x18\r \x03(\x0b\x32\x1a.penstock.v1.UpstreamCount\x12,\n\x08transfer\x18\x1b \x01(\x0b\x32\x1a.penstock.v1.TransferFacts\"\xe9\x02\n\rTransferFacts\x12\x11\n\tconnector\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x11\n\tkv_layout\x18\x03 \x01(\t\x12\x19\n\x11\x61ttention_backend\x18\x04 \x01(\t\x12\x0e\n\x06memory\x18\x05 \x01(\t\x12\x10\n\x08\x62\x61\x63kends\x18\x06 \x03(\t\x12>\n\nparameters\x18\x07 \x03(\x0b\x32*.penstock.v1.TransferFacts.ParametersEntry\x12@\n\x0b\x65nvironment\x18\x08 \x03(\x0b\x32+.penstock.v1.TransferFacts.EnvironmentEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"^\n\rUpstreamCount\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08upstream\x18\x02 \x01(\x04\x12\x0c\n\x04seen\x18\x03 \x01(\x04\x12\x11\n\tconnector\x18\x04 \x01(\t\x12\x0c\n\x04rank\x18\x05 \x01(\r\"\xd2\x01\n\x08InFlight\x12%\n\x07\x63hannel\x18\x01 \x01(\x0e\x32\x14.penstock.v1.Channel\x12\x11\n\tconnector\x18\x02 \x01(\t\x12\x1f\n\x04peer\x18\x03 \x01(\x0b\x32\x11.penstock.v1.Peer\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12#\n\x1boldest_start_time_unix_nano\x18\x05 \x01(\x06\x12)\n\tcomponent\x18\x06 \x01(\x0e\x32\x16.penstock.v1.Component\x12\x0c\n\x04rank\x18\x07 \x01(\r\"\x8c\x01\n\x08\x44\x65\x66\x65rred\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.penstock.v1.DeferralReason\x12\x1f\n\x04peer\x18\x02 \x01(\x0b\x32\x11.penstock.v1.Peer\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12#\n\x1boldest_start_time_unix_nano\x18\x04 \x01(\x06\"L\n\x06Leases\x12\r\n\x05\x63ount\x18\x01 \x01(\r\x12\x0e\n\x06\x62locks\x18\x02 \x01(\x04\x12#\n\x1boldest_start_time_unix_nano\x18\x03 \x01(\x06\"\x9e\x01\n\nHeldBlocks\x12(\n\x06holder\x18\x01 \x01(\x0e\x32\x18.penstock.v1.BlockHolder\x12\x1f\n\x04peer\x18\x02 \x01(\x0b\x32\x11.penstock.v1.Peer\x12\x10\n\x08requests\x18\x03 \x01(\r\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x04\x12#\n\x1boldest_start_time_unix_nano\x18\x05 \x01(\x06\"\xa1\x03\n\nPeerStatus\x12\x1f\n\x04peer\x18\x01 \x01(\x0b\x32\x11.penstock.v1.Peer\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x1e\n\x11\x63lock_offset_nano\x18\x03 \x01(\x12H\x00\x88\x01\x01\x12\x18\n\x10upstream_invalid\x18\x04 \x01(\x08\x12\x30\n\nquarantine\x18\x05 \x01(\x0e\x32\x1c.penstock.v1.QuarantineState\x12\"\n\x1aquarantine_until_unix_nano\x18\x06 \x01(\x06\x12\x1d\n\x15last_active_unix_nano\x18\x07 \x01(\x06\x12\x1c\n\x14tensor_parallel_size\x18\x08 \x01(\r\x12\x12\n\nblock_size\x18\t \x01(\r\x12/\n\x0fhandshake_error\x18\n \x01(\x0e\x32\x16.penstock.v1.ErrorType\x12\x1c\n\x14handshake_error_text\x18\x0b \x01(\t\x12\x19\n\x11handshake_factors\x18\x0c \x03(\tB\x14\n\x12_clock_offset_nano\"\x9a\x07\n\x0b\x45ngineFacts\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1f\n\x04role\x18\x02 \x01(\x0e\x32\x11.penstock.v1.Role\x12\x14\n\x0crole_guessed\x18\x03 \x01(\x08\x12\x14\n\x0cvllm_version\x18\x04 \x01(\t\x12\x14\n\x0ckv_connector\x18\x05 \x01(\t\x12\x0f\n\x07kv_role\x18\x06 \x01(\t\x12\x14\n\x0ckv_engine_id\x18\x07 \x01(\t\x12\x1e\n\x16kv_load_failure_policy\x18\x08 \x01(\t\x12\x14\n\x0c\x65\x63_connector\x18\t \x01(\t\x12\x0f\n\x07\x65\x63_role\x18\n \x01(\t\x12\x1c\n\x14tensor_parallel_size\x18\x0b \x01(\r\x12\x1a\n\x12\x64\x61ta_parallel_size\x18\x0c \x01(\r\x12\x12\n\nblock_size\x18\r \x01(\r\x12\x16\n\x0enum_gpu_blocks\x18\x0e \x01(\x04\x12\x18\n\x10\x61sync_scheduling\x18\x0f \x01(\x08\x12\x17\n\x0fscheduler_class\x18\x10 \x01(\t\x12\x1c\n\x14start_time_unix_nano\x18\x11 \x01(\x06\x12\x14\n\x0cside_channel\x18\x12 \x01(\t\x12\x34\n\x06labels\x18\x13 \x03(\x0b\x32$.penstock.v1.EngineFacts.LabelsEntry\x12\x1a\n\x12\x63ompatibility_hash\x18\x14 \x01(\t\x12Q\n\x15\x63ompatibility_factors\x18\x15 \x03(\x0b\x32\x32.penstock.v1.EngineFacts.CompatibilityFactorsEntry\x12\x16\n\x0e\x66\x61ults_allowed\x18\x16 \x01(\x08\x12\x1e\n\x16pipeline_parallel_size\x18\x17 \x01(\r\x12\x15\n\rtransfer_mode\x18\x18 \x01(\t\x12\x16\n\x0ekv_cache_dtype\x18\x19 \x01(\t\x12*\n\x07weights\x18\x1a \x01(\x0b\x32\x19.penstock.v1.WeightsFacts\x12\x10\n\x08kv_heads\x18\x1b \x01(\r\x12\x18\n\x10latent_attention\x18\x1c \x01(\x08\x12\x0e\n\x06hybrid\x18\x1d \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a;\n\x19\x43ompatibilityFactorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"v\n\x0cWeightsFacts\x12\x10\n\x08revision\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\r\n\x05\x66iles\x18\x03 \x01(\r\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x15\n\rconfig_digest\x18\x05 \x01(\t\x12\x0f\n\x07unknown\x18\x06 \x01(\t\"\xb8\x01\n\x0cPolicyStatus\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x04\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x1e\n\x16\x63hanged_time_unix_nano\x18\x04 \x01(\x06\x12\x1e\n\x16\x65xpires_time_unix_nano\x18\x05 \x01(\x06\x12\x11\n\tkv_action\x18\x06 \x01(\t\x12\x11\n\tec_action\x18\x07 \x01(\t\x12\x12\n\nlast_error\x18\x08 \x01(\t\"b\n\x04Hook\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\tcomponent\x18\x02 \x01(\x0e\x32\x16.penstock.v1.Component\x12\x11\n\tinstalled\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xef\x01\n\x07\x45mitter\x12\x16\n\x0equeued_entries\x18\x01 \x01(\r\x12\x1e\n\x16unacknowledged_batches\x18\x02 \x01(\r\x12\x1c\n\x14unacknowledged_bytes\x18\x03 \x01(\x04\x12\x14\n\x0csent_batches\x18\x04 \x01(\x04\x12\x12\n\nreconnects\x18\x05 \x01(\x04\x12\x1d\n\x10produced_entries\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x0fpending_entries\x18\x07 \x01(\x04H\x01\x88\x01\x01\x42\x13\n\x11_produced_entriesB\x12\n\x10_pending_entries\"t\n\tEplbFacts\x12\x0f\n\x07\x65nabled\x18\x01 \x01(\x08\x12\x14\n\x0c\x61synchronous\x18\x02 \x01(\x08\x12\x15\n\rstep_interval\x18\x03 \x01(\r\x12\x13\n\x0bwindow_size\x18\x04 \x01(\r\x12\x14\n\x0c\x63ommunicator\x18\x05 \x01(\t*\x8c\x01\n\x0b\x42lockHolder\x12\x1c\n\x18\x42LOCK_HOLDER_UNSPECIFIED\x10\x00\x12\x15\n\x11\x42LOCK_HOLDER_LOAD\x10\x01\x12\x17\n\x13\x42LOCK_HOLDER_PINNED\x10\x02\x12\x18\n\x14\x42LOCK_HOLDER_ABORTED\x10\x03\x12\x15\n\x11\x42LOCK_HOLDER_SAVE\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.v1.snapshot_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_TRANSFERFACTS_PARAMETERSENTRY']._loaded_options = None
+  _globals['_TRANSFERFACTS_PARAMETERSENTRY']._serialized_options = b'8\001'
+  _globals['_TRANSFERFACTS_ENVIRONMENTENTRY']._loaded_options = None
+  _globals['_TRANSFERFACTS_ENVIRONMENTENTRY']._serialized_options = b'8\001'
   _globals['_ENGINEFACTS_LABELSENTRY']._loaded_options = None
   _globals['_ENGINEFACTS_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_ENGINEFACTS_COMPATIBILITYFACTORSENTRY']._loaded_options = None
   _globals['_ENGINEFACTS_COMPATIBILITYFACTORSENTRY']._serialized_options = b'8\001'
-  _globals['_BLOCKHOLDER']._serialized_start=2959
-  _globals['_BLOCKHOLDER']._serialized_end=3099
+  _globals['_BLOCKHOLDER']._serialized_start=3828
+  _globals['_BLOCKHOLDER']._serialized_end=3968
   _globals['_SNAPSHOT']._serialized_start=114
-  _globals['_SNAPSHOT']._serialized_end=612
-  _globals['_UPSTREAMCOUNT']._serialized_start=614
-  _globals['_UPSTREAMCOUNT']._serialized_end=708
-  _globals['_INFLIGHT']._serialized_start=711
-  _globals['_INFLIGHT']._serialized_end=921
-  _globals['_DEFERRED']._serialized_start=924
-  _globals['_DEFERRED']._serialized_end=1064
-  _globals['_LEASES']._serialized_start=1066
-  _globals['_LEASES']._serialized_end=1142
-  _globals['_HELDBLOCKS']._serialized_start=1145
-  _globals['_HELDBLOCKS']._serialized_end=1303
-  _globals['_PEERSTATUS']._serialized_start=1306
-  _globals['_PEERSTATUS']._serialized_end=1567
-  _globals['_ENGINEFACTS']._serialized_start=1570
-  _globals['_ENGINEFACTS']._serialized_end=2309
-  _globals['_ENGINEFACTS_LABELSENTRY']._serialized_start=2203
-  _globals['_ENGINEFACTS_LABELSENTRY']._serialized_end=2248
-  _globals['_ENGINEFACTS_COMPATIBILITYFACTORSENTRY']._serialized_start=2250
-  _globals['_ENGINEFACTS_COMPATIBILITYFACTORSENTRY']._serialized_end=2309
-  _globals['_POLICYSTATUS']._serialized_start=2312
-  _globals['_POLICYSTATUS']._serialized_end=2496
-  _globals['_HOOK']._serialized_start=2498
-  _globals['_HOOK']._serialized_end=2596
-  _globals['_EMITTER']._serialized_start=2599
-  _globals['_EMITTER']._serialized_end=2838
-  _globals['_EPLBFACTS']._serialized_start=2840
-  _globals['_EPLBFACTS']._serialized_end=2956
+  _globals['_SNAPSHOT']._serialized_end=658
+  _globals['_TRANSFERFACTS']._serialized_start=661
+  _globals['_TRANSFERFACTS']._serialized_end=1022
+  _globals['_TRANSFERFACTS_PARAMETERSENTRY']._serialized_start=921
+  _globals['_TRANSFERFACTS_PARAMETERSENTRY']._serialized_end=970
+  _globals['_TRANSFERFACTS_ENVIRONMENTENTRY']._serialized_start=972
+  _globals['_TRANSFERFACTS_ENVIRONMENTENTRY']._serialized_end=1022
+  _globals['_UPSTREAMCOUNT']._serialized_start=1024
+  _globals['_UPSTREAMCOUNT']._serialized_end=1118
+  _globals['_INFLIGHT']._serialized_start=1121
+  _globals['_INFLIGHT']._serialized_end=1331
+  _globals['_DEFERRED']._serialized_start=1334
+  _globals['_DEFERRED']._serialized_end=1474
+  _globals['_LEASES']._serialized_start=1476
+  _globals['_LEASES']._serialized_end=1552
+  _globals['_HELDBLOCKS']._serialized_start=1555
+  _globals['_HELDBLOCKS']._serialized_end=1713
+  _globals['_PEERSTATUS']._serialized_start=1716
+  _globals['_PEERSTATUS']._serialized_end=2133
+  _globals['_ENGINEFACTS']._serialized_start=2136
+  _globals['_ENGINEFACTS']._serialized_end=3058
+  _globals['_ENGINEFACTS_LABELSENTRY']._serialized_start=2952
+  _globals['_ENGINEFACTS_LABELSENTRY']._serialized_end=2997
+  _globals['_ENGINEFACTS_COMPATIBILITYFACTORSENTRY']._serialized_start=2999
+  _globals['_ENGINEFACTS_COMPATIBILITYFACTORSENTRY']._serialized_end=3058
+  _globals['_WEIGHTSFACTS']._serialized_start=3060
+  _globals['_WEIGHTSFACTS']._serialized_end=3178
+  _globals['_POLICYSTATUS']._serialized_start=3181
+  _globals['_POLICYSTATUS']._serialized_end=3365
+  _globals['_HOOK']._serialized_start=3367
+  _globals['_HOOK']._serialized_end=3465
+  _globals['_EMITTER']._serialized_start=3468
+  _globals['_EMITTER']._serialized_end=3707
+  _globals['_EPLBFACTS']._serialized_start=3709
+  _globals['_EPLBFACTS']._serialized_end=3825
 # @@protoc_insertion_point(module_scope)

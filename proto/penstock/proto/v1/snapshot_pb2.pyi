@@ -22,7 +22,7 @@ BLOCK_HOLDER_ABORTED: BlockHolder
 BLOCK_HOLDER_SAVE: BlockHolder
 
 class Snapshot(_message.Message):
-    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts")
+    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts", "transfer")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class Snapshot(_message.Message):
     EPLB_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     in_flight: _containers.RepeatedCompositeFieldContainer[InFlight]
     deferred: _containers.RepeatedCompositeFieldContainer[Deferred]
@@ -49,7 +50,42 @@ class Snapshot(_message.Message):
     eplb: EplbFacts
     held: _containers.RepeatedCompositeFieldContainer[HeldBlocks]
     upstream_counts: _containers.RepeatedCompositeFieldContainer[UpstreamCount]
-    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ..., upstream_counts: _Optional[_Iterable[_Union[UpstreamCount, _Mapping]]] = ...) -> None: ...
+    transfer: TransferFacts
+    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ..., upstream_counts: _Optional[_Iterable[_Union[UpstreamCount, _Mapping]]] = ..., transfer: _Optional[_Union[TransferFacts, _Mapping]] = ...) -> None: ...
+
+class TransferFacts(_message.Message):
+    __slots__ = ("connector", "rank", "kv_layout", "attention_backend", "memory", "backends", "parameters", "environment")
+    class ParametersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    KV_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_BACKEND_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    BACKENDS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    connector: str
+    rank: int
+    kv_layout: str
+    attention_backend: str
+    memory: str
+    backends: _containers.RepeatedScalarFieldContainer[str]
+    parameters: _containers.ScalarMap[str, str]
+    environment: _containers.ScalarMap[str, str]
+    def __init__(self, connector: _Optional[str] = ..., rank: _Optional[int] = ..., kv_layout: _Optional[str] = ..., attention_backend: _Optional[str] = ..., memory: _Optional[str] = ..., backends: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class UpstreamCount(_message.Message):
     __slots__ = ("name", "upstream", "seen", "connector", "rank")
@@ -120,7 +156,7 @@ class HeldBlocks(_message.Message):
     def __init__(self, holder: _Optional[_Union[BlockHolder, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., requests: _Optional[int] = ..., blocks: _Optional[int] = ..., oldest_start_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("peer", "connected", "clock_offset_nano", "upstream_invalid", "quarantine", "quarantine_until_unix_nano", "last_active_unix_nano")
+    __slots__ = ("peer", "connected", "clock_offset_nano", "upstream_invalid", "quarantine", "quarantine_until_unix_nano", "last_active_unix_nano", "tensor_parallel_size", "block_size", "handshake_error", "handshake_error_text", "handshake_factors")
     PEER_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_OFFSET_NANO_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +164,11 @@ class PeerStatus(_message.Message):
     QUARANTINE_FIELD_NUMBER: _ClassVar[int]
     QUARANTINE_UNTIL_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     LAST_ACTIVE_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    HANDSHAKE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    HANDSHAKE_ERROR_TEXT_FIELD_NUMBER: _ClassVar[int]
+    HANDSHAKE_FACTORS_FIELD_NUMBER: _ClassVar[int]
     peer: _common_pb2.Peer
     connected: bool
     clock_offset_nano: int
@@ -135,10 +176,15 @@ class PeerStatus(_message.Message):
     quarantine: _events_pb2.QuarantineState
     quarantine_until_unix_nano: int
     last_active_unix_nano: int
-    def __init__(self, peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., connected: bool = ..., clock_offset_nano: _Optional[int] = ..., upstream_invalid: bool = ..., quarantine: _Optional[_Union[_events_pb2.QuarantineState, str]] = ..., quarantine_until_unix_nano: _Optional[int] = ..., last_active_unix_nano: _Optional[int] = ...) -> None: ...
+    tensor_parallel_size: int
+    block_size: int
+    handshake_error: _common_pb2.ErrorType
+    handshake_error_text: str
+    handshake_factors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., connected: bool = ..., clock_offset_nano: _Optional[int] = ..., upstream_invalid: bool = ..., quarantine: _Optional[_Union[_events_pb2.QuarantineState, str]] = ..., quarantine_until_unix_nano: _Optional[int] = ..., last_active_unix_nano: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., block_size: _Optional[int] = ..., handshake_error: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., handshake_error_text: _Optional[str] = ..., handshake_factors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EngineFacts(_message.Message):
-    __slots__ = ("model", "role", "role_guessed", "vllm_version", "kv_connector", "kv_role", "kv_engine_id", "kv_load_failure_policy", "ec_connector", "ec_role", "tensor_parallel_size", "data_parallel_size", "block_size", "num_gpu_blocks", "async_scheduling", "scheduler_class", "start_time_unix_nano", "side_channel", "labels", "compatibility_hash", "compatibility_factors", "faults_allowed")
+    __slots__ = ("model", "role", "role_guessed", "vllm_version", "kv_connector", "kv_role", "kv_engine_id", "kv_load_failure_policy", "ec_connector", "ec_role", "tensor_parallel_size", "data_parallel_size", "block_size", "num_gpu_blocks", "async_scheduling", "scheduler_class", "start_time_unix_nano", "side_channel", "labels", "compatibility_hash", "compatibility_factors", "faults_allowed", "pipeline_parallel_size", "transfer_mode", "kv_cache_dtype", "weights", "kv_heads", "latent_attention", "hybrid")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +221,13 @@ class EngineFacts(_message.Message):
     COMPATIBILITY_HASH_FIELD_NUMBER: _ClassVar[int]
     COMPATIBILITY_FACTORS_FIELD_NUMBER: _ClassVar[int]
     FAULTS_ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_MODE_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    KV_HEADS_FIELD_NUMBER: _ClassVar[int]
+    LATENT_ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    HYBRID_FIELD_NUMBER: _ClassVar[int]
     model: str
     role: _common_pb2.Role
     role_guessed: bool
@@ -197,7 +250,30 @@ class EngineFacts(_message.Message):
     compatibility_hash: str
     compatibility_factors: _containers.ScalarMap[str, str]
     faults_allowed: bool
-    def __init__(self, model: _Optional[str] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., vllm_version: _Optional[str] = ..., kv_connector: _Optional[str] = ..., kv_role: _Optional[str] = ..., kv_engine_id: _Optional[str] = ..., kv_load_failure_policy: _Optional[str] = ..., ec_connector: _Optional[str] = ..., ec_role: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., async_scheduling: bool = ..., scheduler_class: _Optional[str] = ..., start_time_unix_nano: _Optional[int] = ..., side_channel: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., compatibility_hash: _Optional[str] = ..., compatibility_factors: _Optional[_Mapping[str, str]] = ..., faults_allowed: bool = ...) -> None: ...
+    pipeline_parallel_size: int
+    transfer_mode: str
+    kv_cache_dtype: str
+    weights: WeightsFacts
+    kv_heads: int
+    latent_attention: bool
+    hybrid: bool
+    def __init__(self, model: _Optional[str] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., vllm_version: _Optional[str] = ..., kv_connector: _Optional[str] = ..., kv_role: _Optional[str] = ..., kv_engine_id: _Optional[str] = ..., kv_load_failure_policy: _Optional[str] = ..., ec_connector: _Optional[str] = ..., ec_role: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., async_scheduling: bool = ..., scheduler_class: _Optional[str] = ..., start_time_unix_nano: _Optional[int] = ..., side_channel: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., compatibility_hash: _Optional[str] = ..., compatibility_factors: _Optional[_Mapping[str, str]] = ..., faults_allowed: bool = ..., pipeline_parallel_size: _Optional[int] = ..., transfer_mode: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., weights: _Optional[_Union[WeightsFacts, _Mapping]] = ..., kv_heads: _Optional[int] = ..., latent_attention: bool = ..., hybrid: bool = ...) -> None: ...
+
+class WeightsFacts(_message.Message):
+    __slots__ = ("revision", "digest", "files", "bytes", "config_digest", "unknown")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    revision: str
+    digest: str
+    files: int
+    bytes: int
+    config_digest: str
+    unknown: str
+    def __init__(self, revision: _Optional[str] = ..., digest: _Optional[str] = ..., files: _Optional[int] = ..., bytes: _Optional[int] = ..., config_digest: _Optional[str] = ..., unknown: _Optional[str] = ...) -> None: ...
 
 class PolicyStatus(_message.Message):
     __slots__ = ("hash", "nonce", "connected", "changed_time_unix_nano", "expires_time_unix_nano", "kv_action", "ec_action", "last_error")

@@ -336,6 +336,9 @@ def test_engine_facts(make_scheduler: MakeScheduler, recorder: Recorder) -> None
     assert facts.kv_engine_id == scheduler.vllm_config.kv_transfer_config.engine_id
     assert facts.scheduler_class == "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
     assert facts.vllm_version
+    assert (facts.transfer_mode, facts.pipeline_parallel_size, facts.kv_cache_dtype) == ("pull", 1, "auto")
+    assert facts.kv_heads > 0
+    assert not facts.latent_attention
     assert snapshot.policy.kv_action == "fail"
     runtime.policy.swap(policy("recompute"), 1.0)
     assert recorder.snapshot().policy.kv_action == "recompute"

@@ -29,6 +29,7 @@ from penstock.agent.admin.support.order_fields import (
     new_order_id,
     timedelta_of,
 )
+from penstock.agent.admin.support.pair_sides import pair_engines
 from penstock.agent.admin.support.peer_conditions import describe_present
 from penstock.agent.admin.support.peers import (
     PEER_METRICS,
@@ -100,6 +101,7 @@ __all__ = [
     "last_loads",
     "messages",
     "new_order_id",
+    "pair_engines",
     "pause_message",
     "peer_summaries",
     "policy_states",

@@ -20,6 +20,28 @@ OLDEST_TRANSFER: Final = Metric(
     ("channel", "peer"),
     free=PEER,
 )
+THROUGHPUT: Final = Metric(
+    "penstock_transfer_throughput_bytes_per_second",
+    MetricKind.GAUGE,
+    "Median of the bytes/s of single transfers in the last minute (with fewer than 5 there, in the last 15), of the slowest rank; "
+    "of the largest size class (below 1 MiB, 1 to 16 MiB, more) that can be compared. Absent after 15 minutes without transfers.",
+    ("channel", "peer"),
+    free=PEER,
+)
+THROUGHPUT_USUAL_RATIO: Final = Metric(
+    "penstock_transfer_throughput_usual_ratio",
+    MetricKind.GAUGE,
+    "The same over the median of the 24 hours before, of the rank where it is lowest; absent with fewer than 20 transfers before.",
+    ("channel", "peer"),
+    free=PEER,
+)
+THROUGHPUT_PEERS_RATIO: Final = Metric(
+    "penstock_transfer_throughput_peers_ratio",
+    MetricKind.GAUGE,
+    "The same over the median of the engine's other peers now, transfers of the same size class; absent without another.",
+    ("channel", "peer"),
+    free=PEER,
+)
 DEFERRED_REQUESTS: Final = Metric(
     "penstock_deferred_requests",
     MetricKind.GAUGE,
@@ -140,6 +162,13 @@ ENGINE_INFO: Final = Metric(
         "tensor_parallel_size",
         "data_parallel_size",
     ),
+)
+ENGINE_WEIGHTS: Final = Metric(
+    "penstock_engine_weights_info",
+    MetricKind.INFO,
+    "Which weights the engine has loaded: digest of the names, sizes and samples of their files, commit of their repository, or the "
+    "label weights of PENSTOCK_LABELS, which stands for the digest; and the roll-out of its pod. Absent while nothing is known.",
+    ("model", "role", "digest", "weights_revision", "revision"),
 )
 ENGINE_COMPATIBILITY: Final = Metric(
     "penstock_engine_compatibility_info",

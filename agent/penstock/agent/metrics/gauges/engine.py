@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.metrics.catalogue import from_snapshots as c
 from penstock.agent.metrics.gauges.label_sets import MAX, MIN
 from penstock.agent.metrics.series import boolean
+from penstock.agent.pairs import revision_of, weights_word
 from penstock.agent.sources import engine_role
 from penstock.proto.names import NANOS, label, words
 from penstock.proto.v1 import common_pb2 as common
@@ -33,10 +34,19 @@ def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapsho
     if facts.num_gpu_blocks:
         sheet.set(c.KV_BLOCKS, key, facts.num_gpu_blocks)
     sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts, engines))
+    _add_weights(sheet, key, source, facts)
     if facts.compatibility_hash:
         rows = {"": "", **facts.compatibility_factors}
         for factor, value in rows.items():
             sheet.set(c.ENGINE_COMPATIBILITY, key, 1, facts.compatibility_hash, factor, value)
+
+
+def _add_weights(sheet: GaugeSet, key: EngineKey, source: Source, facts: EngineFacts) -> None:
+    digest, commit = weights_word(source.labels, facts.weights), facts.weights.revision
+    if digest or commit:
+        role, _ = engine_role(source, facts)
+        labels = (facts.model or source.model, role, digest, commit, revision_of(source.labels))
+        sheet.set(c.ENGINE_WEIGHTS, key, 1, *labels)
 
 
 def add_pause(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot | None]) -> None:

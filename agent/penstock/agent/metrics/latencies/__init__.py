@@ -1,8 +1,18 @@
-"""How long transfers take, by peer and by window of time."""
+"""How long transfers take and how fast they are, by peer and by window of time."""
 
 from __future__ import annotations
 
 from penstock.agent.metrics.latencies.peers import PeerLatencies, PeerWindows
+from penstock.agent.metrics.latencies.speeds import SIZE_CLASSES, PairKey, PairSpeeds, Speed
 from penstock.agent.metrics.latencies.windows import DurationWindow, DurationWindows
 
-__all__ = ["DurationWindow", "DurationWindows", "PeerLatencies", "PeerWindows"]
+__all__ = [
+    "SIZE_CLASSES",
+    "DurationWindow",
+    "DurationWindows",
+    "PairKey",
+    "PairSpeeds",
+    "PeerLatencies",
+    "PeerWindows",
+    "Speed",
+]

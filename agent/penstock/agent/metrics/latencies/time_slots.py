@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from operator import add
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.proto.names import NANOS
 
@@ -21,37 +21,43 @@ FINEST_NANO: Final = 15 * NANOS
 KEPT_SECONDS: Final = 80 * 60
 """Entries that are older than the newest one by more are not kept."""
 
-# By level: the width of a slot, the width of the blocks that move to the next level as a whole, and how many blocks
-# before the newest one stay. The last level's blocks are dropped.
-_LEVELS: Final = (
-    (FINEST_NANO, 60 * NANOS, 1),
-    (60 * NANOS, 300 * NANOS, 3),
-    (300 * NANOS, 300 * NANOS, KEPT_SECONDS // 300),
-)
+Levels: TypeAlias = tuple[tuple[int, int, int], ...]
+"""By level: the width of a slot, the width of the blocks that move to the next level as a whole, and how many blocks before the
+newest one stay. The last level's blocks are dropped."""
+
+_NEWEST: Final = ((FINEST_NANO, 60 * NANOS, 1), (60 * NANOS, 300 * NANOS, 3))
+HOUR: Final[Levels] = (*_NEWEST, (300 * NANOS, 300 * NANOS, KEPT_SECONDS // 300))
+"""At most 45 slots, of 80 minutes."""
+
+DAY: Final[Levels] = (*_NEWEST, (3600 * NANOS, 3600 * NANOS, 24))
+"""At most 53 slots, of 24 hours."""
+
 # Unsigned, 32 bits.
 _COUNT: Final = "I"
 _MOST: Final = (1 << 32) - 1
 
 
 class TimeSlots:
-    """Counts of *size* buckets in each slot; at most 45 slots.
+    """Counts of *size* buckets in each slot; as many slots as *widths* says.
 
     Attributes:
         newest: time of the newest entry, nanoseconds.
 
     """
 
-    __slots__ = ("_levels", "_size", "newest")
+    __slots__ = ("_levels", "_size", "_widths", "newest")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, widths: Levels = HOUR) -> None:
         self._size = size
+        self._widths = widths
         self.newest = 0
-        self._levels: tuple[dict[int, array[int]], ...] = tuple({} for _ in _LEVELS)
+        self._levels: tuple[dict[int, array[int]], ...] = tuple({} for _ in widths)
 
     def add(self, time: int, counts: Mapping[int, int]) -> None:
         """Add numbers by bucket at *time*, nanoseconds; what is too old is left out."""
         if time > self.newest:
-            moved = time // _LEVELS[0][1] > self.newest // _LEVELS[0][1]
+            block = self._widths[0][1]
+            moved = time // block > self.newest // block
             self.newest = time
             if moved:
                 self._move()
@@ -64,14 +70,29 @@ class TimeSlots:
         """Return the counts of the slots that end after *after* and not after *until*, nanoseconds."""
         found = [
             counts
-            for (width, _, _), slots in zip(_LEVELS, self._levels, strict=True)
+            for (width, _, _), slots in zip(self._widths, self._levels, strict=True)
             for index, counts in slots.items()
             if after < (index + 1) * width <= until
         ]
-        return [sum(column) for column in zip(*found, strict=True)] if found else [0] * self._size
+        return self._total(found)
+
+    def split(self, at: int) -> tuple[list[int], list[int]]:
+        """Return the counts before and since *at*, nanoseconds: no more than 15 minutes before the newest entry.
+
+        A slot belongs to where it ends; what has moved to the widest slots is older than 15 minutes.
+        """
+        *finer, widest = zip(self._widths, self._levels, strict=True)
+        before, since = list(widest[1].values()), list[array[int]]()
+        for (width, _, _), slots in finer:
+            for index, counts in slots.items():
+                (since if (index + 1) * width > at else before).append(counts)
+        return self._total(before), self._total(since)
+
+    def _total(self, slots: list[array[int]]) -> list[int]:
+        return [sum(column) for column in zip(*slots, strict=True)] if slots else [0] * self._size
 
     def _slot(self, time: int) -> array[int] | None:
-        for (width, block, blocks), slots in zip(_LEVELS, self._levels, strict=True):
+        for (width, block, blocks), slots in zip(self._widths, self._levels, strict=True):
             if time // block >= self.newest // block - blocks:
                 index = time // width
                 slot = slots.get(index)
@@ -82,7 +103,7 @@ class TimeSlots:
 
     def _move(self) -> None:
         """Move what is no longer new into wider slots."""
-        for (width, block, blocks), slots in zip(_LEVELS, self._levels, strict=True):
+        for (width, block, blocks), slots in zip(self._widths, self._levels, strict=True):
             first = (self.newest // block - blocks) * block
             for index in [index for index in slots if index * width < first]:
                 counts = slots.pop(index)
@@ -100,14 +121,14 @@ class TimeSlots:
                 yield level, index, slots[index]
 
     @classmethod
-    def load(cls, size: int, state: Any) -> TimeSlots:
+    def load(cls, size: int, state: Any, widths: Levels = HOUR) -> TimeSlots:
         """Return what :meth:`dump` described.
 
         Raises:
             ValueError, TypeError, LookupError, OverflowError: it is of another shape.
 
         """
-        found = cls(size)
+        found = cls(size, widths)
         found.newest, rows = state
         for level, index, pairs in rows:
             counts = found._levels[level][index] = array(_COUNT, bytes(size * array(_COUNT).itemsize))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.vllm.naming import engine_identity
 
 
@@ -28,8 +29,25 @@ def engine_facts(scheduler: Any) -> dict[str, Any]:
         "async_scheduling": bool(config.scheduler_config.async_scheduling),
         "scheduler_class": f"{type(scheduler).__module__}.{type(scheduler).__qualname__}",
         "start_time_unix_nano": time.time_ns(),
+        **_pair_facts(config),
     }
     listener = getattr(scheduler.connector, "connector_scheduler", None)
+    facts["transfer_mode"] = str(getattr(listener, "_TRANSFER_MODE", ""))
     host, port = getattr(listener, "side_channel_host", None), getattr(listener, "side_channel_port", None)
     facts["side_channel"] = f"{host}:{port}" if host and port else ""
+    return facts
+
+
+def _pair_facts(config: Any) -> dict[str, Any]:
+    """Return what decides whether another engine can use this one's KV blocks, beside the compatibility hash."""
+    model = config.model_config
+    facts: dict[str, Any] = {
+        "pipeline_parallel_size": config.parallel_config.pipeline_parallel_size,
+        "kv_cache_dtype": str(config.cache_config.cache_dtype),
+    }
+    # Not every model has attention.
+    with guard("engine_facts"):
+        facts["latent_attention"] = bool(model.use_mla)
+        facts["hybrid"] = bool(model.is_hybrid)
+        facts["kv_heads"] = int(model.get_total_num_kv_heads())
     return facts

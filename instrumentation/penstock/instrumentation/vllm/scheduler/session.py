@@ -20,6 +20,7 @@ from penstock.instrumentation.vllm.naming import engine_identity
 from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
 from penstock.instrumentation.vllm.requests import SchedulerObserver
 from penstock.instrumentation.vllm.scheduler.engine_facts import engine_facts
+from penstock.instrumentation.vllm.scheduler.weights import WeightsFacts
 from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class SchedulerSession:
         self._connector = scheduler.connector
         self._ec_connector = scheduler.ec_connector
         self._facts = engine_facts(scheduler)
+        self._weights = WeightsFacts(self._config)
         self.observer = SchedulerObserver(self._facts["kv_connector"])
         self.media = WorkerEncoderInputs(scheduler)
         self.gate = PeerGate()
@@ -291,6 +293,9 @@ class SchedulerSession:
         if settings is not None:
             facts.labels.update(settings.labels)
             facts.faults_allowed = settings.allow_faults
+        self._weights.start()
+        for name, value in self._weights.fields.items():
+            setattr(facts.weights, name, value)
         facts.compatibility_hash = self.observer.compatibility_hash
         facts.compatibility_factors.update(self.observer.compatibility_factors)
         rule = runtime.policy.current.kv_load_failure if runtime.active else None

@@ -146,6 +146,23 @@ def test_the_scheduler_shows_hash_and_factors(make_engine: MakeEngine) -> None:
     assert engine.observer.compatibility_factors["model"] == engine.config.model_config.model
 
 
+def test_how_blocks_move_is_in_the_snapshot(
+    make_engine: MakeEngine, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layout, memory, NIXL's backend and what is configured of UCX; and after a handshake the peer's geometry."""
+    monkeypatch.setenv("UCX_TLS", "tcp,self,sm")
+    prefill, decode = make_engine("kv_producer"), make_engine("kv_consumer")
+    decode.read("r1", prefill)
+    decode.received("r1")
+    snapshot = recorder.snapshot()
+    facts = snapshot.transfer
+    assert (facts.connector, facts.kv_layout) == ("NixlConnector", decode.worker.kv_cache_layout)
+    assert (facts.attention_backend, facts.memory) == (decode.worker.backend_name, "DRAM")
+    assert facts.environment["UCX_TLS"] == "tcp,self,sm"
+    peer = next(each for each in snapshot.peers if each.peer.engine_id == prefill.id and each.connected)
+    assert (peer.tensor_parallel_size, peer.block_size) == (1, prefill.worker.block_size)
+
+
 def test_incompatible(make_engine: MakeEngine, recorder: Recorder) -> None:
     """Engines of different models: one failure with both hashes, and a report to the scheduler."""
     prefill, decode = make_engine("kv_producer", "model-a"), make_engine("kv_consumer", "model-b")
@@ -163,6 +180,9 @@ def test_incompatible(make_engine: MakeEngine, recorder: Recorder) -> None:
     (handshake,) = recorder.take("handshake")
     assert (handshake.result, handshake.error_type) == (c.TRANSFER_RESULT_ERROR, c.ERROR_TYPE_INCOMPATIBLE)
     assert failure.handshake_id == handshake.id
+    peer = next(each for each in recorder.snapshot().peers if each.peer.engine_id == prefill.id)
+    assert (peer.connected, peer.handshake_error) == (False, c.ERROR_TYPE_INCOMPATIBLE)
+    assert peer.handshake_error_text
     (told,) = decode.reported
     assert (told.request_id, told.mode, told.error_type) == (
         "r1",

@@ -89,6 +89,7 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
         ("EC connector", " ".join(part for part in (facts.ec_connector, facts.ec_role) if part)),
         ("Side channel", facts.side_channel),
         ("Scheduler", facts.scheduler_class),
+        ("Weights", weights_words(facts.weights)),
         ("Compatibility", facts.compatibility_hash),
     ):
         if value:
@@ -97,9 +98,26 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
         yield f"{_INDENT}{name}={value}"
     if facts.faults_allowed:
         yield "Fault drills: allowed (PENSTOCK_ALLOW_FAULTS=1)"
-    yield f"Parallel: tensor {facts.tensor_parallel_size}, data {facts.data_parallel_size}"
+    pipeline = f", pipeline {facts.pipeline_parallel_size}" if facts.pipeline_parallel_size > 1 else ""
+    yield f"Parallel: tensor {facts.tensor_parallel_size}, data {facts.data_parallel_size}{pipeline}"
     yield f"Blocks: {facts.num_gpu_blocks} of {facts.block_size} tokens"
     yield f"Started: {words.ago(facts.start_time_unix_nano, now)}"
+
+
+def weights_words(facts: snapshots.WeightsFacts) -> str:
+    """Return which weights an engine has loaded; empty where it does not tell."""
+    size = (
+        f"{facts.files} file{'' if facts.files == 1 else 's'} of {facts.bytes / 1e9:.3g} GB"
+        if facts.files
+        else ""
+    )
+    parts = (
+        f"digest {facts.digest}" if facts.digest else "",
+        size,
+        f"commit {facts.revision}" if facts.revision else "",
+        facts.unknown,
+    )
+    return ", ".join(part for part in parts if part)
 
 
 def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) -> Iterator[str]:

@@ -14,6 +14,7 @@ from penstock.agent.ctl.diagnosis import (
     Finding,
     Orders,
     check_agent,
+    check_pairs,
     check_relay,
     check_rollouts,
     count_problems,
@@ -27,7 +28,7 @@ from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock.agent.ctl.client import Client
 
@@ -74,7 +75,7 @@ def _findings(client: Client) -> list[Finding]:
     now = min(max(status.now.ToNanoseconds() / 1e9, asked), answered)
     check = check_relay if status.agents else check_agent
     found = check(status, engines, now, Orders(drills, listed.quarantines))
-    return [*found, *check_rollouts(_rollouts(client), now)]
+    return [*found, *check_rollouts(_rollouts(client), now), *check_pairs(_pairs(client))]
 
 
 def _rollouts(client: Client) -> Iterable[admin.PolicyRollout]:
@@ -85,6 +86,16 @@ def _rollouts(client: Client) -> Iterable[admin.PolicyRollout]:
         return ()
     rollouts: Iterable[admin.PolicyRollout] = response.rollouts
     return rollouts
+
+
+def _pairs(client: Client) -> Sequence[admin.Pair]:
+    try:
+        response = client.call("ListPairs", admin.ListPairsRequest(), timeout=_PATIENCE)
+    except FailedError:
+        # An agent of an earlier version.
+        return ()
+    pairs: Sequence[admin.Pair] = response.pairs
+    return pairs
 
 
 def _answer(address: str, error: FailedError) -> Finding:

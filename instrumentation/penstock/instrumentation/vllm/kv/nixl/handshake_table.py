@@ -79,6 +79,7 @@ class Handshake:
         queued: those of them that came to wait behind other peers' handshakes.
         rehearsal: a drill failed it.
         clock_offset_ns: of its run; None until it ends.
+        failure: why it failed; None while it runs and if it did not.
 
     """
 
@@ -92,6 +93,7 @@ class Handshake:
     future: Any = None
     rehearsal: bool = False
     clock_offset_ns: int | None = None
+    failure: Failure | None = None
 
     def add_waiter(self, request_id: str, now_ns: int) -> None:
         """Add a waiting request; the empty id of a heartbeat is ignored."""

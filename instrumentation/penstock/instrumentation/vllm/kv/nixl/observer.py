@@ -121,6 +121,7 @@ class NixlObserver(NixlFailureObserver):
     ) -> None:
         """Emit a finished handshake, and its failure if no request waited for it."""
         failure = failure_modes.classify("handshake_setup_failed", error) if error is not None else None
+        handshake.failure = failure
         handshake.rehearsal = failure is not None and failure.rehearsal
         handshake.clock_offset_ns = run.clock_offset_ns if run is not None else None
         self.context.handshake = handshake

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.kv.nixl.transfer_facts import NixlTransferFacts, fill_geometry
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class NixlSnapshot:
         """Read *worker* while vLLM keeps it alive."""
         self._observer = observer
         self._worker = weakref.ref(worker)
+        self._transfer = NixlTransferFacts()
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add this worker to *snapshot*."""
@@ -49,6 +51,7 @@ class NixlSnapshot:
             )
         worker = self._worker()
         if worker is not None:
+            self._transfer.fill(snapshot, observer, worker)
             # Last, as it reads vLLM's tables: what it cannot read costs the snapshot nothing else.
             self._fill_peers(snapshot, worker)
 
@@ -84,6 +87,11 @@ class NixlSnapshot:
                 connected=peer.engine_id in connected,
                 upstream_invalid=peer.engine_id in invalid,
             )
+            fill_geometry(status, worker)
+            if handshake.failure is not None and not status.connected:
+                status.handshake_error = handshake.failure.error_type  # type: ignore[assignment]
+                status.handshake_error_text = handshake.failure.error_text
+                status.handshake_factors.extend(handshake.failure.factors)
             if status.connected and handshake.clock_offset_ns is not None:
                 status.clock_offset_nano = handshake.clock_offset_ns
             if peer.engine_id in last_active:

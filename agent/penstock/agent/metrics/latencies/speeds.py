@@ -1,0 +1,257 @@
+"""How fast transfers with each peer and rank are, now and usually, by size: bytes/s of single transfers.
+
+Small transfers are slow by nature, so speeds are compared between transfers of one size class only.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.agent.metrics.catalogue import OTHER
+from penstock.agent.metrics.latencies.time_slots import DAY, FINEST_NANO, TimeSlots
+from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, UNKNOWN
+from penstock.agent.model import EngineKey
+from penstock.proto.names import NANOS
+from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from penstock.agent.batch import BatchColumns
+
+MAX_PAIRS: Final = 512
+"""Ranks with their peers, of all engines together; a busy one takes 30 KiB."""
+
+SIZE_BOUNDS: Final = (1 << 20, 16 << 20)
+"""A transfer of fewer bytes than the first is in class 0, and so on."""
+
+SIZE_CLASSES: Final = ("below 1 MiB", "1 to 16 MiB", "16 MiB and more")
+NOW_COUNT: Final = 5
+"""With fewer transfers now there is no ratio."""
+
+USUAL_COUNT: Final = 20
+"""With fewer transfers before there is no usual speed."""
+
+_FIRST, _PER_OCTAVE, _OCTAVES = 1 << 17, 2, 24
+SPEED_BOUNDS: Final = tuple(
+    round(_FIRST * 2 ** (step / _PER_OCTAVE)) for step in range(_OCTAVES * _PER_OCTAVE + 1)
+)
+"""Upper bounds of the buckets, bytes/s: 128 KiB/s to 2 TiB/s, each 41 % above the one below."""
+
+_SPEEDS: Final = len(SPEED_BOUNDS) + 1
+_SIZE: Final = _SPEEDS * len(SIZE_CLASSES)
+_AHEAD_NANO: Final = 5 * 60 * NANOS
+_MINUTE, _QUARTER = 60 * NANOS, 15 * 60 * NANOS
+# Transfers of a batch that are looked at; the hot path takes in 500,000 entries a second.
+_SAMPLE: Final = 16
+
+
+class PairKey(NamedTuple):
+    """One rank of an engine with one of its peers."""
+
+    engine: EngineKey
+    channel: int
+    peer: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What one rank has of one peer; bytes/s are medians.
+
+    Attributes:
+        now: of the last minute, or of the last 15 where that has too few.
+        count: transfers of them.
+        usual: of the transfers of the same size class before, 24 hours at most; 0 without any.
+        usual_count: transfers of them.
+        size_class: index into `SIZE_CLASSES`, of what is compared.
+        ratio: now over usual; None where either has too few transfers.
+        siblings_ratio: now over the median of the engine's other peers, same channel and size class; None likewise.
+
+    """
+
+    now: float
+    count: int
+    usual: float
+    usual_count: int
+    size_class: int
+    ratio: float | None = None
+    siblings_ratio: float | None = None
+
+
+class PairSpeeds:
+    """The speeds of all pairs of all engines; not thread-safe.
+
+    At most *cap* ranks with peers: a new one replaces those idle for 15 minutes; if there is none, it has no speeds.
+    """
+
+    def __init__(self, cap: int = MAX_PAIRS, clock: Callable[[], int] = time.time_ns) -> None:
+        self._cap = cap
+        self._clock = clock
+        self._slots: dict[PairKey, TimeSlots] = {}
+        # Nothing can be idle before this time: keeps a flood of new peers from scanning each time.
+        self._none_idle_before = 0
+
+    def apply(self, key: EngineKey, contents: BatchColumns) -> None:
+        """Count a batch of an engine. It has passed the limits of the ingest."""
+        latest, text = self._clock() + _AHEAD_NANO, contents.strings
+        for (channel, index, rank, slot), counts in _counted(contents, latest).items():
+            when = slot * FINEST_NANO
+            found = self._pair(PairKey(key, channel, text[index] or UNKNOWN, rank), when)
+            if found is not None:
+                found.add(when, counts)
+
+    def speeds(self, key: EngineKey, now: int) -> dict[PairKey, Speed]:
+        """Return what moved in the 15 minutes before *now*, nanoseconds by an engine's clock."""
+        found: dict[PairKey, Speed] = {}
+        for pair, slots in self._slots.items():
+            if pair.engine == key and slots.newest > now - _QUARTER:
+                speed = compared_speed(slots.split(now - _MINUTE), slots.split(now - _QUARTER))
+                if speed is not None:
+                    found[pair] = speed
+        return with_siblings(found)
+
+    def forget(self, key: EngineKey, peer: str | None = None) -> None:
+        """Drop a peer of an engine; all of its peers without one."""
+        for each in [each for each in self._slots if each.engine == key and peer in {None, each.peer}]:
+            del self._slots[each]
+
+    def _pair(self, key: PairKey, when: int) -> TimeSlots | None:
+        found = self._slots.get(key)
+        if found is None:
+            if len(self._slots) >= self._cap:
+                self._drop_idle(when)
+            if len(self._slots) >= self._cap or key.peer == OTHER or len(key.peer) > MAX_LABEL:
+                return None
+            found = self._slots[key] = TimeSlots(_SIZE, DAY)
+            self._none_idle_before = min(self._none_idle_before, when + IDLE_NANO)
+        return found
+
+    def _drop_idle(self, now: int) -> None:
+        if now < self._none_idle_before:
+            return
+        for each in [each for each, slots in self._slots.items() if slots.newest <= now - IDLE_NANO]:
+            del self._slots[each]
+        oldest = min((slots.newest for slots in self._slots.values()), default=now)
+        self._none_idle_before = oldest + IDLE_NANO
+
+    def dump(self) -> list[Any]:
+        """Return the state for JSON."""
+        return [[*key, slots.dump()] for key, slots in sorted(self._slots.items(), key=lambda item: item[0])]
+
+    def load(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Take over what :meth:`dump` returned.
+
+        Raises:
+            ValueError, TypeError, LookupError, OverflowError: it is of another shape; nothing has changed.
+
+        """
+        self._slots = {
+            PairKey(EngineKey(*engine), channel, peer, rank): TimeSlots.load(_SIZE, slots, DAY)
+            for engine, channel, peer, rank, slots in rows
+        }
+
+
+def compared_speed(
+    minute: tuple[Sequence[int], Sequence[int]], quarter: tuple[Sequence[int], Sequence[int]]
+) -> Speed | None:
+    """Return the speed of one pair, of the largest size class that can be compared; None if nothing has moved.
+
+    Args:
+        minute: counts before the last minute, and of it.
+        quarter: counts before the last 15 minutes, and of them.
+
+    """
+    best: Speed | None = None
+    for size_class in reversed(range(len(SIZE_CLASSES))):
+        before, present = (_of(counts, size_class) for counts in minute)
+        if sum(present) < NOW_COUNT:
+            before, present = (_of(counts, size_class) for counts in quarter)
+        if not sum(present):
+            continue
+        speed = _speed(present, before, size_class)
+        if speed.ratio is not None:
+            return speed
+        if best is None or speed.count > best.count:
+            best = speed
+    return best
+
+
+def _of(counts: Sequence[int], size_class: int) -> Sequence[int]:
+    return counts[size_class * _SPEEDS : (size_class + 1) * _SPEEDS]
+
+
+def _speed(present: Sequence[int], before: Sequence[int], size_class: int) -> Speed:
+    count, usual_count = sum(present), sum(before)
+    now = median(present)
+    usual = median(before) if usual_count else 0.0
+    known = count >= NOW_COUNT and usual_count >= USUAL_COUNT
+    return Speed(now, count, usual, usual_count, size_class, now / usual if known and usual else None)
+
+
+def with_siblings(speeds: Mapping[PairKey, Speed]) -> dict[PairKey, Speed]:
+    """Return *speeds*, of one engine, with each compared to the engine's other peers."""
+    found: dict[PairKey, Speed] = {}
+    for key, speed in speeds.items():
+        others = sorted(
+            other.now
+            for there, other in speeds.items()
+            if there.channel == key.channel
+            and there.peer != key.peer
+            and other.size_class == speed.size_class
+            and other.count >= NOW_COUNT
+        )
+        ratio = None
+        if others and speed.count >= NOW_COUNT:
+            middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
+            ratio = speed.now / middle if middle else None
+        found[key] = Speed(
+            speed.now, speed.count, speed.usual, speed.usual_count, speed.size_class, speed.ratio, ratio
+        )
+    return found
+
+
+def median(counts: Sequence[int]) -> float:
+    """Return the median of bytes/s, between the bounds of its bucket; *counts* are of one size class, not all 0."""
+    rank, below = sum(counts) / 2, 0
+    for bucket, count in enumerate(counts):
+        if count and below + count >= rank:
+            low = SPEED_BOUNDS[bucket - 1] if bucket else 0
+            high = SPEED_BOUNDS[min(bucket, len(SPEED_BOUNDS) - 1)]
+            return low + (high - low) * max(0.0, rank - below) / count
+        below += count
+    return float(SPEED_BOUNDS[-1])
+
+
+_Place = tuple[int, int, int, int]
+
+
+def _counted(contents: BatchColumns, latest: int) -> dict[_Place, dict[int, int]]:
+    """Return how many transfers there are in each bucket, by channel, peer (its place in the table), rank and finest slot of time.
+
+    Of more than 16 every n-th counts n-fold. Left out: failed ones, those without bytes or duration, and ends after *latest*.
+    """
+    found: dict[_Place, dict[int, int]] = {}
+    columns = contents.transfers
+    if not len(columns):
+        return found
+    step = len(columns) // _SAMPLE | 1
+    for place, size, duration in _rows(contents, step, latest):
+        bucket = bisect_right(SIZE_BOUNDS, size) * _SPEEDS + bisect_left(
+            SPEED_BOUNDS, size * NANOS / duration
+        )
+        counts = found.setdefault(place, {})
+        counts[bucket] = counts.get(bucket, 0) + step
+    return found
+
+
+def _rows(contents: BatchColumns, step: int, latest: int) -> Iterator[tuple[_Place, int, int]]:
+    columns, first = contents.transfers, contents.batch.seq % step
+    names = ("channel", "peer", "rank", "end_time_unix_nano", "bytes", "duration_nano", "result")
+    sample = zip(*(columns[name][first::step] for name in names), strict=True)
+    for channel, peer, rank, end, size, duration, result in sample:
+        if result == TRANSFER_RESULT_OK and size and 0 < duration < end <= latest:
+            yield (channel, peer, rank, end // FINEST_NANO), size, duration

@@ -1,0 +1,187 @@
+"""Which facts of a prefill and a decode engine differ, and what each difference does. Pure.
+
+The rules are those of vLLM's NIXL connector: the factors of its compatibility hash (``compute_nixl_compatibility_hash``), and the
+geometry that it checks at the handshake (``_validate_remote_agent_handshake``). Weights are in neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.agent.pairs.side_facts import (
+    WEIGHTS_LABEL,
+    family_of,
+    is_nixl,
+    layout_of,
+    revision_of,
+    weights_word,
+)
+from penstock.proto.v1.admin_pb2 import (
+    DIFFERENCE_EFFECT_FAILS,
+    DIFFERENCE_EFFECT_NONE,
+    DIFFERENCE_EFFECT_WRONG,
+    PAIR_COMPATIBILITY_NO,
+    PAIR_COMPATIBILITY_UNKNOWN,
+    PAIR_COMPATIBILITY_YES,
+    PAIR_WEIGHTS_DIFFER,
+    PAIR_WEIGHTS_SAME,
+    PAIR_WEIGHTS_UNKNOWN,
+    FactDifference,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.proto.v1 import admin_pb2 as admin
+    from penstock.proto.v1.admin_pb2 import DifferenceEffect, PairCompatibility, PairWeights
+
+_HASH: Final = "compatibility_hash"
+
+
+class PairVerdict(NamedTuple):
+    """What two engines are to each other.
+
+    Attributes:
+        compatible: whether their handshake works.
+        weights: whether they compute with the same weights.
+        differences: the worst first.
+        reason: why it is compatible or not, in words.
+
+    """
+
+    compatible: PairCompatibility
+    weights: PairWeights
+    differences: list[FactDifference]
+    reason: str
+
+
+def compare_sides(
+    decode: admin.PairEngine, prefill: admin.PairEngine, *, connected: bool = False
+) -> PairVerdict:
+    """Return the verdict; *connected*: they have shaken hands, so no difference has made that fail."""
+    weights = _compare_weights(decode, prefill)
+    found = [*_protocol(decode, prefill), *_geometry(decode, prefill), *_meaning(decode, prefill, weights)]
+    for difference in found:
+        if connected and difference.effect == DIFFERENCE_EFFECT_FAILS:
+            # vLLM's check is off (enforce_handshake_compat), or it permutes the blocks (enable_permute_local_kv).
+            difference.effect = (
+                DIFFERENCE_EFFECT_WRONG if difference.fact == _HASH else DIFFERENCE_EFFECT_NONE
+            )
+    found.sort(key=lambda difference: (-difference.effect, difference.fact))
+    failing = [each for each in found if each.effect == DIFFERENCE_EFFECT_FAILS]
+    compatible, reason = _compatibility(decode, prefill, failing, connected=connected)
+    return PairVerdict(compatible, weights, found, reason)
+
+
+def _compatibility(
+    decode: admin.PairEngine, prefill: admin.PairEngine, failing: list[FactDifference], *, connected: bool
+) -> tuple[PairCompatibility, str]:
+    if failing:
+        return PAIR_COMPATIBILITY_NO, ", ".join(
+            f"{each.fact} {each.value}≠{each.peer_value}" for each in failing
+        )
+    if connected:
+        return PAIR_COMPATIBILITY_YES, "they have shaken hands"
+    if decode.facts.compatibility_hash and prefill.facts.compatibility_hash:
+        return PAIR_COMPATIBILITY_YES, "same compatibility hash, geometry fits"
+    silent = [
+        name for name, side in (("decode", decode), ("prefill", prefill)) if not side.facts.compatibility_hash
+    ]
+    return PAIR_COMPATIBILITY_UNKNOWN, f"no compatibility hash is known of {' and '.join(silent)}"
+
+
+def _protocol(decode: admin.PairEngine, prefill: admin.PairEngine) -> Iterator[FactDifference]:
+    """Yield the factors of the compatibility hash that differ, and the connector."""
+    one, other = decode.facts, prefill.facts
+    if family_of(one.kv_connector) != family_of(other.kv_connector):
+        yield _difference("kv_connector", one.kv_connector, other.kv_connector, DIFFERENCE_EFFECT_FAILS)
+        return
+    if one.compatibility_hash and other.compatibility_hash:
+        if one.compatibility_hash != other.compatibility_hash:
+            yield from _factors(decode, prefill)
+        return
+    if one.transfer_mode and other.transfer_mode and one.transfer_mode != other.transfer_mode:
+        # vLLM puts it into the hash; it is known before the workers show theirs.
+        yield _difference("transfer_mode", one.transfer_mode, other.transfer_mode, DIFFERENCE_EFFECT_FAILS)
+
+
+def _factors(decode: admin.PairEngine, prefill: admin.PairEngine) -> Iterator[FactDifference]:
+    one, other = decode.facts.compatibility_factors, prefill.facts.compatibility_factors
+    names = sorted(name for name in one.keys() & other.keys() if one[name] != other[name])
+    for name in names:
+        yield _difference(name, one[name], other[name], DIFFERENCE_EFFECT_FAILS)
+    if not names:
+        hashes = (decode.facts.compatibility_hash[:12], prefill.facts.compatibility_hash[:12])
+        yield _difference(_HASH, *hashes, DIFFERENCE_EFFECT_FAILS)
+
+
+def _geometry(decode: admin.PairEngine, prefill: admin.PairEngine) -> Iterator[FactDifference]:
+    """Yield what differs of the geometry; vLLM's NIXL connector alone says which differences it refuses."""
+    one, other = decode.facts, prefill.facts
+    judged = is_nixl(decode) and is_nixl(prefill)
+    for fact, mine, theirs, fits in (
+        (
+            "tensor_parallel_size",
+            one.tensor_parallel_size,
+            other.tensor_parallel_size,
+            _ranks_fit(decode, prefill),
+        ),
+        ("block_size", one.block_size, other.block_size, _blocks_fit(decode, prefill)),
+        ("pipeline_parallel_size", one.pipeline_parallel_size, other.pipeline_parallel_size, True),
+        ("kv_layout", layout_of(decode), layout_of(prefill), one.latent_attention and other.latent_attention),
+    ):
+        if mine and theirs and mine != theirs:
+            effect = DIFFERENCE_EFFECT_FAILS if judged and not fits else DIFFERENCE_EFFECT_NONE
+            yield _difference(fact, str(mine), str(theirs), effect)
+
+
+def _ranks_fit(decode: admin.PairEngine, prefill: admin.PairEngine) -> bool:
+    """Return whether vLLM can map the ranks of two engines onto each other."""
+    one, other = decode.facts.tensor_parallel_size, prefill.facts.tensor_parallel_size
+    if not one or not other:
+        return True
+    if max(one, other) % min(one, other):
+        return False
+    facts = prefill.facts
+    # A prefill side with more ranks than KV heads holds copies, which a smaller decode side cannot read.
+    copies = facts.kv_heads and other > facts.kv_heads and not facts.latent_attention and not facts.hybrid
+    return not (other > one and copies)
+
+
+def _blocks_fit(decode: admin.PairEngine, prefill: admin.PairEngine) -> bool:
+    """Return whether a block of the side that moves the data is a multiple of one of the other side."""
+    mover, other = (prefill, decode) if prefill.facts.transfer_mode == "push" else (decode, prefill)
+    return not other.facts.block_size or mover.facts.block_size % other.facts.block_size == 0
+
+
+def _meaning(
+    decode: admin.PairEngine, prefill: admin.PairEngine, weights: PairWeights
+) -> Iterator[FactDifference]:
+    """Yield what the handshake does not check."""
+    one, other = decode.facts.weights, prefill.facts.weights
+    if weights == PAIR_WEIGHTS_DIFFER:
+        yield _difference("weights", _weights_word(decode), _weights_word(prefill), DIFFERENCE_EFFECT_WRONG)
+    elif one.config_digest and other.config_digest and one.config_digest != other.config_digest:
+        yield _difference("model_config", one.config_digest, other.config_digest, DIFFERENCE_EFFECT_NONE)
+    mine, theirs = revision_of(decode.labels), revision_of(prefill.labels)
+    if mine and theirs and mine != theirs:
+        yield _difference("revision", mine, theirs, DIFFERENCE_EFFECT_NONE)
+
+
+def _compare_weights(decode: admin.PairEngine, prefill: admin.PairEngine) -> PairWeights:
+    mine, theirs = decode.labels.get(WEIGHTS_LABEL), prefill.labels.get(WEIGHTS_LABEL)
+    if mine and theirs:
+        return PAIR_WEIGHTS_SAME if mine == theirs else PAIR_WEIGHTS_DIFFER
+    one, other = decode.facts.weights, prefill.facts.weights
+    for known, asked in ((one.digest, other.digest), (one.revision, other.revision)):
+        if known and asked:
+            return PAIR_WEIGHTS_SAME if known == asked else PAIR_WEIGHTS_DIFFER
+    return PAIR_WEIGHTS_UNKNOWN
+
+
+def _weights_word(side: admin.PairEngine) -> str:
+    return weights_word(side.labels, side.facts.weights) or side.facts.weights.revision[:12]
+
+
+def _difference(fact: str, value: str, peer_value: str, effect: DifferenceEffect) -> FactDifference:
+    return FactDifference(fact=fact, value=value, peer_value=peer_value, effect=effect)

@@ -1,0 +1,76 @@
+"""``get pairs`` and what ``doctor`` says of pairs."""
+
+from __future__ import annotations
+
+from penstock.agent.ctl.diagnosis import NOTE, OK, WRONG, check_pairs
+from penstock.agent.ctl.render.pair_rows import pairs, speed, why
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey
+
+_GOOD = {
+    "key": EngineKey(server="d", engine="0"),
+    "peer_key": EngineKey(server="p", engine="0"),
+    "compatible": admin.PAIR_COMPATIBILITY_YES,
+    "weights": admin.PAIR_WEIGHTS_SAME,
+    "geometry": "TP1",
+    "peer_geometry": "TP1",
+    "reason": "they have shaken hands",
+}
+
+
+def pair(**changed: object) -> admin.Pair:
+    """Build a good pair with *changed* fields."""
+    return admin.Pair(**{**_GOOD, **changed})  # type: ignore[arg-type]
+
+
+def test_a_row_says_what_differs() -> None:
+    """Both sides where they differ, speed against the usual, and why."""
+    item = pair(
+        peer_geometry="TP2",
+        differences=[{"fact": "block_size", "value": "16", "peer_value": "32"}],
+        speed={"bytes_per_second": 5e8, "count": 9, "usual_bytes_per_second": 49e9, "usual_count": 99, "usual_ratio": 0.01},
+        transport="UCX tls=tcp (VRAM)",
+    )  # fmt: skip
+    table = pairs([item, pair(peer={"address": "p:1"})])
+    row = dict(zip(table.headers, table.rows[0], strict=True))
+    assert (row["ENGINE"], row["PEER"], row["COMPATIBLE"]) == ("d/0", "p/0", "yes")
+    assert (row["GEOMETRY"], row["WEIGHTS"], row["USUAL"]) == ("TP1 ≠ TP2", "same", "49 GB/s (1%)")
+    assert "500 MB/s" in row["BYTES/S"]
+    assert row["WHY"] == "they have shaken hands; block_size 16≠32"
+    assert dict(zip(table.headers, table.rows[1], strict=True))["BYTES/S"] == "-"
+    assert why(pair()) == "they have shaken hands"
+    assert [speed(value) for value in (12.0, 3.8e5, 1.2e12)] == ["12 B/s", "380 kB/s", "1.2e+03 GB/s"]
+
+
+def test_findings() -> None:
+    """What fails, what is silently wrong and what is slow is a problem; a mix of roll-outs is a note."""
+    assert check_pairs([]) == []
+    assert [(each.level, each.what) for each in check_pairs([pair()])] == [
+        (OK, "1 of 1 pair known to be compatible")
+    ]
+    bad = pair(compatible=admin.PAIR_COMPATIBILITY_NO, reason="dtype a≠b")
+    other = pair(
+        weights=admin.PAIR_WEIGHTS_DIFFER,
+        differences=[{"fact": "weights", "value": "v", "peer_value": "w"}],
+    )
+    mixed = pair(differences=[{"fact": "revision"}], revision="6", peer_revision="5")
+    slow = pair(
+        speed={"count": 9, "bytes_per_second": 5e8, "usual_bytes_per_second": 49e9, "usual_ratio": 0.01, "size_class": "16 MiB and more"},
+        transport="UCX tls=tcp",
+    )  # fmt: skip
+    odd = pair(speed={"count": 9, "bytes_per_second": 5e8, "siblings_ratio": 0.1})
+    found = check_pairs([bad, other, mixed, slow, odd])
+    assert [each.level for each in found] == [WRONG, WRONG, NOTE, WRONG, WRONG]
+    texts = [each.what for each in found]
+    assert texts[0] == "incompatible: dtype a≠b"
+    assert "(v≠w)" in texts[1]
+    assert texts[2] == "1 pair of 5 mix roll-outs: 5, 6"
+    assert "500 MB/s on rank 0, usually 49 GB/s, by UCX tls=tcp" in texts[3]
+    assert "10% of the engine's other peers" in texts[4]
+
+
+def test_many_alike_are_shortened() -> None:
+    """Five are named, the rest is counted."""
+    found = check_pairs([pair(compatible=admin.PAIR_COMPATIBILITY_NO)] * 40)
+    assert len(found) == 6
+    assert "35 pairs more" in found[-1].what

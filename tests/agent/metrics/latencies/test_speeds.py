@@ -1,0 +1,177 @@
+"""Bytes/s of pairs: now, usual, siblings; undecided with too few transfers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.batch import BatchColumns
+from penstock.agent.metrics.latencies.speeds import (
+    NOW_COUNT,
+    SIZE_CLASSES,
+    SPEED_BOUNDS,
+    USUAL_COUNT,
+    PairKey,
+    PairSpeeds,
+    Speed,
+    median,
+)
+from penstock.agent.model import EngineKey
+from penstock.proto.names import NANOS
+from penstock.proto.v1.common_pb2 import CHANNEL_KV, TRANSFER_RESULT_ERROR, TRANSFER_RESULT_OK
+from penstock.proto.v1.ingest_pb2 import Batch
+
+KEY = EngineKey("", "0")
+MINUTE = 60 * NANOS
+NOW = 1_800_000_000 * NANOS
+MB = 1 << 20
+PEER = PairKey(KEY, CHANNEL_KV, "p:1", 0)
+
+
+def add(speeds: PairSpeeds, ends: list[int], rate: float, *, size: int = 4 * MB, peer: str = "p:1", rank: int = 0, result: int = TRANSFER_RESULT_OK) -> None:  # fmt: skip
+    """Add transfers of *rate* bytes/s that end at *ends*, a batch each."""
+    for end in ends:
+        batch = Batch(seq=1, strings=["", peer])
+        columns = batch.transfers
+        columns.end_time_unix_nano.append(end)
+        columns.duration_nano.append(int(size / rate * NANOS))
+        columns.bytes.append(size)
+        columns.channel.append(CHANNEL_KV)
+        columns.result.append(result)  # type: ignore[arg-type]
+        columns.rank.append(rank)
+        columns.peer.append(1)
+        speeds.apply(KEY, BatchColumns(batch))
+
+
+def speeds_at(now: int = NOW) -> PairSpeeds:
+    """Return empty speeds whose clock stands at *now*."""
+    return PairSpeeds(clock=lambda: now)
+
+
+def every(seconds: int, since: int, until: int = 0) -> list[int]:
+    """Return times from *since* to *until* seconds before now."""
+    return [NOW - each * NANOS for each in range(since, until, -seconds)]
+
+
+def of(speeds: PairSpeeds, key: PairKey = PEER) -> Speed:
+    """Return the speed of one pair."""
+    return speeds.speeds(KEY, NOW)[key]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "decided"),
+    [
+        (USUAL_COUNT, NOW_COUNT, True),
+        (USUAL_COUNT - 1, NOW_COUNT, False),
+        (USUAL_COUNT, NOW_COUNT - 1, False),
+    ],
+)
+def test_too_few_transfers_are_undecided(before: int, now: int, decided: bool) -> None:
+    """The speed is shown, the ratio is not."""
+    speeds = speeds_at()
+    add(speeds, [NOW - 40 * MINUTE] * before, 100 * MB)
+    add(speeds, [NOW - NANOS] * now, 100 * MB)
+    found = of(speeds)
+    assert (found.ratio is not None) == decided
+    assert found.now == pytest.approx(100 * MB, rel=0.42)
+
+
+def test_a_step() -> None:
+    """A fallback to a tenth shows within a minute, and still half an hour later."""
+    speeds = speeds_at()
+    add(speeds, every(30, 12 * 3600, 60), 1000 * MB)
+    assert of(speeds).ratio == pytest.approx(1, rel=0.01)
+    add(speeds, every(8, 59), 100 * MB)
+    assert of(speeds).ratio == pytest.approx(0.1, rel=0.5)
+    later = PairSpeeds(clock=lambda: NOW)
+    add(later, every(30, 12 * 3600, 1800), 1000 * MB)
+    add(later, every(8, 1800), 100 * MB)
+    assert of(later).ratio == pytest.approx(0.1, rel=0.5)
+
+
+def test_a_slow_drift() -> None:
+    """Half of the day's speed is lost bit by bit: the day's median is still above now."""
+    speeds = speeds_at()
+    for hour in range(20, -1, -1):
+        add(speeds, every(120, (hour + 1) * 3600, hour * 3600), 1000 * MB * 0.88 ** (20 - hour))
+    ratio = of(speeds).ratio
+    assert ratio is not None
+    assert 0.1 < ratio < 0.5
+
+
+def test_another_mix_of_sizes_is_no_change() -> None:
+    """Small transfers are slow; when only they are left, they are compared with small ones."""
+    speeds = speeds_at()
+    add(speeds, every(60, 7200, 60), 1000 * MB, size=64 * MB)
+    add(speeds, every(60, 7200, 60), 5 * MB, size=MB // 8)
+    add(speeds, every(8, 59), 5 * MB, size=MB // 8)
+    found = of(speeds)
+    # The large ones of the last 15 minutes are as ever.
+    assert found.ratio == pytest.approx(1, rel=0.01)
+    assert SIZE_CLASSES[found.size_class] == "16 MiB and more"
+
+
+def test_siblings_and_ranks() -> None:
+    """A peer is compared with the engine's others; each rank stands for itself."""
+    speeds = speeds_at()
+    for peer in ("p:2", "p:3"):
+        add(speeds, every(5, 60), 1000 * MB, peer=peer)
+    add(speeds, every(5, 60), 100 * MB)
+    add(speeds, every(5, 60), 1000 * MB, rank=1)
+    assert of(speeds).siblings_ratio == pytest.approx(0.1, rel=0.5)
+    assert of(speeds, PEER._replace(rank=1)).siblings_ratio == pytest.approx(1, rel=0.5)
+    alone = speeds_at()
+    add(alone, every(5, 60), 100 * MB)
+    assert of(alone).siblings_ratio is None
+
+
+def test_what_does_not_count() -> None:
+    """Failed ones, those without bytes, those of the future; and nothing is there after 15 idle minutes."""
+    speeds = speeds_at()
+    add(speeds, [NOW], MB, result=TRANSFER_RESULT_ERROR)
+    add(speeds, [NOW + 3600 * NANOS], MB)
+    assert speeds.speeds(KEY, NOW) == {}
+    add(speeds, [NOW], MB)
+    assert set(speeds.speeds(KEY, NOW)) == {PEER}
+    assert speeds.speeds(KEY, NOW + 16 * MINUTE) == {}
+    speeds.forget(KEY, "p:1")
+    assert speeds.speeds(KEY, NOW) == {}
+
+
+def test_the_number_of_pairs_is_bounded() -> None:
+    """A new one replaces those idle for 15 minutes; without any it has no speed."""
+    speeds = PairSpeeds(cap=2, clock=lambda: NOW)
+    for peer, end in (("a", NOW - 60 * MINUTE), ("b", NOW), ("c", NOW), ("d", NOW)):
+        add(speeds, [end], MB, peer=peer)
+    assert {key.peer for key in speeds.speeds(KEY, NOW)} == {"b", "c"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 90_000), st.sampled_from([1, 50, 4000]), st.sampled_from([1, 8, 99])), max_size=30), st.randoms())  # fmt: skip
+def test_order_and_restarts_change_nothing(rows: list[tuple[int, int, int]], random: object) -> None:
+    """The state is the same for any order of entries, and after it was written and read."""
+    shuffled = sorted(rows, key=lambda _: random.random())  # type: ignore[attr-defined]
+    states = []
+    for order in (rows, shuffled):
+        speeds = speeds_at()
+        for seconds, rate, size in order:
+            add(speeds, [NOW - seconds * NANOS], rate * MB, size=size * MB)
+        restored = speeds_at()
+        restored.load(json.loads(json.dumps(speeds.dump())))
+        assert restored.speeds(KEY, NOW) == speeds.speeds(KEY, NOW)
+        states.append(speeds.dump())
+    assert states[0] == states[1]
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=len(SPEED_BOUNDS) + 1, max_size=len(SPEED_BOUNDS) + 1).filter(any)
+)
+def test_a_median_is_in_its_bucket(counts: list[int]) -> None:
+    """At least half of the transfers are as fast or slower, whatever the histogram."""
+    found = median(counts)
+    assert 0 <= found <= SPEED_BOUNDS[-1]
+    at_most = sum(
+        count for bucket, count in enumerate(counts) if not bucket or SPEED_BOUNDS[bucket - 1] <= found
+    )
+    assert at_most * 2 >= sum(counts)
