@@ -17,9 +17,10 @@ from penstock.instrumentation.vllm.requests import record as requests
 from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
 from penstock.instrumentation.vllm.requests.held_blocks import HeldBlocks, Holding
 from penstock.instrumentation.vllm.requests.leases import Lease, Leases
+from penstock.instrumentation.vllm.requests.suspicions import suspicions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.naming import Peer
@@ -89,6 +90,13 @@ class SchedulerObserver:
             if record is None or record.has_token(request, now):
                 del self.awaiting_token[request_id]
 
+    def on_nans(self, counts: Mapping[str, int]) -> None:
+        """Add what vLLM has counted in a step: NaNs among the logits of each request, 0 included."""
+        for request_id, number in counts.items():
+            record = self._records.get(request_id)
+            if record is not None:
+                record.nans = (record.nans or 0) + number
+
     def on_finished(self, request: Any) -> None:
         """End a finished request's record and emit what its span needs."""
         request_id = request.request_id
@@ -106,6 +114,11 @@ class SchedulerObserver:
             fields = outcomes.abandoned_fields(record, cause, record.connector or self.connector)
             self.emit_outcome(fields, request_id, rehearsal=cause.rehearsal)
         record.has_token(request, time.time_ns())
+        rehearsal = cause is not None and cause.rehearsal
+        ending_word = requests.finish_reason(request)
+        for fields in suspicions(record, cause, ending_word, request.num_output_tokens):
+            by_drill = rehearsal and fields["reason"] == c.SUSPECT_REASON_FAILED_READ
+            self._emit("answer_suspected", fields, request_id, rehearsal=by_drill)
         lease = self._leases.get(request_id)
         self._emit("request_closed", record.closed_fields(request, lease.blocks if lease else 0), request_id)
 

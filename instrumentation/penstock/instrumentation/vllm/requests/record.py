@@ -44,6 +44,7 @@ class RequestRecord:
         probe: the number by which its load decides about a half-open peer, 0 for none.
         ec_attempt: number of its loads of encoder outputs that were decided about.
         ec_lost: number of encoder outputs that it has lost by that.
+        nans: NaNs among the logits of its tokens; None where vLLM has not counted them.
 
     """
 
@@ -72,6 +73,7 @@ class RequestRecord:
     probe: int = 0
     ec_attempt: int = 0
     ec_lost: int = 0
+    nans: int | None = None
 
     @property
     def present_attempt(self) -> int:
@@ -133,6 +135,8 @@ class RequestRecord:
         }
         if self.peer is not None:
             fields["peer"] = self.peer.fields()
+        if self.nans is not None:
+            fields["nans_in_logits"] = self.nans
         return fields
 
 
