@@ -30,6 +30,8 @@ READING = frozenset(
         "ListEngines",
         "ListPeers",
         "ListRequests",
+        "ListHolders",
+        "ListSuspects",
         "ListEvents",
         "WatchEvents",
         "GetTrace",

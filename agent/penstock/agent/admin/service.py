@@ -13,6 +13,7 @@ from penstock.agent.admin.calls import (
     engines,
     events,
     forget,
+    holders,
     policies,
     policy_bundles,
     policy_rollouts,
@@ -20,6 +21,7 @@ from penstock.agent.admin.calls import (
     requests,
     rollouts,
     status,
+    suspects,
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
@@ -108,6 +110,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListEngines = _unary(engines.list_engines)
     ListPeers = _unary(engines.list_peers)
     ListRequests = _unary(requests.list_requests)
+    ListHolders = _unary(holders.list_holders)
+    ListSuspects = _unary(suspects.list_suspects)
 
     SetQuarantine = _unary(quarantines.set_quarantine)
     ListQuarantines = _unary(quarantines.list_quarantines)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.proto import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.requests.affected import Cause
 from penstock.instrumentation.vllm.requests.record import RequestRecord

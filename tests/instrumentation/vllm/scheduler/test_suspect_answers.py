@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.proto import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport
 from penstock.instrumentation.vllm.naming import Peer

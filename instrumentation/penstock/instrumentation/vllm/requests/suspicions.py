@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.proto import constants as c
+from penstock.instrumentation.core import constants as c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
