@@ -33,7 +33,7 @@ class Suspicion(NamedTuple):
 
     """
 
-    reason: int
+    reason: events.SuspectReason
     evidence: str
     time_unix_nano: int
     rehearsal: bool = False
