@@ -148,11 +148,12 @@ def request(
     )
 
 
-def step(scheduler: Any, **transfer: Any) -> Any:
+def step(scheduler: Any, nans: dict[str, int] | None = None, **transfer: Any) -> Any:
     """Schedule, let the model answer one token for each request that is due one, and update.
 
     Args:
         scheduler: it.
+        nans: NaNs among the logits of each request, where vLLM counts them.
         transfer: the KVConnectorOutput of the workers in this step.
 
     """
@@ -172,6 +173,7 @@ def step(scheduler: Any, **transfer: Any) -> Any:
         prompt_logprobs_dict={},
         pooler_output=[],
         kv_connector_output=KVConnectorOutput(**transfer) if transfer else None,
+        num_nans_in_logits=nans,
     )
     return scheduler.update_from_output(scheduled, output)
 

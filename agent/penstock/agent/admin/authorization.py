@@ -31,6 +31,8 @@ READING = frozenset(
         "ListPeers",
         "ListPairs",
         "ListRequests",
+        "ListHolders",
+        "ListSuspects",
         "ListEvents",
         "WatchEvents",
         "GetTrace",

@@ -14,6 +14,7 @@ from penstock.agent.admin.calls import (
     engines,
     events,
     forget,
+    holders,
     pairs,
     policies,
     policy_bundles,
@@ -22,6 +23,7 @@ from penstock.agent.admin.calls import (
     requests,
     rollouts,
     status,
+    suspects,
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
@@ -111,6 +113,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListPeers = _unary(engines.list_peers)
     ListPairs = _unary(pairs.list_pairs_of)
     ListRequests = _unary(requests.list_requests)
+    ListHolders = _unary(holders.list_holders)
+    ListSuspects = _unary(suspects.list_suspects)
 
     SetQuarantine = _unary(quarantines.set_quarantine)
     ListQuarantines = _unary(quarantines.list_quarantines)

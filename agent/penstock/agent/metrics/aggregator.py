@@ -16,6 +16,7 @@ from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics.catalogue import BY_NAME
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.metrics.ended_deferrals import EndedByLoss
+from penstock.agent.metrics.late_answers import LateAnswers
 from penstock.agent.metrics.latencies import PairSpeeds, PeerLatencies
 from penstock.agent.metrics.series import (
     CAP,
@@ -88,6 +89,7 @@ class Aggregator:
         self._engines: dict[EngineKey, EngineSeries] = {}
         self._accounts = Accounts()
         self._ended = EndedByLoss()
+        self._late = LateAnswers()
         self._latencies = PeerLatencies()
         self._speeds = PairSpeeds()
 
@@ -114,6 +116,8 @@ class Aggregator:
                     return
                 engine = self._engines[source.key] = EngineSeries(self._cap, self._room)
             _apply_events(engine, contents, ended, troubles)
+            if late := self._late.new(source.key, contents):
+                engine.add(c.SUSPECT_ANSWERS, ("late_read",), late, engine.time)
             _apply_samples(engine, contents, troubles)
             _apply_losses(engine, batch)
             if source.process != AGENT_PROCESS:
@@ -192,10 +196,11 @@ class Aggregator:
         with self._lock:
             engines = [_engine_text(key, engine) for key, engine in sorted(self._engines.items())]
             accounts, ended = _json(self._accounts.dump()), _json(self._ended.dump())
+            late = _json(self._late.dump())
             peers = [_json(row) for row in self._latencies.dump()]
             speeds = [_json(row) for row in self._speeds.dump()]
         text = (
-            f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts},"ended":{ended},'
+            f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts},"ended":{ended},"late":{late},'
             f'"peers":[{",".join(peers)}],"speeds":[{",".join(speeds)}]}}'
         )
         return zlib.compress(text.encode(), 1)
@@ -218,13 +223,15 @@ class Aggregator:
             engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
             accounts = Accounts.load(state["accounts"])
             ended = EndedByLoss(state["ended"])
+            late = LateAnswers(state.get("late", ()))
             latencies = _load_windows(PeerLatencies(), state.get("peers", ()))
             speeds = _load_windows(PairSpeeds(), state.get("speeds", ()))
         except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:
             self._engines, self._accounts, self._room = engines, accounts, room
-            self._ended, self._latencies, self._speeds = ended, latencies, speeds
+            self._ended, self._late = ended, late
+            self._latencies, self._speeds = latencies, speeds
 
     def _load_engine(self, row: dict[str, Any], room: SeriesBudget) -> EngineSeries:
         engine = EngineSeries(self._cap, room)

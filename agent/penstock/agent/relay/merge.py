@@ -57,6 +57,17 @@ def pairs(answers: Sequence[Named], _: admin.ListPairsRequest) -> admin.ListPair
     return list_pairs(found)
 
 
+def holders(answers: Sequence[Named], _: admin.ListHoldersRequest) -> admin.ListHoldersResponse:
+    """Return who holds blocks, agent by agent."""
+    merged = admin.ListHoldersResponse()
+    for name, answer in answers:
+        qualify_all((each.key for each in answer.holders), name)
+        qualify_all(answer.unknown, name)
+        merged.holders.extend(answer.holders)
+        merged.unknown.extend(answer.unknown)
+    return merged
+
+
 def requests(answers: Sequence[Named], asked: admin.ListRequestsRequest) -> admin.ListRequestsResponse:
     """Return the requests of all, sorted and cut as those of one."""
     merged = admin.ListRequestsResponse()

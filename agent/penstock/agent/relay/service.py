@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.errors import PenstockError
-from penstock.agent.relay import merge
+from penstock.agent.relay import merge, suspects
 from penstock.agent.relay.engine_names import qualify, qualify_all
 from penstock.agent.relay.policies import (
     affected,
@@ -104,6 +104,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ListPeers = _merged("ListPeers", merge.peers)
     ListPairs = _merged("ListPairs", merge.pairs)
     ListRequests = _merged("ListRequests", merge.requests)
+    ListHolders = _merged("ListHolders", merge.holders)
     ListEvents = _merged("ListEvents", merge.events)
     ListAudit = _merged("ListAudit", merge.audit)
     ListQuarantines = _merged("ListQuarantines", merge.quarantines)
@@ -170,6 +171,31 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         found: admin.EffectivePolicy = answer
         qualify(found.key, name)
         return await self._sent(found, context)
+
+    async def ListSuspects(  # noqa: N802
+        self, request: admin.ListSuspectsRequest, context: Context
+    ) -> admin.ListSuspectsResponse:
+        """Return answers that may be wrong, those included that read from another agent's engine."""
+        del request.late_request_ids[:]
+        own = await self._ask("ListSuspects", request, context)
+        everywhere, fleet = own, admin.ListSuspectsRequest()
+        if request.HasField("selector"):
+            # The owner of the blocks may be an engine that is not selected.
+            fleet.CopyFrom(request)
+            fleet.ClearField("selector")
+            everywhere = await self._ask("ListSuspects", fleet, context)
+        late = suspects.halves(_named(everywhere))
+        readers: list[tuple[str, Any]] = []
+        if late:
+            asked = admin.ListSuspectsRequest()
+            asked.CopyFrom(request)
+            asked.limit = suspects.MAX_LATE_IDS
+            asked.late_request_ids.extend(dict.fromkeys(half.peer_request_id for half in late))
+            readers = _named(await self._ask("ListSuspects", asked, context))
+        answers = [_named(own), readers, *([] if everywhere is own else [_named(everywhere)])]
+        for named in answers:
+            suspects.qualify_suspects(named)
+        return await self._sent(suspects.joined(_named(own), late, readers, request), context)
 
     async def GetTrace(self, request: admin.GetTraceRequest, context: Context) -> admin.Trace:  # noqa: N802
         """Return the spans of all sides of a request."""

@@ -1433,3 +1433,91 @@ class BundleEnd(_message.Message):
     left_out_batches: int
     left_out_bytes: int
     def __init__(self, left_out_batches: _Optional[int] = ..., left_out_bytes: _Optional[int] = ...) -> None: ...
+
+class ListHoldersRequest(_message.Message):
+    __slots__ = ("selector",)
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+
+class ListHoldersResponse(_message.Message):
+    __slots__ = ("holders", "unknown")
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    holders: _containers.RepeatedCompositeFieldContainer[HolderSummary]
+    unknown: _containers.RepeatedCompositeFieldContainer[_common_pb2.EngineKey]
+    def __init__(self, holders: _Optional[_Iterable[_Union[HolderSummary, _Mapping]]] = ..., unknown: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ...) -> None: ...
+
+class HolderSummary(_message.Message):
+    __slots__ = ("key", "holder", "peer", "requests", "blocks", "share", "oldest")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    holder: _snapshot_pb2.BlockHolder
+    peer: _common_pb2.Peer
+    requests: int
+    blocks: int
+    share: float
+    oldest: _timestamp_pb2.Timestamp
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., holder: _Optional[_Union[_snapshot_pb2.BlockHolder, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., requests: _Optional[int] = ..., blocks: _Optional[int] = ..., share: _Optional[float] = ..., oldest: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ListSuspectsRequest(_message.Message):
+    __slots__ = ("selector", "since", "limit", "late_request_ids")
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    LATE_REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    since: _duration_pb2.Duration
+    limit: int
+    late_request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ..., late_request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListSuspectsResponse(_message.Message):
+    __slots__ = ("suspects", "truncated", "unreadable_batches")
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    suspects: _containers.RepeatedCompositeFieldContainer[Suspect]
+    truncated: bool
+    unreadable_batches: int
+    def __init__(self, suspects: _Optional[_Iterable[_Union[Suspect, _Mapping]]] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
+
+class Suspect(_message.Message):
+    __slots__ = ("key", "request_id", "trace_id", "reasons", "peer", "peer_key", "peer_request_id", "finish_reason", "output_tokens", "ended", "seen", "evidence", "rehearsal", "missing", "cleared")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PEER_KEY_FIELD_NUMBER: _ClassVar[int]
+    PEER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    REHEARSAL_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    request_id: str
+    trace_id: str
+    reasons: _containers.RepeatedScalarFieldContainer[_events_pb2.SuspectReason]
+    peer: _common_pb2.Peer
+    peer_key: _common_pb2.EngineKey
+    peer_request_id: str
+    finish_reason: str
+    output_tokens: int
+    ended: _timestamp_pb2.Timestamp
+    seen: _timestamp_pb2.Timestamp
+    evidence: _containers.RepeatedScalarFieldContainer[str]
+    rehearsal: bool
+    missing: str
+    cleared: bool
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[_events_pb2.SuspectReason, str]]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., peer_key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer_request_id: _Optional[str] = ..., finish_reason: _Optional[str] = ..., output_tokens: _Optional[int] = ..., ended: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., evidence: _Optional[_Iterable[str]] = ..., rehearsal: bool = ..., missing: _Optional[str] = ..., cleared: bool = ...) -> None: ...

@@ -104,6 +104,16 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
                 _registered_method=True)
+        self.ListHolders = channel.unary_unary(
+                '/penstock.v1.Admin/ListHolders',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListHoldersRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListHoldersResponse.FromString,
+                _registered_method=True)
+        self.ListSuspects = channel.unary_unary(
+                '/penstock.v1.Admin/ListSuspects',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListSuspectsRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListSuspectsResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_unary(
                 '/penstock.v1.Admin/ListEvents',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListEventsRequest.SerializeToString,
@@ -264,6 +274,18 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListRequests(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHolders(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSuspects(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -436,6 +458,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListRequests,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListRequestsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListRequestsResponse.SerializeToString,
+            ),
+            'ListHolders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHolders,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListHoldersRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListHoldersResponse.SerializeToString,
+            ),
+            'ListSuspects': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSuspects,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListSuspectsRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListSuspectsResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvents,
@@ -891,6 +923,60 @@ class Admin(object):
             '/penstock.v1.Admin/ListRequests',
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHolders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/ListHolders',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListHoldersRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListHoldersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSuspects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/ListSuspects',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListSuspectsRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListSuspectsResponse.FromString,
             options,
             channel_credentials,
             insecure,

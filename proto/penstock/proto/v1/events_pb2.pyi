@@ -7,6 +7,15 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class SuspectReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SUSPECT_REASON_UNSPECIFIED: _ClassVar[SuspectReason]
+    SUSPECT_REASON_LATE_READ: _ClassVar[SuspectReason]
+    SUSPECT_REASON_LATE_WRITE: _ClassVar[SuspectReason]
+    SUSPECT_REASON_FAILED_READ: _ClassVar[SuspectReason]
+    SUSPECT_REASON_MISMATCH: _ClassVar[SuspectReason]
+    SUSPECT_REASON_NAN: _ClassVar[SuspectReason]
+
 class LeaseEnding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LEASE_ENDING_UNSPECIFIED: _ClassVar[LeaseEnding]
@@ -27,6 +36,12 @@ class EplbTrigger(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EPLB_TRIGGER_INTERVAL: _ClassVar[EplbTrigger]
     EPLB_TRIGGER_ELASTIC: _ClassVar[EplbTrigger]
     EPLB_TRIGGER_OTHER: _ClassVar[EplbTrigger]
+SUSPECT_REASON_UNSPECIFIED: SuspectReason
+SUSPECT_REASON_LATE_READ: SuspectReason
+SUSPECT_REASON_LATE_WRITE: SuspectReason
+SUSPECT_REASON_FAILED_READ: SuspectReason
+SUSPECT_REASON_MISMATCH: SuspectReason
+SUSPECT_REASON_NAN: SuspectReason
 LEASE_ENDING_UNSPECIFIED: LeaseEnding
 LEASE_ENDING_READ: LeaseEnding
 LEASE_ENDING_EXPIRED: LeaseEnding
@@ -41,7 +56,7 @@ EPLB_TRIGGER_ELASTIC: EplbTrigger
 EPLB_TRIGGER_OTHER: EplbTrigger
 
 class Event(_message.Message):
-    __slots__ = ("time_unix_nano", "component", "rank", "request_id", "rehearsal", "transfer_failure", "load_outcome", "deferral_start", "deferral_end", "request_closed", "handshake", "lease_closed", "policy_applied", "quarantine_changed", "eplb_rebalance", "source_lost", "transfer_delayed", "blocks_pinned", "forgotten")
+    __slots__ = ("time_unix_nano", "component", "rank", "request_id", "rehearsal", "transfer_failure", "load_outcome", "deferral_start", "deferral_end", "request_closed", "handshake", "lease_closed", "policy_applied", "quarantine_changed", "eplb_rebalance", "source_lost", "transfer_delayed", "blocks_pinned", "forgotten", "answer_suspected")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +76,7 @@ class Event(_message.Message):
     TRANSFER_DELAYED_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_PINNED_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_SUSPECTED_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     component: _common_pb2.Component
     rank: int
@@ -80,7 +96,8 @@ class Event(_message.Message):
     transfer_delayed: TransferDelayed
     blocks_pinned: BlocksPinned
     forgotten: Forgotten
-    def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ..., forgotten: _Optional[_Union[Forgotten, _Mapping]] = ...) -> None: ...
+    answer_suspected: AnswerSuspected
+    def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ..., forgotten: _Optional[_Union[Forgotten, _Mapping]] = ..., answer_suspected: _Optional[_Union[AnswerSuspected, _Mapping]] = ...) -> None: ...
 
 class TransferFailure(_message.Message):
     __slots__ = ("channel", "connector", "direction", "mode", "error_type", "peer", "error_class", "error_text", "blocks", "bytes", "start_time_unix_nano", "remote_request_id", "attempt", "handshake_id", "incompatibility", "caused_by_request_id", "item", "upstream_type", "caused_by_peer")
@@ -201,7 +218,7 @@ class DeferralEnd(_message.Message):
     def __init__(self, reason: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., ending: _Optional[_Union[_common_pb2.DeferralEnding, str]] = ..., start_time_unix_nano: _Optional[int] = ..., transfer_start_time_unix_nano: _Optional[int] = ..., observed_reason: _Optional[str] = ..., duration_nano: _Optional[int] = ...) -> None: ...
 
 class RequestClosed(_message.Message):
-    __slots__ = ("traceparent", "tracestate", "external_request_id", "kv_role", "remote_request_id", "peer", "arrival_time_unix_nano", "scheduled_time_unix_nano", "first_token_time_unix_nano", "prompt_tokens", "output_tokens", "local_cached_tokens", "external_cached_tokens", "preemptions", "finish_reason", "leased_blocks", "gates")
+    __slots__ = ("traceparent", "tracestate", "external_request_id", "kv_role", "remote_request_id", "peer", "arrival_time_unix_nano", "scheduled_time_unix_nano", "first_token_time_unix_nano", "prompt_tokens", "output_tokens", "local_cached_tokens", "external_cached_tokens", "preemptions", "finish_reason", "leased_blocks", "gates", "nans_in_logits")
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +236,7 @@ class RequestClosed(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     LEASED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     GATES_FIELD_NUMBER: _ClassVar[int]
+    NANS_IN_LOGITS_FIELD_NUMBER: _ClassVar[int]
     traceparent: str
     tracestate: str
     external_request_id: str
@@ -236,7 +254,8 @@ class RequestClosed(_message.Message):
     finish_reason: str
     leased_blocks: int
     gates: Gates
-    def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., external_request_id: _Optional[str] = ..., kv_role: _Optional[_Union[_common_pb2.Role, str]] = ..., remote_request_id: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., arrival_time_unix_nano: _Optional[int] = ..., scheduled_time_unix_nano: _Optional[int] = ..., first_token_time_unix_nano: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., local_cached_tokens: _Optional[int] = ..., external_cached_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., finish_reason: _Optional[str] = ..., leased_blocks: _Optional[int] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ...) -> None: ...
+    nans_in_logits: int
+    def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., external_request_id: _Optional[str] = ..., kv_role: _Optional[_Union[_common_pb2.Role, str]] = ..., remote_request_id: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., arrival_time_unix_nano: _Optional[int] = ..., scheduled_time_unix_nano: _Optional[int] = ..., first_token_time_unix_nano: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., local_cached_tokens: _Optional[int] = ..., external_cached_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., finish_reason: _Optional[str] = ..., leased_blocks: _Optional[int] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ..., nans_in_logits: _Optional[int] = ...) -> None: ...
 
 class Gates(_message.Message):
     __slots__ = ("queue_nano", "handshake_queue_nano", "peer_nano", "transfer_nano", "recompute_nano", "own_prefill_nano", "encoder_nano")
@@ -255,6 +274,24 @@ class Gates(_message.Message):
     own_prefill_nano: int
     encoder_nano: int
     def __init__(self, queue_nano: _Optional[int] = ..., handshake_queue_nano: _Optional[int] = ..., peer_nano: _Optional[int] = ..., transfer_nano: _Optional[int] = ..., recompute_nano: _Optional[int] = ..., own_prefill_nano: _Optional[int] = ..., encoder_nano: _Optional[int] = ...) -> None: ...
+
+class AnswerSuspected(_message.Message):
+    __slots__ = ("reason", "channel", "peer", "remote_request_id", "mode", "error_type", "nans_in_logits")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NANS_IN_LOGITS_FIELD_NUMBER: _ClassVar[int]
+    reason: SuspectReason
+    channel: _common_pb2.Channel
+    peer: _common_pb2.Peer
+    remote_request_id: str
+    mode: _common_pb2.FailureMode
+    error_type: _common_pb2.ErrorType
+    nans_in_logits: int
+    def __init__(self, reason: _Optional[_Union[SuspectReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., remote_request_id: _Optional[str] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., nans_in_logits: _Optional[int] = ...) -> None: ...
 
 class Handshake(_message.Message):
     __slots__ = ("id", "connector", "peer", "result", "error_type", "queued_time_unix_nano", "start_time_unix_nano", "end_time_unix_nano", "clock_offset_nano", "waiting_request_ids", "waiters_total", "error_class", "error_text")

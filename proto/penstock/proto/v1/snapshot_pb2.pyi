@@ -15,11 +15,13 @@ class BlockHolder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BLOCK_HOLDER_PINNED: _ClassVar[BlockHolder]
     BLOCK_HOLDER_ABORTED: _ClassVar[BlockHolder]
     BLOCK_HOLDER_SAVE: _ClassVar[BlockHolder]
+    BLOCK_HOLDER_LEASE: _ClassVar[BlockHolder]
 BLOCK_HOLDER_UNSPECIFIED: BlockHolder
 BLOCK_HOLDER_LOAD: BlockHolder
 BLOCK_HOLDER_PINNED: BlockHolder
 BLOCK_HOLDER_ABORTED: BlockHolder
 BLOCK_HOLDER_SAVE: BlockHolder
+BLOCK_HOLDER_LEASE: BlockHolder
 
 class Snapshot(_message.Message):
     __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts", "transfer")

@@ -10,6 +10,7 @@ from penstock.agent.admin.support import (
     MAX_UINT32,
     ORDERS,
     EventScan,
+    RequestLog,
     add_durations,
     clamp_unsigned,
     deferred_requests,
@@ -21,7 +22,7 @@ from penstock.agent.admin.support import (
 )
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
-from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey, request_entries, without_batch
+from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from penstock.agent.admin.support import AgentContext, FoundEvent
     from penstock.agent.journal import Reader
     from penstock.agent.parsing import Selection
-    from penstock.agent.traces.spans import Entry
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
 # Kinds of events that name a request.
@@ -45,9 +45,6 @@ _KINDS = ("request_closed", "load_outcome", "transfer_failure", "deferral_start"
 # Each costs a read.
 MAX_REQUESTS = 10_000
 MAX_BYTES = 64 << 20
-# Newest entries read of one request.
-_MAX_ENTRIES = 512
-_BATCHES_KEPT = 16
 # Finish reason of a request lost with its engine; vLLM has none.
 _LOST = label(DeferralEnding, DEFERRAL_ENDING_ENGINE_LOST)
 _DEFAULT_REQUESTS = 100
@@ -96,52 +93,6 @@ class _Times(NamedTuple):
     now: int
 
 
-class _RequestLog:
-    """The log by request, within a read budget."""
-
-    def __init__(self, reader: Reader, allowance: ReadBudget) -> None:
-        self._reader = reader
-        self._allowance = allowance
-        self._batches: dict[int, dict[RequestKey, list[Entry]]] = {}
-        self._lost: dict[int, bool] = {}
-
-    def entries(self, key: RequestKey) -> list[Entry]:
-        """Return the newest entries of one request, at most 512."""
-        found: list[Entry] = []
-        for number in self._reader.request_batch_ids(key.request_id):
-            if len(found) >= _MAX_ENTRIES or self._allowance.ends:
-                break
-            found += map(without_batch, self._batch(number).get(key, ()))
-        return found
-
-    def lost(self, epoch: int) -> bool:
-        """Return whether a source is gone, so that its open requests will never close."""
-        if epoch not in self._lost:
-            self._lost[epoch] = not self._reader.is_open(epoch)
-        return self._lost[epoch]
-
-    def _batch(self, number: int) -> dict[RequestKey, list[Entry]]:
-        entries = self._batches.pop(number, None)
-        if entries is None:
-            entries = self._read(number)
-        # Consecutive requests share few batches: keep the last used ones.
-        self._batches[number] = entries
-        if len(self._batches) > _BATCHES_KEPT:
-            del self._batches[next(iter(self._batches))]
-        return entries
-
-    def _read(self, number: int) -> dict[RequestKey, list[Entry]]:
-        entries: dict[RequestKey, list[Entry]] = {}
-        logged = self._reader.batch(number)
-        if logged is not None:
-            self._allowance.consume(len(logged.body))
-            source = self._reader.source(logged.epoch)
-            if source is not None:
-                for key, entry in request_entries(source, self._reader.parse(logged)):
-                    entries.setdefault(key, []).append(entry)
-        return entries
-
-
 def _logged_requests(
     reader: Reader, request: admin.ListRequestsRequest, selection: Selection, times: _Times, limit: int
 ) -> admin.ListRequestsResponse:
@@ -159,7 +110,7 @@ def _logged_requests(
         newest, cut = _newest_requests(reader, request, wanted, times.since, limit)
     response = admin.ListRequestsResponse(truncated=cut)
     allowance = ReadBudget(MAX_BYTES, STEP_SECONDS)
-    log = _RequestLog(reader, allowance)
+    log = RequestLog(reader, allowance)
     for key, found in newest.items():
         if allowance.ends:
             break

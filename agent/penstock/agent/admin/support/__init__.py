@@ -13,6 +13,7 @@ from penstock.agent.admin.support.engine_counters import (
     compared_engine,
     engine_counters,
 )
+from penstock.agent.admin.support.holders import engine_holders
 from penstock.agent.admin.support.last_loads import last_loads
 from penstock.agent.admin.support.messages import (
     MAX_UINT32,
@@ -47,6 +48,7 @@ from penstock.agent.admin.support.policy_impact import (
     shares,
 )
 from penstock.agent.admin.support.request_durations import DEFAULT_SLOW, ORDERS, add_durations
+from penstock.agent.admin.support.request_log import RequestLog
 from penstock.agent.admin.support.retirement import Retirement
 from penstock.agent.admin.support.slow_requests import slowest_requests
 from penstock.agent.admin.support.targets import (
@@ -76,6 +78,7 @@ __all__ = [
     "MergedPolicies",
     "PeerKey",
     "PolicyStates",
+    "RequestLog",
     "Retirement",
     "add_durations",
     "author_and_reason",
@@ -93,6 +96,7 @@ __all__ = [
     "describe_present",
     "engine_changes",
     "engine_counters",
+    "engine_holders",
     "engine_key_of",
     "find_target",
     "key_message",

@@ -9,6 +9,7 @@ from penstock.agent.ctl.diagnosis.pair_checks import check_pairs
 from penstock.agent.ctl.diagnosis.relay_checks import check_relay
 from penstock.agent.ctl.diagnosis.rollout_checks import check_rollouts
 from penstock.agent.ctl.diagnosis.socket_probe import probe_address
+from penstock.agent.ctl.diagnosis.suspect_checks import check_suspects
 
 __all__ = [
     "AGENT",
@@ -21,6 +22,7 @@ __all__ = [
     "check_pairs",
     "check_relay",
     "check_rollouts",
+    "check_suspects",
     "count_problems",
     "probe_address",
 ]

@@ -176,6 +176,14 @@ def _transfer_delayed(body: events.TransferDelayed) -> str:
     )
 
 
+def _answer_suspected(body: events.AnswerSuspected) -> str:
+    what = words.word(events.SuspectReason, body.reason)
+    if body.reason == events.SUSPECT_REASON_NAN:
+        return f"{what}: {body.nans_in_logits} of its logits were NaN; the answer may be wrong"
+    cause = f"{words.word(common.FailureMode, body.mode)}, {words.word(common.ErrorType, body.error_type)}"
+    return f"{what}: {cause}, and nothing was done about it; the answer may be wrong"
+
+
 def _blocks_pinned(body: events.BlocksPinned) -> str:
     return f"{body.blocks} blocks {'released' if body.released else 'stay pinned: the peer may still write'}"
 
@@ -193,4 +201,5 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "forgotten": _forgotten,
     "transfer_delayed": _transfer_delayed,
     "blocks_pinned": _blocks_pinned,
+    "answer_suspected": _answer_suspected,
 }

@@ -13,6 +13,7 @@
 | `PolicyApplied` | `policy_updates_total` |
 | `QuarantineChanged` to open | `quarantines_total` |
 | `EplbRebalance` | `eplb_*` |
+| `AnswerSuspected` | `suspect_answers_total`; late reads: see `late_answers` |
 | `Drop`, `Tombstone` | `events_dropped_total` |
 | `GuardError` | `guard_errors_total` |
 | every event and sample | `events_total` |
@@ -182,6 +183,11 @@ def _quarantine_changed(event: events.Event, body: events.QuarantineChanged) -> 
         yield Update(c.QUARANTINES, labels, 1)
 
 
+def _answer_suspected(event: events.Event, body: events.AnswerSuspected) -> Iterator[Update]:
+    if not event.rehearsal:
+        yield Update(c.SUSPECT_ANSWERS, (label(events.SuspectReason, body.reason),), 1)
+
+
 def _eplb_rebalance(event: events.Event, body: events.EplbRebalance) -> Iterator[Update]:
     trigger = label(events.EplbTrigger, body.trigger)
     yield Update(c.EPLB_REBALANCES, (trigger, label(common.TransferResult, body.result)), 1)
@@ -213,6 +219,7 @@ _RULES: dict[str, Callable[[events.Event, Any], Iterable[Update]]] = {
     "policy_applied": _policy_applied,
     "quarantine_changed": _quarantine_changed,
     "eplb_rebalance": _eplb_rebalance,
+    "answer_suspected": _answer_suspected,
 }
 
 COUNTED = frozenset(_RULES)

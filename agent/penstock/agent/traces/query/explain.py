@@ -8,6 +8,7 @@ from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
 from penstock.agent.traces.query.first_token import first_token_words
 from penstock.agent.traces.query.leases import held_words, lease_clauses, unusual_lease
 from penstock.agent.traces.query.search import find_request_traces
+from penstock.agent.traces.query.suspicions import is_late_read, suspicions
 from penstock.agent.traces.query.wait_parts import split_words, wait_parts, waited_words
 from penstock.agent.traces.query.words import channel as _channel
 from penstock.agent.traces.query.words import duration as _duration
@@ -50,7 +51,10 @@ def explain_request(
         sentences=[
             sentence
             for request in requests
-            for sentence in request_sentences(request, unusual_lease(reader, request), policies)
+            for sentence in (
+                *request_sentences(request, unusual_lease(reader, request), policies),
+                *_suspect_sentences(request, requests),
+            )
         ],
         unreadable_batches=reader.unreadable,
     )
@@ -63,6 +67,27 @@ def explain_request(
             )
             added.duration.FromNanoseconds(part.nano)
     return explanation
+
+
+def _suspect_sentences(request: RequestTrace, requests: Iterable[RequestTrace]) -> Iterator[str]:
+    """Yield a sentence for each reason why the answer may be wrong; *requests* has the other side, where that is known."""
+    name, closing = request.key.request_id, request.facts.closing
+    remote = closing.remote_request_id if closing is not None else ""
+    late = [
+        entry
+        for other in requests
+        if remote and other.key.request_id == remote
+        for entry in other.facts.failures
+        if is_late_read(entry.event.transfer_failure)
+    ]
+    for each in suspicions(request.facts, late):
+        drill = " in a drill" if each.rehearsal else ""
+        yield f"The answer to {name} is suspect{drill}: {each.evidence}."
+    if any(is_late_read(entry.event.transfer_failure) for entry in request.facts.failures):
+        yield (
+            f"An answer that was computed from the blocks of {name} is suspect; 'agentctl get suspects' names it, "
+            "at the agent of the engine that read them or at a relay."
+        )
 
 
 def request_sentences(

@@ -176,7 +176,8 @@ def _internal_ids(reader: Reader, name: str) -> set[str]:
     return found
 
 
-def _remote_request_id(entry: Entry) -> str:
+def remote_request_id(entry: Entry) -> str:
+    """Return the id of the other side's request that an entry names; empty for none."""
     if not isinstance(entry, EventEntry):
         return ""
     kind = entry.event.WhichOneof("body")
@@ -204,7 +205,7 @@ def _gather(reader: Reader, requested: set[str], allowance: ReadBudget) -> dict[
     while waiting:
         request_id = waiting.popleft()
         for logged, key, entry in _pairs(reader, request_id, allowance):
-            remote = _remote_request_id(entry)
+            remote = remote_request_id(entry)
             related = set()
             if key.request_id == request_id:
                 entries[key].add(logged, entry)

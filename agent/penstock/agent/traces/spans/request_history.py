@@ -98,6 +98,7 @@ class RequestFacts:
     handshakes: tuple[EventEntry, ...]
     samples: tuple[SampleEntry, ...]
     probes: tuple[ProbeEntry, ...]
+    suspected: tuple[EventEntry, ...] = ()
     lost_unix_nano: int = 0
     dropped: int = 0
 
@@ -133,6 +134,7 @@ class RequestFacts:
             handshakes=kind("handshake"),
             samples=tuple(samples),
             probes=tuple(probes),
+            suspected=kind("answer_suspected"),
             # An engine that tells the end has come back.
             lost_unix_nano=0 if "request_closed" in by_kind else lost_unix_nano,
             dropped=dropped,
@@ -151,6 +153,7 @@ class RequestFacts:
             *self.leases,
             *self.delays,
             *self.pinned,
+            *self.suspected,
             *self.samples,
             *self.probes,
         )
@@ -271,6 +274,7 @@ class RequestFacts:
             self.failures
             or self.outcomes
             or self.pinned
+            or self.suspected
             or self.lost_unix_nano
             or self.deferred_nano >= long_deferral_nano
             or any(e.sample.result == common_pb2.TRANSFER_RESULT_ERROR for e in self.samples)

@@ -19,9 +19,10 @@ from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDefe
 from penstock.instrumentation.vllm.requests.gates import Gate, RequestGates
 from penstock.instrumentation.vllm.requests.held_blocks import HeldBlocks, Holding
 from penstock.instrumentation.vllm.requests.leases import Lease, Leases
+from penstock.instrumentation.vllm.requests.suspicions import suspicions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.messages import FinishedTransfer
@@ -102,6 +103,13 @@ class SchedulerObserver:
             if record is None or record.has_token(request, now, runtime.interruptions):
                 del self.awaiting_token[request_id]
 
+    def on_nans(self, counts: Mapping[str, int]) -> None:
+        """Add what vLLM has counted in a step: NaNs among the logits of each request, 0 included."""
+        for request_id, number in counts.items():
+            record = self._records.get(request_id)
+            if record is not None:
+                record.nans = (record.nans or 0) + number
+
     def on_finished(self, request: Any) -> None:
         """End a finished request's record and emit what its span needs."""
         request_id = request.request_id
@@ -121,6 +129,11 @@ class SchedulerObserver:
         now = time.time_ns()
         if not record.has_token(request, now, runtime.interruptions) and record.gates is not None:
             record.gates.end(now, runtime.interruptions)
+        rehearsal = cause is not None and cause.rehearsal
+        ending_word = requests.finish_reason(request)
+        for fields in suspicions(record, cause, ending_word, request.num_output_tokens):
+            by_drill = rehearsal and fields["reason"] == c.SUSPECT_REASON_FAILED_READ
+            self._emit("answer_suspected", fields, request_id, rehearsal=by_drill)
         lease = self._leases.get(request_id)
         self._emit("request_closed", record.closed_fields(request, lease.blocks if lease else 0), request_id)
 

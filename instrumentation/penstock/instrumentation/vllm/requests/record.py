@@ -46,6 +46,7 @@ class RequestRecord:
         ec_attempt: number of its loads of encoder outputs that were decided about.
         ec_lost: number of encoder outputs that it has lost by that.
         gates: what it waits for before its first token; None if it arrived unobserved.
+        nans: NaNs among the logits of its tokens; None where vLLM has not counted them.
 
     """
 
@@ -75,6 +76,7 @@ class RequestRecord:
     ec_attempt: int = 0
     ec_lost: int = 0
     gates: RequestGates | None = None
+    nans: int | None = None
 
     @property
     def present_attempt(self) -> int:
@@ -150,6 +152,8 @@ class RequestRecord:
         gates = self.gates.fields() if self.gates is not None else None
         if gates is not None:
             fields["gates"] = gates
+        if self.nans is not None:
+            fields["nans_in_logits"] = self.nans
         return fields
 
 

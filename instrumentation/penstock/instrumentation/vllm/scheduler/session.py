@@ -228,6 +228,10 @@ class SchedulerSession:
         None where vLLM's own configuration decides. Failed encoder outputs are dealt with here.
         """
         plan = None
+        # Empty or None unless VLLM_COMPUTE_NANS_IN_LOGITS is set.
+        nans = model_runner_output.num_nans_in_logits
+        if nans and runtime.active:
+            _contained(self.observer.on_nans, nans)
         moved = model_runner_output.kv_connector_output
         # In most steps the workers report nothing.
         if (

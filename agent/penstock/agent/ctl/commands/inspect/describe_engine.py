@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.inspect.engine_document import document, effective_policy, find_engine
+from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client
@@ -42,11 +43,25 @@ def engine(client: Client, key: EngineKey, output: str) -> None:
         return
     request = admin.ListPeersRequest(selector=engine_selector(engines=[key]))
     peers = client.call("ListPeers", request).peers
-    say(*description(item, effective, list(peers), current_time()))
+    say(*description(item, effective, list(peers), current_time(), _holders(client, key)))
+
+
+def _holders(client: Client, key: EngineKey) -> Sequence[admin.HolderSummary]:
+    """Return who holds blocks of an engine; nothing from an agent of an earlier version."""
+    request = admin.ListHoldersRequest(selector=engine_selector(engines=[key]))
+    try:
+        found: Sequence[admin.HolderSummary] = client.call("ListHolders", request).holders
+    except FailedError:
+        return ()
+    return found
 
 
 def description(
-    item: admin.Engine, effective: admin.EffectivePolicy, peers: list[admin.PeerSummary], now: float
+    item: admin.Engine,
+    effective: admin.EffectivePolicy,
+    peers: list[admin.PeerSummary],
+    now: float,
+    holders: Sequence[admin.HolderSummary] = (),
 ) -> Iterator[str]:
     """Yield the lines of a description."""
     yield f"Engine: {words.engine(item.key)}"
@@ -62,6 +77,7 @@ def description(
     if item.leases.count:
         oldest = words.ago(item.leases.oldest_start_time_unix_nano, now)
         yield f"Leases: {item.leases.count} of {item.leases.blocks} blocks, oldest {oldest}"
+    yield from _section("Held blocks", (_held(each, now) for each in holders))
     if item.eplb.enabled:
         yield f"Expert balancing: {_eplb(item.eplb)}"
     yield from _section("Peers", (_peer(peer, now) for peer in peers))
@@ -180,6 +196,14 @@ def _in_flight(item: admin.Engine, now: float) -> Iterator[str]:
         since = words.ago(entry.oldest_start_time_unix_nano, now)
         channel = words.word(common.Channel, entry.channel)
         yield f"{entry.count} {channel} with {entry.peer.address or 'unknown'}, oldest since {since}"
+
+
+def _held(item: admin.HolderSummary, now: float) -> str:
+    peer = f" with {item.peer.address}" if item.peer.address else ""
+    share = f" ({item.share:.1%} of the cache)" if item.HasField("share") else ""
+    oldest = f", oldest {words.ago_of(item.oldest, now)}" if item.HasField("oldest") else ""
+    holder = words.word(snapshots.BlockHolder, item.holder)
+    return f"{holder}{peer}: {words.count(item.blocks, 'block')}{share}{oldest}"
 
 
 def _eplb(facts: snapshots.EplbFacts) -> str:

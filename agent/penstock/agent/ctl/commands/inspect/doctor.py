@@ -17,6 +17,7 @@ from penstock.agent.ctl.diagnosis import (
     check_pairs,
     check_relay,
     check_rollouts,
+    check_suspects,
     count_problems,
     probe_address,
 )
@@ -75,7 +76,23 @@ def _findings(client: Client) -> list[Finding]:
     now = min(max(status.now.ToNanoseconds() / 1e9, asked), answered)
     check = check_relay if status.agents else check_agent
     found = check(status, engines, now, Orders(drills, listed.quarantines))
-    return [*found, *check_rollouts(_rollouts(client), now), *check_pairs(_pairs(client))]
+    return [
+        *found,
+        *check_rollouts(_rollouts(client), now),
+        *check_pairs(_pairs(client)),
+        *check_suspects(_suspects(client)),
+    ]
+
+
+def _suspects(client: Client) -> admin.ListSuspectsResponse:
+    try:
+        response: admin.ListSuspectsResponse = client.call(
+            "ListSuspects", admin.ListSuspectsRequest(), timeout=_PATIENCE
+        )
+    except FailedError:
+        # An agent of an earlier version, or a log that takes long: the other checks stand.
+        return admin.ListSuspectsResponse()
+    return response
 
 
 def _rollouts(client: Client) -> Iterable[admin.PolicyRollout]:

@@ -1,0 +1,224 @@
+"""``ListSuspects``: answers that may be wrong, from the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.calls.events import read_in_turn
+from penstock.agent.admin.support import (
+    MAX_UINT32,
+    EventScan,
+    RequestLog,
+    clamp_unsigned,
+    key_message,
+    selection_of,
+    source_target,
+    timestamp_message,
+)
+from penstock.agent.errors import ContractError
+from penstock.agent.journal import STEP_SECONDS, ReadBudget
+from penstock.agent.traces.query import Suspicion, is_late_read, is_late_write, may_spoil, suspicions
+from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey
+from penstock.proto.names import NANOS
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.events_pb2 import SUSPECT_REASON_LATE_READ, SUSPECT_REASON_LATE_WRITE, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.agent.admin.support import AgentContext, FoundEvent
+    from penstock.agent.journal import Reader
+    from penstock.agent.parsing import Selection
+
+_KINDS = ("answer_suspected", "transfer_failure")
+_DEFAULT_SINCE = 3600 * NANOS
+_DEFAULT_LIMIT, _MAX_SUSPECTS = 100, 1_000
+_MAX_BYTES = 64 << 20
+MAX_LATE_IDS = 1_000
+_LATE_READ = (
+    "its blocks were read after they had been freed; the answer that was computed from them may be wrong"
+)
+_LATE_WRITE = "a peer wrote into blocks of this engine that were free by then; an answer that used them at that time may be wrong"
+_NO_READER = "this log does not have the request that read these blocks; ask the agent of the engine that read, or a relay"
+_NO_VICTIM = "no log says which answers used these blocks then"
+
+
+async def list_suspects(
+    agent: AgentContext, request: admin.ListSuspectsRequest
+) -> admin.ListSuspectsResponse:
+    """Return the newest answers of the selected engines that may be wrong.
+
+    Raises:
+        ContractError: an invalid selector, or too many ids.
+
+    """
+    if len(request.late_request_ids) > MAX_LATE_IDS:
+        raise ContractError(f"{len(request.late_request_ids)} late_request_ids; give at most {MAX_LATE_IDS}")
+    selection = selection_of(request.selector)
+    ago = request.since.ToNanoseconds() if request.HasField("since") else _DEFAULT_SINCE
+    since = max(int(agent.clock() * NANOS) - ago, 0)
+    limit = min(request.limit or _DEFAULT_LIMIT, _MAX_SUSPECTS)
+    return await read_in_turn(agent, lambda reader: _list(reader, request, selection, since, limit))
+
+
+@dataclass(slots=True)
+class _Candidates:
+    """What events point at: the newest first."""
+
+    late: dict[RequestKey, list[EventEntry]] = field(default_factory=dict)
+    requests: dict[RequestKey, None] = field(default_factory=dict)
+    writes: list[FoundEvent] = field(default_factory=list)
+
+    def add(self, found: FoundEvent) -> None:
+        event = found.event
+        key = RequestKey(found.source.key.server, event.request_id)
+        if event.HasField("answer_suspected"):
+            self.requests[key] = None
+        elif is_late_read(event.transfer_failure):
+            copy = Event()
+            copy.CopyFrom(event)
+            self.late.setdefault(key, []).append(EventEntry(found.source, copy))
+        elif is_late_write(event.transfer_failure):
+            self.writes.append(found)
+        elif may_spoil(event.transfer_failure) and event.request_id:
+            self.requests[key] = None
+
+    def __len__(self) -> int:
+        return len(self.late) + len(self.requests) + len(self.writes)
+
+
+def _list(
+    reader: Reader, request: admin.ListSuspectsRequest, selection: Selection, since: int, limit: int
+) -> admin.ListSuspectsResponse:
+    allowance = ReadBudget(_MAX_BYTES, STEP_SECONDS)
+    search = _Search(RequestLog(reader, allowance), selection)
+    cut = False
+    if request.late_request_ids:
+        suspects = list(search.readers_of(request.late_request_ids))
+    else:
+        candidates, cut = _candidates(reader, since)
+        suspects = list(search.suspects(candidates))
+    suspects.sort(key=lambda each: -each.seen.ToNanoseconds())
+    return admin.ListSuspectsResponse(
+        suspects=suspects[:limit],
+        truncated=cut or allowance.cut or len(suspects) > limit,
+        unreadable_batches=clamp_unsigned(reader.unreadable, MAX_UINT32),
+    )
+
+
+def _candidates(reader: Reader, since: int) -> tuple[_Candidates, bool]:
+    """Return what the events point at, and whether there are more."""
+    scan = EventScan.newest(reader, kinds=_KINDS, since_unix_nano=since)
+    candidates = _Candidates()
+    for found in scan:
+        if len(candidates) >= _MAX_SUSPECTS:
+            return candidates, True
+        candidates.add(found)
+    return candidates, scan.cut
+
+
+class _Search:
+    """Joins what events point at with the requests of the log."""
+
+    def __init__(self, log: RequestLog, selection: Selection) -> None:
+        self._log = log
+        self._selection = selection
+
+    def suspects(self, candidates: _Candidates) -> Iterator[admin.Suspect]:
+        """Yield the suspects of selected engines, each request once."""
+        owners: dict[RequestKey, RequestKey] = {}
+        for owner in candidates.late:
+            readers = self._log.readers(owner.request_id)
+            owners |= dict.fromkeys(readers, owner)
+            if not readers:
+                yield from self._half(owner, candidates.late[owner])
+        for key in {**owners, **candidates.requests}:
+            facts = self._facts(key)
+            if facts is None or not self._selects(facts):
+                continue
+            owner_key = owners.get(key)
+            late = candidates.late[owner_key] if owner_key is not None else []
+            found = suspicions(facts, late)
+            if found:
+                suspect = _suspect(facts, found)
+                if owner_key is not None:
+                    suspect.peer_request_id = owner_key.request_id
+                    suspect.peer_key.CopyFrom(key_message(late[0].source.key))
+                yield suspect
+        for write in candidates.writes:
+            if self._selection.matches(source_target(write.source)):
+                yield _victimless(write)
+
+    def readers_of(self, late_request_ids: Iterable[str]) -> Iterator[admin.Suspect]:
+        """Yield what read from requests of another agent's prefill side; their owners know that it was too late."""
+        for request_id in dict.fromkeys(late_request_ids):
+            for key in self._log.readers(request_id):
+                facts = self._facts(key)
+                if facts is None or not self._selects(facts):
+                    continue
+                # When it was read, only the owner knows: the end stands for it.
+                late = Event(time_unix_nano=facts.end_unix_nano)
+                found = suspicions(facts, [EventEntry(facts.source, late)])
+                suspect = _suspect(facts, found)
+                suspect.peer_request_id = request_id
+                suspect.cleared = not found
+                yield suspect
+
+    def _half(self, owner: RequestKey, late: list[EventEntry]) -> Iterator[admin.Suspect]:
+        source = late[0].source
+        if not self._selection.matches(source_target(source)):
+            return
+        facts = self._facts(owner)
+        suspect = admin.Suspect(
+            trace_id=facts.identity.trace_id if facts is not None else "",
+            reasons=[SUSPECT_REASON_LATE_READ],
+            peer_key=key_message(source.key),
+            peer_request_id=owner.request_id,
+            evidence=[_LATE_READ],
+            missing=_NO_READER,
+            rehearsal=all(entry.event.rehearsal for entry in late),
+            seen=timestamp_message(min(entry.event.time_unix_nano for entry in late)),
+        )
+        yield suspect
+
+    def _facts(self, key: RequestKey) -> RequestFacts | None:
+        entries = self._log.entries(key)
+        facts = RequestFacts.of(key.request_id, entries)
+        return facts if facts.own else None
+
+    def _selects(self, facts: RequestFacts) -> bool:
+        return self._selection.matches(source_target(facts.source))
+
+
+def _suspect(facts: RequestFacts, found: list[Suspicion]) -> admin.Suspect:
+    closing = facts.closing
+    suspect = admin.Suspect(
+        key=key_message(facts.source.key),
+        request_id=facts.request_id,
+        trace_id=facts.identity.trace_id,
+        reasons=[each.reason for each in found],
+        peer=facts.peer,
+        evidence=[each.evidence for each in found],
+        rehearsal=bool(found) and all(each.rehearsal for each in found),
+        seen=timestamp_message(min((each.time_unix_nano for each in found), default=facts.end_unix_nano)),
+    )
+    if closing is not None and facts.closed is not None:
+        suspect.finish_reason = closing.finish_reason
+        suspect.output_tokens = closing.output_tokens
+        suspect.peer_request_id = closing.remote_request_id
+        suspect.ended.FromNanoseconds(facts.closed.event.time_unix_nano)
+    return suspect
+
+
+def _victimless(write: FoundEvent) -> admin.Suspect:
+    return admin.Suspect(
+        key=key_message(write.source.key),
+        reasons=[SUSPECT_REASON_LATE_WRITE],
+        peer=write.event.transfer_failure.peer,
+        peer_request_id=write.event.request_id,
+        evidence=[_LATE_WRITE],
+        missing=_NO_VICTIM,
+        rehearsal=write.event.rehearsal,
+        seen=timestamp_message(write.event.time_unix_nano),
+    )
