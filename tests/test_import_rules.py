@@ -120,6 +120,7 @@ ENGINE_FLOORS = (
     ("vllm.kv.base",),
     ("vllm.recovery", "vllm.admission"),
     ("vllm.kv.nixl", "vllm.requests"),
+    ("vllm.kv.integrity",),
     ("vllm.messages", "vllm.eplb", "vllm.connector_factory"),
     ("vllm.naming",),
     ("runtime",),

@@ -200,9 +200,7 @@ class Integrity(Model):
     sample_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None, description="a number from 0 to 1"
     )
-    action: Literal["observe", "enforce"] | None = Field(
-        default=None, description="one of observe, enforce"
-    )
+    action: Literal["observe", "enforce"] | None = Field(default=None, description="one of observe, enforce")
 
 
 class Candidate(Model):

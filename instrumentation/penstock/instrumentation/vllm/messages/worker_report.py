@@ -10,6 +10,7 @@ from penstock.instrumentation.vllm.messages.rank_report import RankReport
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.instrumentation.vllm.messages.integrity import CheckedLoad, RankDigest
     from penstock.instrumentation.vllm.messages.load_reasons import LoadReason
     from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, FinishedTransfer
     from penstock.instrumentation.vllm.naming import Peer
@@ -56,6 +57,8 @@ class WorkerReport(RankReport[LoadFailure]):
         moves: loads and saves that have ended, of a connector that does not report them itself.
         broken: blocks that such a connector did not load.
         reasons: why loads of such a connector have failed, where it says so; no later than the failures themselves.
+        digests: prefill side: digests of requests whose prefill has ended in this step.
+        checked: decode side: loads that were compared with the sender's digest.
 
     """
 
@@ -66,6 +69,8 @@ class WorkerReport(RankReport[LoadFailure]):
     moves: tuple[FinishedTransfer, ...] = ()
     broken: tuple[BrokenBlocks, ...] = ()
     reasons: tuple[LoadReason, ...] = ()
+    digests: tuple[RankDigest, ...] = ()
+    checked: tuple[CheckedLoad, ...] = ()
 
 
 def find_reports(metadata: Any) -> Iterator[WorkerReport]:

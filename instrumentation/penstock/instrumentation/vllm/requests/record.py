@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +43,7 @@ class RequestRecord:
         rewound: a policy has sent it back at least once.
         probe: the number by which its load decides about a half-open peer, 0 for none.
         ec_attempt: number of its loads of encoder outputs that were decided about.
+        verifications: fields of its ``Verification`` messages, known at its end.
         ec_lost: number of encoder outputs that it has lost by that.
 
     """
@@ -72,6 +73,7 @@ class RequestRecord:
     probe: int = 0
     ec_attempt: int = 0
     ec_lost: int = 0
+    verifications: Sequence[dict[str, Any]] = ()
 
     @property
     def present_attempt(self) -> int:
@@ -133,6 +135,8 @@ class RequestRecord:
         }
         if self.peer is not None:
             fields["peer"] = self.peer.fields()
+        if self.verifications:
+            fields["verifications"] = list(self.verifications)
         return fields
 
 

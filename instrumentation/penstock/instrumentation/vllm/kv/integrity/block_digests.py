@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from penstock.instrumentation.vllm.messages import GroupBlocks
 
@@ -78,7 +78,11 @@ class BlockDigests:
             piece = view.index_select(0, chunk)[:, :, :tokens].contiguous()
             read = piece.view(torch.uint8).reshape(len(chunk), view.shape[1], -1).view(torch.int64)
             found.append(_weigh(read, low, high))
-        return torch.cat(found) if found else torch.zeros(0, view.shape[1], dtype=torch.int64, device=view.device)
+        return (
+            torch.cat(found)
+            if found
+            else torch.zeros(0, view.shape[1], dtype=torch.int64, device=view.device)
+        )
 
 
 def _weigh(read: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -147,9 +151,7 @@ def layout_of(
         groups[group_of[name]].append(view)
     if not groups or not all(groups):
         return KvLayout(problem="a KV cache group has no layer here")
-    return KvLayout(
-        tuple(map(tuple, groups)), block_size, total_heads, tuple(range(first, first + count))
-    )
+    return KvLayout(tuple(map(tuple, groups)), block_size, total_heads, tuple(range(first, first + count)))
 
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:

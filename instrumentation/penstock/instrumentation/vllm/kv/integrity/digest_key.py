@@ -24,6 +24,7 @@ _GROUPS_MAX: Final = 64
 _HEADS_MAX: Final = 1_024
 _BLOCKS_MAX: Final = 1 << 24
 _WORD: Final = 8
+_PROBLEM_MAX: Final = 256
 
 
 def encode_digest(digest: TransferDigest) -> dict[str, Any]:
@@ -43,22 +44,29 @@ def encode_digest(digest: TransferDigest) -> dict[str, Any]:
     }
 
 
+def encode_problem(problem: str) -> dict[str, Any]:
+    """Return the value of :data:`KEY` of a request that was to be digested and could not be."""
+    return {"v": _VERSION, "problem": problem[:_PROBLEM_MAX]}
+
+
 def decode_digest(value: Any) -> TransferDigest | str:
     """Return the digest that a value of :data:`KEY` stands for, or why it stands for none."""
-    if not isinstance(value, Mapping):
-        return "the digest is no object"
-    if value.get("v") != _VERSION:
-        return "the digest is of another version of Penstock"
+    if not isinstance(value, Mapping) or value.get("v") != _VERSION:
+        return "the digest is none of this version of Penstock"
+    problem = value.get("problem")
+    if isinstance(problem, str):
+        return f"the sender has no digest: {problem[:_PROBLEM_MAX]}"
+    return _digest(value) or "the digest cannot be read"
+
+
+def _digest(value: Mapping[str, Any]) -> TransferDigest | None:
     groups = value.get("groups")
-    if not isinstance(groups, list) or not 0 < len(groups) <= _GROUPS_MAX:
-        return "the digest has no groups"
-    heads, block_size = _number(value.get("heads"), _HEADS_MAX), _number(value.get("block_size"), _BLOCKS_MAX)
-    if not heads or not block_size:
-        return "the digest has no heads or block size"
-    found = [_group(group, heads, block_size) for group in groups]
-    if None in found or sum(group.covered for group in found if group) * heads > DIGESTS_MAX:
-        return "the digest cannot be read"
-    return TransferDigest(block_size, heads, tuple(group for group in found if group is not None))
+    heads, size = _number(value.get("heads"), _HEADS_MAX), _number(value.get("block_size"), _BLOCKS_MAX)
+    if not heads or not size or not isinstance(groups, list) or not 0 < len(groups) <= _GROUPS_MAX:
+        return None
+    found = [group for each in groups if (group := _group(each, heads, size)) is not None]
+    fits = sum(group.covered for group in found) * heads <= DIGESTS_MAX
+    return TransferDigest(size, heads, tuple(found)) if fits and len(found) == len(groups) else None
 
 
 def _group(value: Any, heads: int, block_size: int) -> GroupDigest | None:

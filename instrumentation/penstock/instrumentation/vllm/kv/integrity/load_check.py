@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-
 from penstock.instrumentation.vllm.kv.integrity.block_digests import BlockDigests
 from penstock.instrumentation.vllm.messages import GroupBlocks
 
