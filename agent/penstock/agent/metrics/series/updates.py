@@ -5,6 +5,7 @@
 | `TransferSamples` | `transfers_total`; with result ok also `transfer_duration_seconds`, `transfer_size_bytes` |
 | `ProbeSamples` | `cache_probes_total` |
 | `TransferFailure` | `transfer_failures_total`; with mode late_read also `late_reads_total` |
+| `RequestClosed` | `verified_transfers_total` |
 | `LoadOutcome` | `load_outcomes_total`; with outcome recomputed also `recomputed_tokens_total`, `recomputed_items_total` |
 | `DeferralEnd`, the first of each deferral (see :mod:`ended`) | `deferrals_total`, `request_deferred_time_seconds` |
 | `Handshake` | `handshake_duration_seconds`, `handshake_queue_seconds` |
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.catalogue import Metric
 
 UNKNOWN = "unknown"
+VERIFICATION_RESULTS = ("ok", "mismatch", "unverified")
+"""Fields of ``Verification`` and labels of `VERIFIED_TRANSFERS`."""
 
 # The words of the most frequent event's enums, by number.
 REASONS = labels(common.DeferralReason)
@@ -119,6 +122,15 @@ def _transfer_failure(event: events.Event, body: events.TransferFailure) -> Iter
         yield Update(c.LATE_READS, (peer,), 1)
 
 
+def _request_closed(_event: events.Event, body: events.RequestClosed) -> Iterable[Update]:
+    return (
+        Update(c.VERIFIED_TRANSFERS, (label(common.Channel, found.channel), peer_of(found.peer), result), count)
+        for found in body.verifications
+        for result in VERIFICATION_RESULTS
+        if (count := getattr(found, result))
+    )
+
+
 def _load_outcome(event: events.Event, body: events.LoadOutcome) -> Iterator[Update]:
     channel, mode, peer = (
         label(common.Channel, body.channel),
@@ -195,6 +207,7 @@ _EXPERT_SOURCES = (
 _RULES: dict[str, Callable[[events.Event, Any], Iterable[Update]]] = {
     "transfer_failure": _transfer_failure,
     "load_outcome": _load_outcome,
+    "request_closed": _request_closed,
     "deferral_end": _deferral_end,
     "handshake": _handshake,
     "transfer_delayed": _transfer_delayed,
