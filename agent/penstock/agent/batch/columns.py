@@ -122,6 +122,10 @@ class EventGroup:
         """Return all values of a field that are not 0 or empty, and perhaps some that are."""
         return self._transposed(path) or self.column(path)
 
+    def may_have(self, path: str) -> bool:
+        """Return whether a body may have a field other than 0 or empty, of those that have a column; False is certain."""
+        return self._of.transposed is None or bool(self._transposed(path))
+
     def _transposed(self, path: str) -> Sequence[Any]:
         transposed = self._of.transposed
         if transposed is None or (self.kind, path) not in TRANSPOSED:

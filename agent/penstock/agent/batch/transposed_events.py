@@ -31,7 +31,7 @@ _EVENT: Final = ("time_unix_nano", "request_id")
 _BODIES: Final = {
     "deferral_start": ("reason", "remote_request_id"),
     "deferral_end": ("reason", "ending", "peer.address", "start_time_unix_nano"),
-    "request_closed": ("remote_request_id", "external_request_id"),
+    "request_closed": ("remote_request_id", "external_request_id", "verifications.channel"),
 }
 _PACKAGE: Final = "penstock.agent.batch.transposed_events"
 

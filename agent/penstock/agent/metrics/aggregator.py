@@ -49,6 +49,7 @@ _log = structlog.get_logger(__name__)
 
 # What every request that has waited has one of.
 _ENDED = "deferral_end"
+_CLOSED = "request_closed"
 _FORGOTTEN = "forgotten"
 
 
@@ -257,6 +258,9 @@ def _apply_events(
     counted = groups.keys() & COUNTED
     if _ENDED in counted and not seconds and _add_ended(engine, groups[_ENDED]):
         counted.discard(_ENDED)
+    # Most requests have none, and every request has this event.
+    if _CLOSED in counted and not groups[_CLOSED].may_have("verifications.channel"):
+        counted.discard(_CLOSED)
     for place, kind, event in contents.placed(counted):
         if place in seconds:
             continue

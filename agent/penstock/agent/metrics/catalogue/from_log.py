@@ -90,6 +90,14 @@ LATE_READS: Final = Metric(
     free=PEER,
     exemplars=True,
 )
+VERIFIED_TRANSFERS: Final = Metric(
+    "penstock_verified_transfers_total",
+    MetricKind.COUNTER,
+    "Loads of requests that the policy's integrity selects, by what their comparison with the sender's digest found.",
+    ("channel", "peer", "result"),
+    free=PEER,
+    exemplars=True,
+)
 LOAD_OUTCOMES: Final = Metric(
     "penstock_load_outcomes_total",
     MetricKind.COUNTER,

@@ -124,7 +124,9 @@ def _transfer_failure(event: events.Event, body: events.TransferFailure) -> Iter
 
 def _request_closed(_event: events.Event, body: events.RequestClosed) -> Iterable[Update]:
     return (
-        Update(c.VERIFIED_TRANSFERS, (label(common.Channel, found.channel), peer_of(found.peer), result), count)
+        Update(
+            c.VERIFIED_TRANSFERS, (label(common.Channel, found.channel), peer_of(found.peer), result), count
+        )
         for found in body.verifications
         for result in VERIFICATION_RESULTS
         if (count := getattr(found, result))

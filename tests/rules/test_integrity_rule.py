@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.resilience import Integrity, IntegrityAction, Policy, PolicyBody, integrity_rule
-from penstock.instrumentation.resilience.integrity_rule import IntegrityRule
+from penstock.rules import Integrity, IntegrityAction, Policy, PolicyBody, integrity_rule
+from penstock.rules.integrity_rule import IntegrityRule
 
 ENFORCE, OBSERVE = IntegrityAction.ENFORCE, IntegrityAction.OBSERVE
 
