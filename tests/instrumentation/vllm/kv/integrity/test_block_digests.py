@@ -75,6 +75,13 @@ def test_swapped_stale_and_zeroed_blocks(seed: int, first: int, second: int) -> 
     assert (_digests(_caches(seed + 1), everything) != good).all()
 
 
+@pytest.mark.parametrize("tail", [1, SIZE])
+def test_one_block_and_none(tail: int) -> None:
+    """A prompt shorter than a block has one digest, no block has none."""
+    assert _digests(_caches(), IDS[:1], tail).shape == (1, HEADS)
+    assert _digests(_caches(), (), tail).shape == (0, HEADS)
+
+
 def test_layers_in_each_other_s_place() -> None:
     """A layer's content counts for that layer."""
     caches = _caches()

@@ -76,7 +76,7 @@ class BlockDigests:
         found = []
         for chunk in ids.split(step):
             piece = view.index_select(0, chunk)[:, :, :tokens].contiguous()
-            read = piece.view(torch.uint8).reshape(len(chunk), view.shape[1], -1).view(torch.int64)
+            read = piece.view(torch.uint8).view(len(chunk), view.shape[1], words * _WORD).view(torch.int64)
             found.append(_weigh(read, low, high))
         return (
             torch.cat(found)
