@@ -132,6 +132,7 @@ RULES_FLOORS = (
     ("decode",),
     ("field_paths", "quarantine"),
     ("circuit_breaker", "deadlines", "decisions"),
+    ("integrity_rule",),
     ("policy", "recompute_budget"),
 )
 FLOORS = {
