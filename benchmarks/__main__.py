@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import IO
 
-AREAS: Final = ("emit", "step", "deferral", "engine", "agent", "scrape", "policy", "relay", "ec")
+AREAS: Final = ("emit", "step", "deferral", "engine", "agent", "scrape", "policy", "relay", "ec", "integrity")
 """In the order of the document; each is a module with ``measure(run) -> Section``."""
 
-QUICK: Final = ("emit", "deferral", "agent", "scrape", "policy", "relay")
+QUICK: Final = ("emit", "deferral", "agent", "scrape", "policy", "relay", "integrity")
 """Areas that need no engine."""
 
 _HERE: Final = Path(__file__).resolve().parent

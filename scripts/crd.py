@@ -74,6 +74,9 @@ MEANINGS = {
     "telemetry": "What the engine reports",
     "telemetry.traceSampleRatio": "The share of successful requests whose traces are exported",
     "telemetry.failureLogInterval": "Of equal failures one line is logged in this time",
+    "integrity": "Which transfers are compared with the sender's digest",
+    "integrity.sampleRatio": "The share of requests whose transfers are compared",
+    "integrity.action": "What happens to a request whose transfer does not match",
 }
 _CONDITIONS = {
     "description": "Accepted: no agent refuses the policy. Programmed: each selected engine has it in force. "

@@ -121,6 +121,7 @@ ENGINE_FLOORS = (
     ("vllm.kv.base",),
     ("vllm.recovery", "vllm.admission"),
     ("vllm.kv.nixl", "vllm.requests"),
+    ("vllm.kv.integrity",),
     ("vllm.messages", "vllm.eplb", "vllm.connector_factory"),
     ("vllm.naming",),
     ("runtime",),
@@ -132,6 +133,7 @@ RULES_FLOORS = (
     ("decode",),
     ("field_paths", "quarantine"),
     ("circuit_breaker", "deadlines", "decisions"),
+    ("integrity_rule",),
     ("policy", "recompute_budget"),
 )
 FLOORS = {

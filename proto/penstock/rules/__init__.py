@@ -28,11 +28,14 @@ from penstock.rules.decisions import (
     decide_ec,
     decide_kv,
 )
+from penstock.rules.integrity_rule import IntegrityRule, integrity_rule
 from penstock.rules.policy import (
     NO_POLICY,
     Action,
     Deferral,
     EcLoadFailure,
+    Integrity,
+    IntegrityAction,
     KvLoadFailure,
     PeerQuarantine,
     Policy,
@@ -64,6 +67,9 @@ __all__ = [
     "Deferral",
     "EcLoadFailure",
     "EcLoss",
+    "Integrity",
+    "IntegrityAction",
+    "IntegrityRule",
     "KvLoadFailure",
     "KvLoss",
     "LoggedDecision",
@@ -84,4 +90,5 @@ __all__ = [
     "decide_ec",
     "decide_kv",
     "exceeded_deadline",
+    "integrity_rule",
 ]

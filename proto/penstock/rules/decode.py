@@ -15,6 +15,8 @@ from penstock.rules.policy import (
     Action,
     Deferral,
     EcLoadFailure,
+    Integrity,
+    IntegrityAction,
     KvLoadFailure,
     PeerQuarantine,
     Policy,
@@ -165,12 +167,28 @@ def _telemetry(message: policy_pb2.Telemetry) -> Telemetry:
     )
 
 
+def _integrity(message: policy_pb2.Integrity) -> Integrity:
+    ratio = message.sample_ratio if message.HasField("sample_ratio") else None
+    if ratio is not None and not 0.0 <= ratio <= 1.0:
+        raise RefusedError(
+            "integrity.sampleRatio", f"integrity.sampleRatio is {ratio:g}; use a number from 0 to 1"
+        )
+    actions, number = list(IntegrityAction), int(message.action)
+    if not 0 <= number <= len(actions):
+        raise RefusedError(
+            "integrity.action",
+            f"integrity.action has the value {number}, which this engine does not know; use observe or enforce",
+        )
+    return Integrity(sample_ratio=ratio, action=actions[number - 1] if number else None)
+
+
 _SECTIONS: Final[dict[str, Callable[[Any], Any]]] = {
     "kv_load_failure": _kv,
     "ec_load_failure": _ec,
     "deferral": _deferral,
     "peer_quarantine": _quarantine,
     "telemetry": _telemetry,
+    "integrity": _integrity,
 }
 
 

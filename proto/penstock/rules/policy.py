@@ -62,6 +62,21 @@ class Telemetry:
     failure_log_interval: float | None = None
 
 
+class IntegrityAction(StrEnum):
+    """The action on a transfer that does not match the sender's digest, by the manifest's word."""
+
+    OBSERVE = "observe"
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """``integrity``; without *action* a mismatch is only reported."""
+
+    sample_ratio: float | None = None
+    action: IntegrityAction | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyBody:
     """One merge of policies; a field is None where no policy sets it."""
@@ -71,6 +86,7 @@ class PolicyBody:
     deferral: Deferral | None = None
     peer_quarantine: PeerQuarantine | None = None
     telemetry: Telemetry | None = None
+    integrity: Integrity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ _EVERYTHING = (
     ),
     *("--ec-load-failure", "auto", "--ec-max-recompute-items", "8"),
     *("--trace-sample-ratio", "0.25", "--failure-log-interval", "5s"),
+    *("--integrity-sample-ratio", "0.01", "--integrity-action", "enforce"),
     *("--quarantine-failures", "5", "--quarantine-window", "30s"),
     *("--quarantine-duration", "60s", "--quarantine-max-peers-percent", "50"),
 )
@@ -78,6 +79,7 @@ def test_all_flags_at_once(harness: AdminHarness, agentctl: Agentctl) -> None:
         "ecLoadFailure": {"action": "auto", "maxRecomputeItems": 8},
         "peerQuarantine": {"failures": 5, "window": "30s", "duration": "1m", "maxPeersPercent": 50},
         "telemetry": {"traceSampleRatio": 0.25, "failureLogInterval": "5s"},
+        "integrity": {"sampleRatio": 0.01, "action": "enforce"},
     }
     body = body_of(harness.store.policies()[0].manifest.leaves)
     assert body.kv_load_failure.recompute_budget.tokens_per_second == 20000
@@ -184,6 +186,7 @@ def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentct
         "spec.deferral",
         "expiresAt",
         "telemetry",
+        "integrity",
         "ecLoadFailure",
     )
     result = agentctl(

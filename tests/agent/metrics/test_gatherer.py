@@ -45,6 +45,7 @@ DECODE = source(server="decode", epoch=1)
 WORKER = source(server="decode", process="worker", rank=1, epoch=2)
 FRONT = source(server="decode", engine="", process="api", epoch=3)
 
+VERIFIED = {"channel": common.CHANNEL_KV, "peer": {"address": PEER}, "ok": 2, "unverified": 1}
 LOG = [
     (WORKER, transfers([(30_000_000, 1 << 20, PEER, 1), (7_000_000, 1 << 15, PEER, 1), (9, 9, "", 2)])),
     (WORKER, probes([(PEER, common.PROBE_RESULT_HIT), (PEER, common.PROBE_RESULT_MISS)])),
@@ -123,7 +124,7 @@ LOG = [
             ]
         ),
     ),
-    (FRONT, Batch(events=[event("request_closed", "r-1")])),
+    (FRONT, Batch(events=[event("request_closed", "r-1", verifications=[VERIFIED])])),
 ]
 
 SNAPSHOT = Snapshot(

@@ -311,6 +311,7 @@ _SPECS = _some(
     deferral=_some(maxStartWait=_DURATION, maxTransferWait=_DURATION, onTimeout=_WORD),
     peerQuarantine=_some(failures=_NUMBER, window=_DURATION, duration=_DURATION, maxPeersPercent=_NUMBER),
     telemetry=_some(traceSampleRatio=st.floats(-1, 2), failureLogInterval=_DURATION),
+    integrity=_some(sampleRatio=st.floats(-1, 2), action=_WORD),
 )
 
 

@@ -19,6 +19,8 @@ from penstock.rules.policy import (
     Action,
     Deferral,
     EcLoadFailure,
+    Integrity,
+    IntegrityAction,
     KvLoadFailure,
     PeerQuarantine,
     Policy,
@@ -51,6 +53,7 @@ FULL = {
     "deferral": {"maxStartWait": "30s", "maxTransferWait": "5.5s", "onTimeout": "FAILURE_ACTION_RECOMPUTE"},
     "peerQuarantine": {"failures": 5, "window": "30s", "duration": "60s", "maxPeersPercent": 50},
     "telemetry": {"traceSampleRatio": 0.25, "failureLogInterval": "5s"},
+    "integrity": {"sampleRatio": 0.01, "action": "INTEGRITY_ACTION_ENFORCE"},
 }
 FULL_BODY: dict[str, Any] = {
     "kv_load_failure": KvLoadFailure(Action.AUTO, 4096, 20000, Action.FAIL),
@@ -58,6 +61,7 @@ FULL_BODY: dict[str, Any] = {
     "deferral": Deferral(30.0, 5.5, Action.RECOMPUTE),
     "peer_quarantine": PeerQuarantine(5, 30.0, 60.0, 50),
     "telemetry": Telemetry(0.25, 5.0),
+    "integrity": Integrity(0.01, IntegrityAction.ENFORCE),
 }
 
 
@@ -112,6 +116,8 @@ def test_absent_fields_leave_vllm_alone() -> None:
     ("section", "field", "words"),
     [
         ({"kvLoadFailure": {"action": 9}}, "kvLoadFailure.action", "value 9"),
+        ({"integrity": {"action": 9}}, "integrity.action", "value 9"),
+        ({"integrity": {"sampleRatio": 1.5}}, "integrity.sampleRatio", "1.5"),
         ({"kvLoadFailure": {"overBudget": 3}}, "kvLoadFailure.overBudget", "recompute or fail"),
         (
             {"kvLoadFailure": {"maxRecomputeTokens": 1 << 40}},

@@ -178,10 +178,11 @@ class Engine:
         remote: Sequence[int] = (4, 5, 6),
         port: int | None = None,
         engine_id: str = "",
+        **orders: Any,
     ) -> Any:
-        """Ask to read blocks of *peer*; returns the step's answer. No blocks: only notify it."""
+        """Ask to read blocks of *peer*, with the scheduler's *orders*; returns the step's answer. No blocks: only notify it."""
         self._answers.clear()
-        metadata = NixlConnectorMetadata()
+        metadata = _with_orders(orders)
         metadata.add_new_req_to_recv(
             request_id,
             (list(local),) if local else (),
@@ -197,10 +198,10 @@ class Engine:
         )
         return self.step(metadata)
 
-    def await_push(self, request_id: str, peer: Engine) -> None:
+    def await_push(self, request_id: str, peer: Engine, **orders: Any) -> None:
         """Push mode: tell *peer* where to write what it computes for a request; ids match without their suffixes."""
         self._answers.clear()
-        metadata = NixlConnectorMetadata()
+        metadata = _with_orders(orders)
         metadata.add_new_req_to_recv(
             request_id,
             ([1, 2, 3],),
@@ -258,10 +259,7 @@ class Engine:
 
     def order(self, **orders: Any) -> Any:
         """Put orders on a step's metadata, by the names of ``worker_orders.py``; returns the step's answer."""
-        metadata: Any = NixlConnectorMetadata()
-        for name, value in orders.items():
-            setattr(metadata, name, value)
-        return self.step(metadata)
+        return self.step(_with_orders(orders))
 
     @contextmanager
     def handshakes_held(self) -> Iterator[None]:
@@ -309,6 +307,11 @@ class Engine:
         ]
 
     @property
+    def checked(self) -> list[Any]:
+        """The comparisons that were reported since the last read or lease."""
+        return [each for _, _, report in self._answers if report is not None for each in report.checked]
+
+    @property
     def began(self) -> list[tuple[str, int]]:
         """The loads whose first transfer was reported as begun since the last read or lease."""
         return [told for _, _, report in self._answers if report is not None for told in report.began]
@@ -349,6 +352,13 @@ class Engine:
         self.end_handshakes()
         self._listener.shutdown()
         self.connector.shutdown()
+
+
+def _with_orders(orders: dict[str, Any]) -> Any:
+    metadata: Any = NixlConnectorMetadata()
+    for name, value in orders.items():
+        setattr(metadata, name, value)
+    return metadata
 
 
 def connect(prefill: Engine, decode: Engine) -> None:

@@ -36,6 +36,7 @@ _BODIES: Final = {
         "remote_request_id",
         "external_request_id",
         "first_token_time_unix_nano",
+        "verifications.channel",
         *(f"gates.{gate}_nano" for gate in GATES),
     ),
 }

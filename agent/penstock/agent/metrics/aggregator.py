@@ -304,8 +304,10 @@ def _add_ended(engine: EngineSeries, group: EventGroup) -> bool:
 def _add_closed(engine: EngineSeries, group: EventGroup) -> bool:
     """Count ended requests all at once; False if they have to be counted one by one."""
     try:
-        bulks = closed_bulks(group)
-        return bulks is not None and engine.add_known(tuple(bulks))
+        # Most requests have no verification.
+        if group.present("verifications.channel") or (bulks := closed_bulks(group)) is None:
+            return False
+        return engine.add_known(tuple(bulks))
     except Exception:  # noqa: BLE001  (one by one, each costs itself)
         return False
 

@@ -19,6 +19,9 @@ from penstock.rules import (
     Deferral,
     EcLoadFailure,
     EcLoss,
+    Integrity,
+    IntegrityAction,
+    IntegrityRule,
     KvLoadFailure,
     KvLoss,
     LoggedDecision,
@@ -39,6 +42,7 @@ from penstock.rules import (
     decide_ec,
     decide_kv,
     exceeded_deadline,
+    integrity_rule,
 )
 
 __all__ = [
@@ -61,6 +65,9 @@ __all__ = [
     "Drills",
     "EcLoadFailure",
     "EcLoss",
+    "Integrity",
+    "IntegrityAction",
+    "IntegrityRule",
     "KvLoadFailure",
     "KvLoss",
     "LoggedDecision",
@@ -82,4 +89,5 @@ __all__ = [
     "decide_ec",
     "decide_kv",
     "exceeded_deadline",
+    "integrity_rule",
 ]

@@ -100,7 +100,7 @@ class Event(_message.Message):
     def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ..., forgotten: _Optional[_Union[Forgotten, _Mapping]] = ..., answer_suspected: _Optional[_Union[AnswerSuspected, _Mapping]] = ...) -> None: ...
 
 class TransferFailure(_message.Message):
-    __slots__ = ("channel", "connector", "direction", "mode", "error_type", "peer", "error_class", "error_text", "blocks", "bytes", "start_time_unix_nano", "remote_request_id", "attempt", "handshake_id", "incompatibility", "caused_by_request_id", "item", "upstream_type", "caused_by_peer")
+    __slots__ = ("channel", "connector", "direction", "mode", "error_type", "peer", "error_class", "error_text", "blocks", "bytes", "start_time_unix_nano", "remote_request_id", "attempt", "handshake_id", "incompatibility", "caused_by_request_id", "item", "upstream_type", "caused_by_peer", "compared", "mismatched", "used")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     CONNECTOR_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,9 @@ class TransferFailure(_message.Message):
     ITEM_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_TYPE_FIELD_NUMBER: _ClassVar[int]
     CAUSED_BY_PEER_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
+    MISMATCHED_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
     channel: _common_pb2.Channel
     connector: str
     direction: _common_pb2.Direction
@@ -139,7 +142,10 @@ class TransferFailure(_message.Message):
     item: str
     upstream_type: str
     caused_by_peer: _common_pb2.Peer
-    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., connector: _Optional[str] = ..., direction: _Optional[_Union[_common_pb2.Direction, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., error_class: _Optional[str] = ..., error_text: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., start_time_unix_nano: _Optional[int] = ..., remote_request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handshake_id: _Optional[int] = ..., incompatibility: _Optional[_Union[Incompatibility, _Mapping]] = ..., caused_by_request_id: _Optional[str] = ..., item: _Optional[str] = ..., upstream_type: _Optional[str] = ..., caused_by_peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ...) -> None: ...
+    compared: int
+    mismatched: int
+    used: bool
+    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., connector: _Optional[str] = ..., direction: _Optional[_Union[_common_pb2.Direction, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., error_class: _Optional[str] = ..., error_text: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., start_time_unix_nano: _Optional[int] = ..., remote_request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handshake_id: _Optional[int] = ..., incompatibility: _Optional[_Union[Incompatibility, _Mapping]] = ..., caused_by_request_id: _Optional[str] = ..., item: _Optional[str] = ..., upstream_type: _Optional[str] = ..., caused_by_peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., compared: _Optional[int] = ..., mismatched: _Optional[int] = ..., used: bool = ...) -> None: ...
 
 class Incompatibility(_message.Message):
     __slots__ = ("local_hash", "remote_hash", "factors")
@@ -218,7 +224,7 @@ class DeferralEnd(_message.Message):
     def __init__(self, reason: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., ending: _Optional[_Union[_common_pb2.DeferralEnding, str]] = ..., start_time_unix_nano: _Optional[int] = ..., transfer_start_time_unix_nano: _Optional[int] = ..., observed_reason: _Optional[str] = ..., duration_nano: _Optional[int] = ...) -> None: ...
 
 class RequestClosed(_message.Message):
-    __slots__ = ("traceparent", "tracestate", "external_request_id", "kv_role", "remote_request_id", "peer", "arrival_time_unix_nano", "scheduled_time_unix_nano", "first_token_time_unix_nano", "prompt_tokens", "output_tokens", "local_cached_tokens", "external_cached_tokens", "preemptions", "finish_reason", "leased_blocks", "gates", "nans_in_logits")
+    __slots__ = ("traceparent", "tracestate", "external_request_id", "kv_role", "remote_request_id", "peer", "arrival_time_unix_nano", "scheduled_time_unix_nano", "first_token_time_unix_nano", "prompt_tokens", "output_tokens", "local_cached_tokens", "external_cached_tokens", "preemptions", "finish_reason", "leased_blocks", "gates", "nans_in_logits", "verifications")
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +243,7 @@ class RequestClosed(_message.Message):
     LEASED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     GATES_FIELD_NUMBER: _ClassVar[int]
     NANS_IN_LOGITS_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATIONS_FIELD_NUMBER: _ClassVar[int]
     traceparent: str
     tracestate: str
     external_request_id: str
@@ -255,7 +262,8 @@ class RequestClosed(_message.Message):
     leased_blocks: int
     gates: Gates
     nans_in_logits: int
-    def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., external_request_id: _Optional[str] = ..., kv_role: _Optional[_Union[_common_pb2.Role, str]] = ..., remote_request_id: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., arrival_time_unix_nano: _Optional[int] = ..., scheduled_time_unix_nano: _Optional[int] = ..., first_token_time_unix_nano: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., local_cached_tokens: _Optional[int] = ..., external_cached_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., finish_reason: _Optional[str] = ..., leased_blocks: _Optional[int] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ..., nans_in_logits: _Optional[int] = ...) -> None: ...
+    verifications: _containers.RepeatedCompositeFieldContainer[Verification]
+    def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., external_request_id: _Optional[str] = ..., kv_role: _Optional[_Union[_common_pb2.Role, str]] = ..., remote_request_id: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., arrival_time_unix_nano: _Optional[int] = ..., scheduled_time_unix_nano: _Optional[int] = ..., first_token_time_unix_nano: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., local_cached_tokens: _Optional[int] = ..., external_cached_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., finish_reason: _Optional[str] = ..., leased_blocks: _Optional[int] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ..., nans_in_logits: _Optional[int] = ..., verifications: _Optional[_Iterable[_Union[Verification, _Mapping]]] = ...) -> None: ...
 
 class Gates(_message.Message):
     __slots__ = ("queue_nano", "handshake_queue_nano", "peer_nano", "transfer_nano", "recompute_nano", "own_prefill_nano", "encoder_nano")
@@ -292,6 +300,26 @@ class AnswerSuspected(_message.Message):
     error_type: _common_pb2.ErrorType
     nans_in_logits: int
     def __init__(self, reason: _Optional[_Union[SuspectReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., remote_request_id: _Optional[str] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., nans_in_logits: _Optional[int] = ...) -> None: ...
+
+class Verification(_message.Message):
+    __slots__ = ("channel", "peer", "ok", "mismatch", "unverified", "compared", "transferred", "reason")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    OK_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERRED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    channel: _common_pb2.Channel
+    peer: _common_pb2.Peer
+    ok: int
+    mismatch: int
+    unverified: int
+    compared: int
+    transferred: int
+    reason: str
+    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., ok: _Optional[int] = ..., mismatch: _Optional[int] = ..., unverified: _Optional[int] = ..., compared: _Optional[int] = ..., transferred: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Handshake(_message.Message):
     __slots__ = ("id", "connector", "peer", "result", "error_type", "queued_time_unix_nano", "start_time_unix_nano", "end_time_unix_nano", "clock_offset_nano", "waiting_request_ids", "waiters_total", "error_class", "error_text")

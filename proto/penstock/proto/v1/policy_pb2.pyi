@@ -15,10 +15,19 @@ class FailureAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_ACTION_RECOMPUTE: _ClassVar[FailureAction]
     FAILURE_ACTION_FAIL: _ClassVar[FailureAction]
     FAILURE_ACTION_AUTO: _ClassVar[FailureAction]
+
+class IntegrityAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INTEGRITY_ACTION_UNSPECIFIED: _ClassVar[IntegrityAction]
+    INTEGRITY_ACTION_OBSERVE: _ClassVar[IntegrityAction]
+    INTEGRITY_ACTION_ENFORCE: _ClassVar[IntegrityAction]
 FAILURE_ACTION_UNSPECIFIED: FailureAction
 FAILURE_ACTION_RECOMPUTE: FailureAction
 FAILURE_ACTION_FAIL: FailureAction
 FAILURE_ACTION_AUTO: FailureAction
+INTEGRITY_ACTION_UNSPECIFIED: IntegrityAction
+INTEGRITY_ACTION_OBSERVE: IntegrityAction
+INTEGRITY_ACTION_ENFORCE: IntegrityAction
 
 class Report(_message.Message):
     __slots__ = ("subscribe", "ack", "nack", "moved")
@@ -134,18 +143,20 @@ class ScheduledPolicy(_message.Message):
     def __init__(self, hash: _Optional[str] = ..., body: _Optional[_Union[PolicyBody, _Mapping]] = ..., observed: _Optional[_Union[PolicyBody, _Mapping]] = ..., valid_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class PolicyBody(_message.Message):
-    __slots__ = ("kv_load_failure", "ec_load_failure", "deferral", "peer_quarantine", "telemetry")
+    __slots__ = ("kv_load_failure", "ec_load_failure", "deferral", "peer_quarantine", "telemetry", "integrity")
     KV_LOAD_FAILURE_FIELD_NUMBER: _ClassVar[int]
     EC_LOAD_FAILURE_FIELD_NUMBER: _ClassVar[int]
     DEFERRAL_FIELD_NUMBER: _ClassVar[int]
     PEER_QUARANTINE_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    INTEGRITY_FIELD_NUMBER: _ClassVar[int]
     kv_load_failure: KvLoadFailure
     ec_load_failure: EcLoadFailure
     deferral: Deferral
     peer_quarantine: PeerQuarantine
     telemetry: Telemetry
-    def __init__(self, kv_load_failure: _Optional[_Union[KvLoadFailure, _Mapping]] = ..., ec_load_failure: _Optional[_Union[EcLoadFailure, _Mapping]] = ..., deferral: _Optional[_Union[Deferral, _Mapping]] = ..., peer_quarantine: _Optional[_Union[PeerQuarantine, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ...) -> None: ...
+    integrity: Integrity
+    def __init__(self, kv_load_failure: _Optional[_Union[KvLoadFailure, _Mapping]] = ..., ec_load_failure: _Optional[_Union[EcLoadFailure, _Mapping]] = ..., deferral: _Optional[_Union[Deferral, _Mapping]] = ..., peer_quarantine: _Optional[_Union[PeerQuarantine, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., integrity: _Optional[_Union[Integrity, _Mapping]] = ...) -> None: ...
 
 class KvLoadFailure(_message.Message):
     __slots__ = ("action", "max_recompute_tokens", "recompute_budget", "over_budget")
@@ -202,6 +213,14 @@ class Telemetry(_message.Message):
     trace_sample_ratio: float
     failure_log_interval: _duration_pb2.Duration
     def __init__(self, trace_sample_ratio: _Optional[float] = ..., failure_log_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class Integrity(_message.Message):
+    __slots__ = ("sample_ratio", "action")
+    SAMPLE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    sample_ratio: float
+    action: IntegrityAction
+    def __init__(self, sample_ratio: _Optional[float] = ..., action: _Optional[_Union[IntegrityAction, str]] = ...) -> None: ...
 
 class FaultDrill(_message.Message):
     __slots__ = ("id", "channel", "mode", "rate", "peer", "delay", "valid_for")

@@ -34,6 +34,7 @@ _EVERYTHING: dict[str, Any] = {
     "deferral": {"maxStartWait": "30s", "maxTransferWait": "5s", "onTimeout": "fail"},
     "peerQuarantine": {"failures": 5, "window": "30s", "duration": "60s", "maxPeersPercent": 50},
     "telemetry": {"traceSampleRatio": 1, "failureLogInterval": "5s"},
+    "integrity": {"sampleRatio": 0.01, "action": "enforce"},
 }
 
 _SENTENCES = [
@@ -137,6 +138,8 @@ def test_everything_that_can_be_said_survives_a_round_trip() -> None:
         "peerQuarantine.maxPeersPercent": 50,
         "telemetry.traceSampleRatio": 1.0,
         "telemetry.failureLogInterval": "5s",
+        "integrity.sampleRatio": 0.01,
+        "integrity.action": "enforce",
     }
 
 

@@ -15,6 +15,7 @@ from penstock.agent.policy.manifest.merge import Merged, effective_schedule, mer
 from penstock.agent.policy.manifest.sections import (
     Deferral,
     EcLoadFailure,
+    Integrity,
     KvLoadFailure,
     PeerQuarantine,
     RecomputeBudget,
@@ -213,6 +214,7 @@ def test_the_manifest_and_the_wire_know_the_same_fields() -> None:
         "deferral": Deferral,
         "peerQuarantine": PeerQuarantine,
         "telemetry": Telemetry,
+        "integrity": Integrity,
         "kvLoadFailure.recomputeBudget": RecomputeBudget,
     }
     manifest_fields = {

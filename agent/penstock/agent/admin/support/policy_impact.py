@@ -206,6 +206,11 @@ def connector_shortfalls(paths: Collection[str], action: str, facts: EngineFacts
             f"{connector} may save in the step that loads ({facts.kv_role}): where a request has run on a load that failed, it fails "
             f"and is not recomputed; loads that requests wait for are"
         )
+    if connector not in _NIXL and any(path.startswith("integrity.") for path in paths):
+        those = (
+            "what other connectors than NIXL's bring" if connector == _PERHAPS else f"what {connector} brings"
+        )
+        yield f"spec.integrity verifies no KV here: {those} is counted as unverified"
     deadlines = [path for path in _DEADLINES if path in paths]
     if deadlines and connector not in _NIXL:
         those = (

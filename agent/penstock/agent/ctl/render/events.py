@@ -102,8 +102,17 @@ def _deferral_end(body: events.DeferralEnd) -> str:
 def _request_closed(body: events.RequestClosed) -> str:
     return (
         f"{body.finish_reason or 'closed'}, {body.prompt_tokens} prompt tokens "
-        f"({body.external_cached_tokens} received), {body.output_tokens} output"
+        f"({body.external_cached_tokens} received), {body.output_tokens} output{_verified(body)}"
     )
+
+
+def _verified(body: events.RequestClosed) -> str:
+    found = [
+        result
+        for result in ("mismatch", "unverified", "ok")
+        if any(getattr(each, result) for each in body.verifications)
+    ]
+    return f", {'verified' if found[0] == 'ok' else found[0]}" if found else ""
 
 
 def _handshake(body: events.Handshake) -> str:

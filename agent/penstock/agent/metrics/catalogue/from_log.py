@@ -98,6 +98,14 @@ SUSPECT_ANSWERS: Final = Metric(
     "the blocks were), of a load that failed and that nothing was done about (failed_read), with NaNs among the logits (nan).",
     ("reason",),
 )
+VERIFIED_TRANSFERS: Final = Metric(
+    "penstock_verified_transfers_total",
+    MetricKind.COUNTER,
+    "Loads of requests that the policy's integrity selects, by what their comparison with the sender's digest found.",
+    ("channel", "peer", "result"),
+    free=PEER,
+    exemplars=True,
+)
 LOAD_OUTCOMES: Final = Metric(
     "penstock_load_outcomes_total",
     MetricKind.COUNTER,

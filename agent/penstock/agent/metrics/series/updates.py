@@ -5,6 +5,7 @@
 | `TransferSamples` | `transfers_total`; with result ok also `transfer_duration_seconds`, `transfer_size_bytes` |
 | `ProbeSamples` | `cache_probes_total` |
 | `TransferFailure` | `transfer_failures_total`; with mode late_read also `late_reads_total` |
+| `RequestClosed` | `verified_transfers_total` |
 | `LoadOutcome` | `load_outcomes_total`; with outcome recomputed also `recomputed_tokens_total`, `recomputed_items_total` |
 | `DeferralEnd`, the first of each deferral (see :mod:`ended`) | `deferrals_total`, `request_deferred_time_seconds` |
 | `RequestClosed` with gates and a first token | `time_to_first_token_seconds`, at each gate |
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.catalogue import Metric
 
 UNKNOWN = "unknown"
+VERIFICATION_RESULTS = ("ok", "mismatch", "unverified")
+"""Fields of ``Verification`` and labels of `VERIFIED_TRANSFERS`."""
 
 # The words of the most frequent event's enums, by number.
 REASONS = labels(common.DeferralReason)
@@ -147,6 +150,10 @@ def _deferral_end(event: events.Event, body: events.DeferralEnd) -> Iterable[Upd
 
 
 def _request_closed(event: events.Event, body: events.RequestClosed) -> Iterable[Update]:
+    return [*_gates(event, body), *_verifications(body)]
+
+
+def _gates(event: events.Event, body: events.RequestClosed) -> Iterable[Update]:
     times = gate_times(body)
     # None is not known; without a first token they are no time to it; no time leads below 1970.
     if times is None or not times.first_token or not 0 < times.total_nano <= event.time_unix_nano:
@@ -154,6 +161,14 @@ def _request_closed(event: events.Event, body: events.RequestClosed) -> Iterable
     return [
         Update(c.TIME_TO_FIRST_TOKEN, (gate,), nano) for gate, nano in zip(GATES, times.nano, strict=True)
     ]
+
+
+def _verifications(body: events.RequestClosed) -> Iterator[Update]:
+    for found in body.verifications:
+        labels = (label(common.Channel, found.channel), peer_of(found.peer))
+        for result in VERIFICATION_RESULTS:
+            if count := getattr(found, result):
+                yield Update(c.VERIFIED_TRANSFERS, (*labels, result), count)
 
 
 def _handshake(_event: events.Event, body: events.Handshake) -> Iterator[Update]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.duration_pb2 import Duration
 from penstock.agent.parsing import format_duration, parse_duration
 from penstock.proto.names import label, number
 from penstock.proto.v1.common_pb2 import PolicySource as PolicySourceMessage
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
-from penstock.proto.v1.policy_pb2 import FailureAction, PolicyBody, ScheduledPolicy
+from penstock.proto.v1.policy_pb2 import FailureAction, IntegrityAction, PolicyBody, ScheduledPolicy
 from penstock.proto.v1.policy_pb2 import FaultDrill as DrillMessage
 from penstock.proto.v1.policy_pb2 import QuarantineOrder as QuarantineMessage
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAX_ENTRIES = 64
 # An engine keeps that many, and most policies have one.
 _MAX_POLICIES = 16
+_ENUMS: Final[dict[str, Any]] = {"FailureAction": FailureAction, "IntegrityAction": IntegrityAction}
 
 
 def body_of(leaves: Leaves) -> PolicyBody:
@@ -40,7 +41,7 @@ def body_of(leaves: Leaves) -> PolicyBody:
         if field.message_type is not None:
             getattr(place, field.name).FromTimedelta(parse_duration(str(value)))
         elif field.enum_type is not None:
-            setattr(place, field.name, number(FailureAction, str(value)))
+            setattr(place, field.name, number(_ENUMS[field.enum_type.name], str(value)))
         else:
             setattr(place, field.name, value)
     return body
@@ -130,7 +131,7 @@ def _walk(message: Message, prefix: str) -> Iterable[tuple[str, Leaf]]:
         elif field.message_type is not None:
             yield from _walk(value, f"{path}.")
         elif field.enum_type is not None:
-            yield path, label(FailureAction, value)
+            yield path, label(_ENUMS[field.enum_type.name], value)
         else:
             yield path, _scalar(value)
 

@@ -16,6 +16,7 @@ from penstock.agent.policy.manifest.sections import (
     Candidate,
     Deferral,
     EcLoadFailure,
+    Integrity,
     KvLoadFailure,
     Model,
     PeerQuarantine,
@@ -47,7 +48,7 @@ REASON = "penstock.dev/reason"
 BREAK_GLASS_PRIORITY = 900
 BREAK_GLASS_LIMIT = timedelta(hours=4)
 MAX_MANIFEST_BYTES = 64 * 1024
-_SECTIONS = ("kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine", "telemetry")
+_SECTIONS = ("kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine", "telemetry", "integrity")
 # Not merged.
 _CHANGED = frozenset({*_SECTIONS, "mode", "rollout"})
 _NOT_LEAVES = frozenset({"selector", "rollout", "priority", "expiresAt", "mode"})
@@ -108,6 +109,7 @@ class Spec(Model):
     deferral: Deferral | None = Field(default=None, description="{maxTransferWait: 5s}")
     peer_quarantine: PeerQuarantine | None = Field(default=None, description="{failures: 5}")
     telemetry: Telemetry | None = Field(default=None, description="{traceSampleRatio: 1.0}")
+    integrity: Integrity | None = Field(default=None, description="{sampleRatio: 0.01}")
 
     @model_validator(mode="after")
     def _break_glass_ends(self) -> Spec:

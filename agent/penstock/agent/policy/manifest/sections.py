@@ -194,6 +194,15 @@ class Telemetry(Model):
     failure_log_interval: _Seconds | None = Field(default=None, description=_SECONDS)
 
 
+class Integrity(Model):
+    """Which transfers are compared with the sender's digest, and what a mismatch leads to."""
+
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="a number from 0 to 1"
+    )
+    action: Literal["observe", "enforce"] | None = Field(default=None, description="one of observe, enforce")
+
+
 class Candidate(Model):
     """What a policy becomes: the sections that take the place of all its own."""
 
@@ -203,6 +212,7 @@ class Candidate(Model):
     deferral: Deferral | None = Field(default=None, description="{maxTransferWait: 5s}")
     peer_quarantine: PeerQuarantine | None = Field(default=None, description="{failures: 5}")
     telemetry: Telemetry | None = Field(default=None, description="{traceSampleRatio: 1.0}")
+    integrity: Integrity | None = Field(default=None, description="{sampleRatio: 0.01}")
 
 
 class Share(Model):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.agent.traces.query.leases import UsualLease
     from penstock.agent.traces.query.search import RequestTrace
     from penstock.agent.traces.spans import EventEntry, Load, PolicyLookup, RequestFacts
-    from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
+    from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure
 
 _MOST_ITEMS = 4
 # Roles that say nothing about an engine.
@@ -156,7 +156,8 @@ def _failures(facts: RequestFacts, policies: PolicyLookup) -> Iterator[str]:
             )
     for failure in (entry.event.transfer_failure for entry in facts.failures):
         if not ends_load(failure):
-            yield f"had a failure with {_peer(failure.peer)} ({_cause(failure)}){_end(facts)}"
+            used = ", and used what it had loaded" if failure.used else ""
+            yield f"had a failure with {_peer(failure.peer)} ({_cause(failure)}){used}{_end(facts)}"
 
 
 def _pinned(facts: RequestFacts) -> Iterator[str]:
@@ -292,9 +293,22 @@ def _loaded(load: Load, facts: RequestFacts) -> str:
     # 0 is not known.
     known += [_size(size)] if size else []
     extent = f" ({', '.join(known)})" if known else ""
-    took = _duration(load.end_unix_nano - load.start_unix_nano)
+    took = _duration(load.end_unix_nano - load.start_unix_nano) + _verified(load, closing)
     verb, where = ("sent", "to") if load.sending else ("loaded", "from")
     return f"{verb} {_channel(load.channel)} state{extent} {where} {_peer(load.peer)} in {took}"
+
+
+def _verified(load: Load, closing: RequestClosed | None) -> str:
+    """Return what the comparison of a load with the sender's digest found; empty where nothing was to be compared."""
+    if closing is None or load.sending:
+        return ""
+    found = [each for each in closing.verifications if each.channel == load.channel]
+    if any(each.mismatch for each in found):
+        return " (mismatch: it differs from the sender's digest)"
+    reason = next((each.reason for each in found if each.unverified), None)
+    if reason is not None:
+        return f" (not verified: {reason})"
+    return " (verified)" if found else ""
 
 
 def _loads(facts: RequestFacts) -> str:

@@ -32,8 +32,10 @@ _WAITS_FOR: dict[int, int] = {
 
 
 def ends_load(failure: TransferFailure) -> bool:
-    """Return whether a failure ends a load attempt."""
-    return failure.channel != common_pb2.CHANNEL_EPLB and failure.mode not in _NOT_OF_A_LOAD
+    """Return whether a failure ends a load attempt; one whose content is used all the same does not."""
+    return (
+        not failure.used and failure.channel != common_pb2.CHANNEL_EPLB and failure.mode not in _NOT_OF_A_LOAD
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.deadlines import KvDeadlines
 from penstock.instrumentation.vllm.kv.decider import WITHOUT_MEDIA, KvFailureDecider
 from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner
+from penstock.instrumentation.vllm.kv.integrity import KvVerifier
 from penstock.instrumentation.vllm.kv.request_peers import RequestPeers
 from penstock.instrumentation.vllm.kv.unconfirmed_steps import UnconfirmedSteps
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
@@ -52,6 +53,7 @@ class KvLoadController:
         failing: requests that are about to fail, and their clients' sentences.
         deadlines: requests that wait for a load.
         unconfirmed: steps that load something themselves and have no result yet.
+        verifier: loads that are compared with the sender's digest, and digests for readers.
 
     """
 
@@ -71,6 +73,7 @@ class KvLoadController:
         self._observer = observer
         self._media = media
         self.unconfirmed = UnconfirmedSteps(scheduler)
+        self.verifier = KvVerifier(scheduler)
         # A request that has run on a failed load of a connector that exports blocks fails anyway.
         self._rewinds = not rewind.exports(scheduler)
         self._decider = KvFailureDecider(
@@ -97,6 +100,7 @@ class KvLoadController:
         self._decider.on_policy_change(policy)
         self.deadlines.on_policy_change(policy)
         self._orders.on_policy_change(policy, orders)
+        self.verifier.on_policy_change(policy)
 
     # The connector
 
@@ -139,13 +143,15 @@ class KvLoadController:
             self._peers.on_load_begun(record)
             self._transfers.on_load_started(request.request_id, record.local_tokens, external_tokens)
             self.unconfirmed.on_allocated(request.request_id)
+            self.verifier.on_load_begun(request.request_id)
 
-    def attach(self, metadata: Any) -> None:
-        """Put the orders for the workers on a step's *metadata*."""
+    def attach(self, metadata: Any, output: Any) -> None:
+        """Put the orders for the workers on a step's *metadata*; *output* is the scheduler's."""
         if self._peers.has_open:
             for each in with_children(metadata):
                 self._peers.drop_heartbeats(each)
         self._orders.attach(metadata)
+        self.verifier.attach(metadata, output)
 
     # The scheduler
 
@@ -215,6 +221,7 @@ class KvLoadController:
     def on_worker_report(self, output: Any) -> None:
         """Apply the workers' report on the loads of a step: which have begun, failed, succeeded."""
         found = list(find_reports(output.kv_connector_worker_meta))
+        self.verifier.on_reports(found)
         self._pinned = frozenset(request_id for report in found for request_id in report.pinned)
         for report in found:
             for request_id, _ in report.began:
@@ -263,6 +270,8 @@ class KvLoadController:
         self._transfers.on_load_finished(request.request_id)
         if record is not None:
             self._peers.on_finished(record)
+            failed = record.failure is not None
+            record.verifications = self.verifier.on_finished(record.request_id, record.peer, failed=failed)
             if record.unreported is not None and record.unreported.ended:
                 self._report_decided(record)
 

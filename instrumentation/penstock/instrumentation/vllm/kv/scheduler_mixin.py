@@ -128,7 +128,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
                 step.attach(self, metadata, scheduler_output)
         if session is not None and runtime.active:
             with _GUARD:
-                session.loads.attach(metadata)
+                session.loads.attach(metadata, scheduler_output)
         return metadata
 
     def update_connector_output(self, connector_output: Any) -> Any:

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure, failed_items
+from penstock.instrumentation.vllm.messages.integrity import (
+    CheckedLoad,
+    DigestOrder,
+    GroupBlocks,
+    GroupDigest,
+    RankDigest,
+    TransferDigest,
+    VerifyOrder,
+)
 from penstock.instrumentation.vllm.messages.load_reasons import LoadFailureReasons, LoadReason
 from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata, with_children
 from penstock.instrumentation.vllm.messages.transfers import (
@@ -29,15 +38,22 @@ __all__ = [
     "LOADS_MAX",
     "SAVES",
     "BrokenBlocks",
+    "CheckedLoad",
     "Culprit",
+    "DigestOrder",
     "EcReport",
     "FinishedTransfer",
+    "GroupBlocks",
+    "GroupDigest",
     "ItemFailure",
     "KvLoad",
     "LoadFailure",
     "LoadFailureReasons",
     "LoadReason",
+    "RankDigest",
     "StepMetadata",
+    "TransferDigest",
+    "VerifyOrder",
     "WorkerReport",
     "failed_items",
     "find_reports",

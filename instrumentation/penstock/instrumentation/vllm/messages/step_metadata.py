@@ -3,6 +3,8 @@
 - ``penstock_cancel``: ``dict[str, WaitKind]``, the requests whose load is over a deadline, and over which; in every step until the load
   has ended.
 - ``penstock_drills``: ``tuple[Drill, ...]``, the fault drills in force with the time they have left; only in the step after a change.
+- ``penstock_digest``, ``penstock_verify``: ``tuple[DigestOrder, ...]`` and ``tuple[VerifyOrder, ...]``, of ``kv/integrity``: what is
+  digested at the end of this step, and what is compared when its load has ended.
 - ``penstock_telemetry``: ``Telemetry``, the policy's section in force; only in the step after a change.
 
 All ranks get the same metadata, so they switch in one step. An attribute that is absent says that nothing has changed.

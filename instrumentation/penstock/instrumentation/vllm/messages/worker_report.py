@@ -10,6 +10,7 @@ from penstock.instrumentation.vllm.messages.rank_report import RankReport
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.instrumentation.vllm.messages.integrity import CheckedLoad, RankDigest
     from penstock.instrumentation.vllm.messages.load_reasons import LoadReason
     from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, FinishedTransfer
     from penstock.instrumentation.vllm.naming import Peer
@@ -57,6 +58,8 @@ class WorkerReport(RankReport[LoadFailure]):
         broken: blocks that such a connector did not load.
         handshakes: when a request came to wait behind other peers' handshakes, and when (True) the one that it waits for began.
         reasons: why loads of such a connector have failed, where it says so; no later than the failures themselves.
+        digests: prefill side: digests of requests whose prefill has ended in this step.
+        checked: decode side: loads that were compared with the sender's digest.
 
     """
 
@@ -68,6 +71,8 @@ class WorkerReport(RankReport[LoadFailure]):
     broken: tuple[BrokenBlocks, ...] = ()
     reasons: tuple[LoadReason, ...] = ()
     handshakes: tuple[tuple[str, int, bool], ...] = ()
+    digests: tuple[RankDigest, ...] = ()
+    checked: tuple[CheckedLoad, ...] = ()
 
 
 def find_reports(metadata: Any) -> Iterator[WorkerReport]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +44,7 @@ class RequestRecord:
         rewound: a policy has sent it back at least once.
         probe: the number by which its load decides about a half-open peer, 0 for none.
         ec_attempt: number of its loads of encoder outputs that were decided about.
+        verifications: fields of its ``Verification`` messages, known at its end.
         ec_lost: number of encoder outputs that it has lost by that.
         gates: what it waits for before its first token; None if it arrived unobserved.
         nans: NaNs among the logits of its tokens; None where vLLM has not counted them.
@@ -77,6 +78,7 @@ class RequestRecord:
     ec_lost: int = 0
     gates: RequestGates | None = None
     nans: int | None = None
+    verifications: Sequence[dict[str, Any]] = ()
 
     @property
     def present_attempt(self) -> int:
@@ -154,6 +156,8 @@ class RequestRecord:
             fields["gates"] = gates
         if self.nans is not None:
             fields["nans_in_logits"] = self.nans
+        if self.verifications:
+            fields["verifications"] = list(self.verifications)
         return fields
 
 

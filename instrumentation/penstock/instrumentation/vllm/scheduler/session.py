@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
     _P = ParamSpec("_P")
 
-POLICY_FIELDS = ("kv_load_failure", "ec_load_failure", "deferral", "peer_quarantine", "telemetry")
+POLICY_FIELDS = (
+    "kv_load_failure",
+    "ec_load_failure",
+    "deferral",
+    "peer_quarantine",
+    "telemetry",
+    "integrity",
+)
 """What this engine, or the agent for it (the traces' sample ratio), acts upon; a policy with anything else is refused."""
 
 _HOOK: Final = "scheduler"
@@ -117,6 +124,7 @@ class SchedulerSession:
     def on_request_added(self, request: Any) -> None:
         """Record a request before the connector changes its ``kv_transfer_params``."""
         self.observer.on_request_added(request)
+        self.loads.verifier.on_request_added(request)
 
     @guarded(_HOOK, default=None)
     def on_kv_fetch_stage(self, request: Any, stage: str) -> None:
@@ -145,7 +153,8 @@ class SchedulerSession:
 
     @guarded(_HOOK, default=None)
     def on_connector_finished(self, request: Any, result: Any) -> None:
-        """Record that the connector keeps the blocks of a finished request, by its *result*."""
+        """Record that the connector keeps the blocks of a finished request, by its *result*; add its digest to that."""
+        self.loads.verifier.add_digest(request.request_id, result[1])
         if result[0]:
             self.observer.on_kept(request, sum(1 for _ in self._blocks_of(request)))
 

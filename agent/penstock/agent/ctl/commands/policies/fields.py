@@ -17,6 +17,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 _ACTIONS = click.Choice(["recompute", "fail", "auto"])
 _CHOICES = click.Choice(["recompute", "fail"])
+_INTEGRITY = click.Choice(["observe", "enforce"])
 
 
 class Field(NamedTuple):
@@ -135,6 +136,19 @@ FIELDS = (
         click.STRING,
         "Minimum interval between engine log lines of one failure mode, such as 5s.",
         "DURATION",
+    ),
+    Field(
+        "--integrity-sample-ratio",
+        "integrity.sampleRatio",
+        click.FLOAT,
+        "Share of requests whose transferred state is compared with the sender's digest, from 0 to 1.",
+        "RATIO",
+    ),
+    Field(
+        "--integrity-action",
+        "integrity.action",
+        _INTEGRITY,
+        "enforce: a mismatch is a failed load; observe: report it and use what arrived.",
     ),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
@@ -59,6 +59,14 @@ _LOAD: Final = "load"
 _RELEASE: Final = "release"
 
 
+class Mismatch(NamedTuple):
+    """Blocks that were compared with the sender's digest and those that differ; *used*: the load goes on all the same."""
+
+    compared: int
+    mismatched: int
+    used: bool
+
+
 class NixlFailureObserver:
     """The failures of one NIXL worker.
 
@@ -103,6 +111,7 @@ class NixlFailureObserver:
         direction: int = 0,
         context: Mapping[str, Any] | None = None,
         waited: HandshakeWait | None = None,
+        mismatch: Mismatch | None = None,
     ) -> None:
         """Emit a failure; of a load the first only, of other transfers once if vLLM repeats it.
 
@@ -113,10 +122,11 @@ class NixlFailureObserver:
             direction: ``DIRECTION_*``; 0 for the direction of this worker's transfers.
             context: the keyword arguments of vLLM's failure log.
             waited: the wait of a cancelled load for its start.
+            mismatch: what has arrived differs from the sender's digest.
 
         """
         awaited = meta is not None and meta.awaiting_kvs
-        ends_load = awaited and failure.mode not in _HARMLESS
+        ends_load = awaited and failure.mode not in _HARMLESS and not (mismatch and mismatch.used)
         if awaited:
             direction = c.DIRECTION_RECEIVE
         if request_id and (ends_load or failure.mode in _REPEATED):
@@ -143,6 +153,8 @@ class NixlFailureObserver:
         }
         if attribution is not None:
             fields |= attribution.fields()
+        if mismatch is not None:
+            fields |= mismatch._asdict()
         self.emit("transfer_failure", fields, request_id, rehearsal=rehearsal)
         if ends_load:
             culprit = None if attribution is None else attribution.culprit

@@ -12,8 +12,14 @@ from penstock.instrumentation.resilience import WaitKind
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.cancellation import CancelResult
-from penstock.instrumentation.vllm.kv.nixl.failure_observer import PENDING, NixlFailureObserver, make_room
+from penstock.instrumentation.vllm.kv.nixl.failure_observer import (
+    PENDING,
+    Mismatch,
+    NixlFailureObserver,
+    make_room,
+)
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer
+from penstock.instrumentation.vllm.kv.nixl.verification import WorkerVerification
 from penstock.instrumentation.vllm.messages import WorkerReport
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.vllm.kv.integrity import LoadCheck
     from penstock.instrumentation.vllm.kv.nixl.failure_attribution import HandshakeTurn, HandshakeWait
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, HandshakeRun
 
@@ -37,6 +44,7 @@ class NixlObserver(NixlFailureObserver):
 
     Attributes:
         log_limit: limits vLLM's own log lines about failures.
+        verification: what is digested and compared on this rank.
 
     """
 
@@ -47,6 +55,7 @@ class NixlObserver(NixlFailureObserver):
         self._started: deque[tuple[str, int]] = deque(maxlen=PENDING)
         self._expired: deque[str] = deque(maxlen=PENDING)
         self._pinned_ids: deque[str] = deque(maxlen=PENDING)
+        self.verification = WorkerVerification()
 
     # Transfers
 
@@ -113,6 +122,20 @@ class NixlObserver(NixlFailureObserver):
                 posted.plan.peer.engine_id,
                 posted.plan.request_id,
             )
+
+    # Verification
+
+    def on_checked(self, request_id: str, meta: Any, check: LoadCheck, *, enforce: bool) -> bool:
+        """Record what the comparison of a load has found; tell whether the load fails by it."""
+        self.verification.add(request_id, check)
+        if not check.mismatched:
+            return False
+        text = f"{check.mismatched} of {check.compared} compared blocks differ from the sender's digest"
+        failure = failure_modes.Failure(c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, "", "", text)
+        self.on_failure(
+            failure, request_id, meta=meta, mismatch=Mismatch(check.compared, check.mismatched, not enforce)
+        )
+        return enforce
 
     # Handshakes
 
@@ -270,9 +293,9 @@ class NixlObserver(NixlFailureObserver):
 
         *inner* is always wrapped: vLLM aggregates the metadata of all ranks, which must have one type.
         """
-        edges = self.handshakes.edges
+        edges, checks = self.handshakes.edges, self.verification
         pending = (self._failures, self._started, self._expired, self._pinned_ids, self._stuck, edges)
-        if inner is None and not any(pending):
+        if inner is None and not any(pending) and not checks.has_news:
             return None
         return WorkerReport(
             failures=_drain(self._failures),
@@ -281,6 +304,8 @@ class NixlObserver(NixlFailureObserver):
             pinned=_drain(self._pinned_ids),
             stuck=_drain(self._stuck),
             handshakes=_drain(edges),
+            digests=_drain(checks.digests),
+            checked=_drain(checks.checked),
             inner=inner,
         )
 

@@ -48,6 +48,7 @@ class NixlWorkerMixin(NixlPushMixin):
                 cancel = getattr(metadata, "penstock_cancel", None)
                 if cancel and runtime.active:
                     observer.cancel_overdue(self, cancel)
+                observer.verification.take_orders(metadata)
         upstream.start_load_kv(metadata)
 
     def _read_blocks(self, *args: Any, **kwargs: Any) -> Any:
@@ -180,17 +181,35 @@ class NixlWorkerMixin(NixlPushMixin):
             observer.on_leases_expired(sorted(done_sending - before))
 
     def get_transfer_results(self) -> Any:
-        """Forget the finished requests."""
+        """Compare what has arrived before vLLM uses it, digest what others will read, forget the finished requests."""
         upstream: Any = super()
         observer = self._penstock
+        loads = observer.verification.loads_of(self) if observer is not None else None
         results = upstream.get_transfer_results()
         if observer is None:
             return results
         with _GUARD:
+            if loads and results.finished_recving:
+                self._penstock_verify(observer, results, loads)
+            observer.verification.compute_digests(self)
             observer.context.transfer = NO_PLAN
             if results.finished_recving or results.finished_sending:
                 observer.on_finished(results.finished_recving | results.finished_sending)
         return results
+
+    def _penstock_verify(self, observer: NixlObserver, results: Any, loads: dict[str, Any]) -> None:
+        """Compare the loads that have ended; one that differs is a failed one to vLLM if the policy says so."""
+        worker: Any = self
+        for request_id in loads.keys() & results.finished_recving:
+            order, meta = observer.verification.pop(request_id), loads[request_id]
+            if request_id in results.failed_recving or meta is None or not runtime.active:
+                continue
+            check = observer.verification.check(worker, order, meta)
+            if observer.on_checked(request_id, meta, check, enforce=order.enforce):
+                results.failed_recving.add(request_id)
+                # As vLLM does with a failed read.
+                if not worker._is_hma_required:
+                    worker._invalid_block_ids.put(set(meta.local_block_ids[0]))
 
     def get_kv_connector_stats(self) -> Any:
         """Note what vLLM has counted, as it hands that over at the end of a step."""
