@@ -81,6 +81,7 @@ AGENT_FLOORS = (
     ("metrics",),
     ("metrics.gauges", "metrics.latencies", "policy.distribution", "policy.sources"),
     (
+        "diagnosis",
         "metrics.exposition",
         "metrics.series",
         "policy.files",

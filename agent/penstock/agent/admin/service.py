@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.admin.calls import (
     backup,
+    diagnoses,
     drills,
     engines,
     events,
@@ -118,6 +119,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListEvents = _unary(events.list_events)
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
+    Diagnose = _unary(diagnoses.diagnose_engines)
 
     Backup = _unary(backup.backup)
     Forget = _unary(forget.forget)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.admin.calls import (
     backup,
+    diagnoses,
     drills,
     engines,
     events,
@@ -20,6 +21,7 @@ from penstock.agent.admin.calls.backup import write_backup
 
 __all__ = [
     "backup",
+    "diagnoses",
     "drills",
     "engines",
     "events",
