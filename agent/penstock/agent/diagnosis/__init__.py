@@ -7,19 +7,19 @@ from penstock.agent.diagnosis.facts import Facts, Held, Window
 from penstock.agent.diagnosis.fold import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.diagnosis.merge_verdicts import merge_diagnoses
 from penstock.agent.diagnosis.messages import diagnosis_message
-from penstock.agent.diagnosis.verdict import Answer, Cause, Confidence, Evidence, Verdict
+from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause, Verdict, VerdictKind
 
 __all__ = [
     "MAX_CAUSES",
     "OF_REQUESTS",
     "RARE",
-    "Answer",
-    "Cause",
     "Confidence",
     "Evidence",
     "Facts",
+    "FoundCause",
     "Held",
     "Verdict",
+    "VerdictKind",
     "Window",
     "WindowFold",
     "diagnose",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KV, EC = common.CHANNEL_KV, common.CHANNEL_EC
 # What a request waits for of a peer, and the channel.
-WAITED_CHANNEL: Final = {
+WAITED_CHANNEL: Final[dict[int, int]] = {
     common.DEFERRAL_REASON_REMOTE_KV: KV,
     common.DEFERRAL_REASON_KV_LOOKUP: KV,
     common.DEFERRAL_REASON_ENCODER_CACHE: EC,
@@ -43,11 +43,11 @@ class SlowWait(NamedTuple):
     excess: float
 
 
-class PresentWait(NamedTuple):
+class HangingWaits(NamedTuple):
     """Requests that wait now; ``age`` is that of the oldest, seconds."""
 
     key: EngineKey
-    count: int
+    number: int
     age: float
     usual: float
 
@@ -75,7 +75,7 @@ class PeerTrouble:
     waits: int = 0
     slow: list[SlowWait] = field(default_factory=list)
     delayed: list[SlowWait] = field(default_factory=list)
-    present: list[PresentWait] = field(default_factory=list)
+    present: list[HangingWaits] = field(default_factory=list)
 
 
 PeerOfChannel = tuple[int, str]
@@ -165,7 +165,7 @@ def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: 
         if delay.request_id and delay.caused_by:
             behind[delay.request_id].append((delay.caused_by, delay.seconds))
     for wait in facts.present.waits:
-        channel = WAITED_CHANNEL.get(wait.reason)  # type: ignore[call-overload]
+        channel = WAITED_CHANNEL.get(wait.reason)
         if channel is None or wait.ending == common.DEFERRAL_ENDING_ENGINE_LOST:
             continue
         peer = wait.peer or UNKNOWN
@@ -176,11 +176,11 @@ def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: 
         _share_wait(peers, channel, SlowWait(wait, *slow), behind.get(wait.request_id, ()), culprits)
     for engine in facts.engines:
         for row in engine.deferred if engine.connected else ():
-            channel = WAITED_CHANNEL.get(row.reason)  # type: ignore[call-overload]
-            hanging = None if channel is None else usual.hanging(key_of(engine.key), row)
-            if hanging is not None:
+            channel = WAITED_CHANNEL.get(row.reason)
+            hanging = usual.hanging(key_of(engine.key), row)
+            if channel is not None and hanging is not None:
                 age, least = hanging
-                present = PresentWait(key_of(engine.key), row.count, age, least)
+                present = HangingWaits(key_of(engine.key), row.count, age, least)
                 peers[channel, row.peer.address or UNKNOWN].present.append(present)
 
 

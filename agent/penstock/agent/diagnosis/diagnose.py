@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from penstock.agent.diagnosis import words
 from penstock.agent.diagnosis.attribution import attribute
 from penstock.agent.diagnosis.rules import RULES
-from penstock.agent.diagnosis.verdict import Answer, Verdict
+from penstock.agent.diagnosis.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.verdict import Cause
+    from penstock.agent.diagnosis.verdict import FoundCause
 
 MAX_CAUSES: Final = 20
 # The part of the window that must have been read for "nothing is wrong".
@@ -28,19 +28,21 @@ def diagnose(facts: Facts) -> Verdict:
     missing = (*_incomplete(facts), *_left_out(len(causes)))
     looked_at = tuple(_looked_at(facts))
     if causes:
-        return Verdict(Answer.CAUSES, _summary(causes), tuple(causes[:MAX_CAUSES]), looked_at, missing)
+        return Verdict(VerdictKind.CAUSES, _summary(causes), tuple(causes[:MAX_CAUSES]), looked_at, missing)
     unknown = tuple(_unknown(facts))
     if unknown:
-        return Verdict(Answer.CANNOT_TELL, f"I cannot tell: {unknown[0]}", (), looked_at, (*unknown, *missing))
+        return Verdict(
+            VerdictKind.CANNOT_TELL, f"I cannot tell: {unknown[0]}", (), looked_at, (*unknown, *missing)
+        )
     since = words.span(facts.present.seconds)
-    return Verdict(Answer.NOTHING_WRONG, f"nothing is wrong in the last {since}", (), looked_at, missing)
+    return Verdict(VerdictKind.NOTHING_WRONG, f"nothing is wrong in the last {since}", (), looked_at, missing)
 
 
-def _rank(cause: Cause) -> tuple[object, ...]:
+def _rank(cause: FoundCause) -> tuple[object, ...]:
     return (-cause.harm, -cause.confidence, cause.kind, cause.peer, cause.engines, cause.sentence)
 
 
-def _summary(causes: Sequence[Cause]) -> str:
+def _summary(causes: Sequence[FoundCause]) -> str:
     more = f"; {words.count(len(causes) - 1, 'more cause')}" if len(causes) > 1 else ""
     return f"{causes[0].sentence}{more}"
 
@@ -49,13 +51,13 @@ def _summary(causes: Sequence[Cause]) -> str:
 _EFFECTS: Final = {"engine_lost": "encoder_fails", "engine_away": "engine_lost"}
 
 
-def _without_effects(causes: list[Cause]) -> list[Cause]:
+def _without_effects(causes: list[FoundCause]) -> list[FoundCause]:
     """Return *causes* without those that others have among their evidence."""
     told = {(cause.kind, evidence.fact) for cause in causes for evidence in cause.evidence}
     return [cause for cause in causes if not _is_told(cause, told)]
 
 
-def _is_told(cause: Cause, told: set[tuple[str, str]]) -> bool:
+def _is_told(cause: FoundCause, told: set[tuple[str, str]]) -> bool:
     by = _EFFECTS.get(cause.kind)
     if by is None or not cause.engines:
         return False

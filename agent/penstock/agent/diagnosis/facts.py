@@ -16,8 +16,8 @@ if TYPE_CHECKING:
         LoadEnd,
         Loss,
         Pinning,
+        PolicyRefusal,
         Rebalance,
-        Refusal,
         Wait,
     )
     from penstock.agent.model import EngineKey, PolicySource
@@ -48,7 +48,7 @@ class Window:
     rebalances: list[Rebalance] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     closed: list[Closed] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[PolicyRefusal] = field(default_factory=list)
     pinnings: list[Pinning] = field(default_factory=list)
 
 
@@ -83,6 +83,8 @@ class Facts:
     drills: Sequence[admin.Drill] = ()
     quarantines: Sequence[admin.Quarantine] = ()
     held: Sequence[Held] = ()
-    policies: Mapping[tuple[EngineKey, str], Sequence[PolicySource | PolicySourceMessage]] = field(default_factory=dict)
+    policies: Mapping[tuple[EngineKey, str], Sequence[PolicySource | PolicySourceMessage]] = field(
+        default_factory=dict
+    )
     unreadable: int = 0
     log_begins: float = 0.0

@@ -127,9 +127,7 @@ def _lease_end(window: Window, time: int, key: EngineKey, event: Event, _: str) 
     body = event.lease_closed
     start = body.start_time_unix_nano
     seconds = max(0, event.time_unix_nano - start) / NANOS if start else 0.0
-    window.lease_ends.append(
-        records.LeaseEnd(time, key, event.request_id, body.ending, body.blocks, seconds)
-    )
+    window.lease_ends.append(records.LeaseEnd(time, key, event.request_id, body.ending, body.blocks, seconds))
 
 
 def _rebalance(window: Window, time: int, key: EngineKey, event: Event, _: str) -> None:
@@ -165,7 +163,7 @@ def _closed(window: Window, time: int, key: EngineKey, event: Event, _: str) -> 
 def _refusal(window: Window, time: int, key: EngineKey, event: Event, _: str) -> None:
     body = event.policy_applied
     if not body.accepted:
-        window.refusals.append(records.Refusal(time, key, body.hash, body.error))
+        window.refusals.append(records.PolicyRefusal(time, key, body.hash, body.error))
 
 
 def _pinning(window: Window, time: int, key: EngineKey, event: Event, _: str) -> None:

@@ -36,7 +36,9 @@ def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Dia
         if cause.agents > 1:
             seen = f"seen by {cause.agents} of {count(len(answers), 'agent')}"
             cause.sentence = f"{cause.sentence} (the worst; {seen})"
-            cause.evidence.insert(0, admin.DiagnosisEvidence(fact=f"{seen}, on {count(len(cause.engines), 'engine')}"))
+            cause.evidence.insert(
+                0, admin.DiagnosisEvidence(fact=f"{seen}, on {count(len(cause.engines), 'engine')}")
+            )
     merged.causes.extend(ordered[:MAX_CAUSES])
     if len(ordered) > MAX_CAUSES:
         merged.missing.append(f"{count(len(ordered) - MAX_CAUSES, 'lesser cause')} left out")
@@ -48,10 +50,14 @@ def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Dia
 def _fill_windows(merged: admin.Diagnosis, answers: Sequence[tuple[str, admin.Diagnosis]]) -> None:
     shortest = min((answer.since.ToNanoseconds() for _, answer in answers), default=0)
     merged.since.FromNanoseconds(shortest)
-    merged.baseline.FromNanoseconds(min((answer.baseline.ToNanoseconds() for _, answer in answers), default=0))
+    merged.baseline.FromNanoseconds(
+        min((answer.baseline.ToNanoseconds() for _, answer in answers), default=0)
+    )
 
 
-def _add(causes: dict[tuple[str, ...], admin.DiagnosedCause], agent: str, cause: admin.DiagnosedCause) -> None:
+def _add(
+    causes: dict[tuple[str, ...], admin.DiagnosedCause], agent: str, cause: admin.DiagnosedCause
+) -> None:
     # What is about no peer is its engines' own; a policy is the same on every pod.
     place = (cause.kind, cause.peer) if cause.peer else (cause.kind, "", _subject(agent, cause))
     whole = causes.get(place)
@@ -96,9 +102,7 @@ def _verdict(
         more = f"; {count(len(causes) - 1, 'more cause')}" if len(causes) > 1 else ""
         return admin.DIAGNOSIS_VERDICT_CAUSES, f"{causes[0].sentence}{more}"
     unsure = [
-        (name, answer)
-        for name, answer in answers
-        if answer.verdict != admin.DIAGNOSIS_VERDICT_NOTHING_WRONG
+        (name, answer) for name, answer in answers if answer.verdict != admin.DIAGNOSIS_VERDICT_NOTHING_WRONG
     ]
     if unsure:
         name, answer = unsure[0]

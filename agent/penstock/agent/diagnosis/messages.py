@@ -10,7 +10,7 @@ from penstock.proto.v1.common_pb2 import EngineKey
 
 if TYPE_CHECKING:
     from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.verdict import Cause, Verdict
+    from penstock.agent.diagnosis.verdict import FoundCause, Verdict
 
 
 def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
@@ -28,7 +28,7 @@ def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
     return message
 
 
-def _cause(cause: Cause) -> admin.DiagnosedCause:
+def _cause(cause: FoundCause) -> admin.DiagnosedCause:
     return admin.DiagnosedCause(
         kind=cause.kind,
         sentence=cause.sentence,

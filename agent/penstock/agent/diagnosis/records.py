@@ -115,7 +115,7 @@ class Closed(NamedTuple):
     finish_reason: str
 
 
-class Refusal(NamedTuple):
+class PolicyRefusal(NamedTuple):
     """A policy that an engine refused."""
 
     time: int

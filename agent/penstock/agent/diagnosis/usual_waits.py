@@ -58,5 +58,3 @@ class UsualWaits:
         age = (self._now - begun) / NANOS
         usual = self.of(key, row.reason, row.peer.address) or 0.0
         return (age, usual) if row.count and begun and age > max(_HANGS, _HANGS_TIMES * usual) else None
-
-

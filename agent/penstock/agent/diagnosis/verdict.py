@@ -18,7 +18,7 @@ class Confidence(IntEnum):
     CERTAIN = 3
 
 
-class Answer(IntEnum):
+class VerdictKind(IntEnum):
     """What a diagnosis comes to; the numbers of ``DiagnosisVerdict``."""
 
     NOTHING_WRONG = 1
@@ -44,7 +44,7 @@ RECOMPUTED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class FoundCause:
     """One thing that is wrong.
 
     Attributes:
@@ -92,8 +92,8 @@ class Verdict:
 
     """
 
-    answer: Answer
+    answer: VerdictKind
     sentence: str
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[FoundCause, ...] = ()
     looked_at: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from penstock.agent.diagnosis.attribution import Attribution
     from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.verdict import Cause
+    from penstock.agent.diagnosis.verdict import FoundCause
 
-RULES: Final[tuple[Callable[[Facts, Attribution], Iterator[Cause]], ...]] = (
+RULES: Final[tuple[Callable[[Facts, Attribution], Iterator[FoundCause]], ...]] = (
     policy_causes,
     order_causes,
     incompatible_causes,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 
 if TYPE_CHECKING:
@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 _SECONDS = 5.0
 
 
-def cut_off_causes(facts: Facts, shares: Attribution) -> Iterator[Cause]:
+def cut_off_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield cut-off peers without a failure in the window."""
     failing = {peer for _, peer in shares.peers}
-    ordered = {
-        (words.key_of(each.key), each.peer.address) for each in facts.quarantines if each.author
-    }
+    ordered = {(words.key_of(each.key), each.peer.address) for each in facts.quarantines if each.author}
     invalid = _by_peer(facts, failing, lambda each: each.status.upstream_invalid)
     for peer, keys in sorted(invalid.items()):
-        yield Cause(
+        yield FoundCause(
             "upstream_invalid_peer",
             f"vLLM itself no longer reads from peer {peer} on {words.engines(keys)}, until that peer starts anew",
             words.keys_of(keys),
@@ -48,7 +46,7 @@ def cut_off_causes(facts: Facts, shares: Attribution) -> Iterator[Cause]:
         ),
     )
     for peer, keys in sorted(quarantined.items()):
-        yield Cause(
+        yield FoundCause(
             "peer_stays_quarantined",
             f"peer {peer} is still in quarantine on {words.engines(keys)}, and did not fail in the last "
             f"{words.span(facts.present.seconds)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import FAILED_SECONDS, Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import FAILED_SECONDS, Confidence, Evidence, FoundCause
 from penstock.proto.names import ENGINE_CORE, NANOS
 from penstock.proto.v1 import common_pb2 as common
 
@@ -24,7 +24,7 @@ _TELEMETRY_SECONDS = 1.0
 _CLOCK_SECONDS = 1.0
 
 
-def engine_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
+def engine_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
     """Yield engines that are gone, and those that the agent cannot see well."""
     yield from _lost(facts)
     yield from _away(facts)
@@ -32,7 +32,7 @@ def engine_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
     yield from _clocks(facts)
 
 
-def _lost(facts: Facts) -> Iterator[Cause]:
+def _lost(facts: Facts) -> Iterator[FoundCause]:
     present = {words.key_of(each.key): each.connected for each in facts.engines}
     for key in words.keys_of(each.key for each in facts.present.losses):
         losses = [each for each in facts.present.losses if each.key == key]
@@ -45,14 +45,18 @@ def _lost(facts: Facts) -> Iterator[Cause]:
         yield _loss(facts, key, losses, len(waits), back=back)
 
 
-def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: bool) -> Cause:
+def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: bool) -> FoundCause:
     processes = sorted({each.process for each in losses})
     core = ENGINE_CORE in processes
     before = sum(each.key == key for each in facts.before.losses)
     times = f" {len(losses)} times" if len(losses) > 1 else ""
-    subject = f"engine {key}" if core else f"{words.named(processes, 'process').replace('processs', 'processes')} of engine {key}"
+    subject = (
+        f"engine {key}"
+        if core
+        else f"{words.named(processes, 'process').replace('processs', 'processes')} of engine {key}"
+    )
     state = "is connected again" if back else "is not connected"
-    return Cause(
+    return FoundCause(
         "engine_lost" if core else "process_lost",
         f"{subject} vanished without a goodbye{times}, last {words.ago(losses[0].time, facts.now)}, and {state}",
         (key,),
@@ -78,7 +82,7 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: 
     )
 
 
-def _away(facts: Facts) -> Iterator[Cause]:
+def _away(facts: Facts) -> Iterator[FoundCause]:
     """Yield engines that went before the window, without a goodbye, and are not back."""
     told = {each.key for each in facts.present.losses}
     away = [
@@ -90,7 +94,7 @@ def _away(facts: Facts) -> Iterator[Cause]:
         return
     keys = words.keys_of(words.key_of(each.key) for each in away)
     newest = max(each.last_seen.ToNanoseconds() for each in away)
-    yield Cause(
+    yield FoundCause(
         "engine_away",
         f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} not connected, last seen {words.ago(newest, facts.now)}",
         keys,
@@ -101,7 +105,7 @@ def _away(facts: Facts) -> Iterator[Cause]:
     )
 
 
-def _entries(facts: Facts) -> Iterator[Cause]:
+def _entries(facts: Facts) -> Iterator[FoundCause]:
     keys = [
         words.key_of(engine.key)
         for engine in facts.engines
@@ -110,7 +114,7 @@ def _entries(facts: Facts) -> Iterator[Cause]:
     if not keys:
         return
     lost = sum(source.lost_entries for engine in facts.engines for source in engine.sources)
-    yield Cause(
+    yield FoundCause(
         "entries_lost",
         f"entries of {words.engines(keys)} are missing in the log: counts and this diagnosis lack them",
         words.keys_of(keys),
@@ -122,7 +126,7 @@ def _entries(facts: Facts) -> Iterator[Cause]:
     )
 
 
-def _clocks(facts: Facts) -> Iterator[Cause]:
+def _clocks(facts: Facts) -> Iterator[FoundCause]:
     offsets: dict[EngineKey, float] = {}
     for engine in facts.engines:
         for source in engine.sources:
@@ -132,14 +136,12 @@ def _clocks(facts: Facts) -> Iterator[Cause]:
                 offsets[key] = max(offsets.get(key, 0.0), seconds, key=abs)
     if offsets:
         worst = max(sorted(offsets), key=lambda key: abs(offsets[key]))
-        yield Cause(
+        yield FoundCause(
             "clock_offset",
             f"the clock of {words.engines(offsets)} differs from the agent's by up to "
             f"{words.span(abs(offsets[worst]))}: times of the two do not compare",
             words.keys_of(offsets),
-            tuple(
-                Evidence(f"engine {key}: {offsets[key]:+.1f} s") for key in sorted(offsets)[:3]
-            ),
+            tuple(Evidence(f"engine {key}: {offsets[key]:+.1f} s") for key in sorted(offsets)[:3]),
             other_harm=_TELEMETRY_SECONDS,
             confidence=Confidence.CERTAIN,
             alternatives=("the engine's process stood still while it reported",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ _FAILED_SECONDS, _STOPPED_SECONDS = 10.0, 10.0
 _USUAL_COUNT = 3
 
 
-def expert_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
+def expert_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
     """Yield what is wrong with the rebalances of each engine."""
     for key in words.keys_of(each.key for each in (*facts.present.rebalances, *facts.before.rebalances)):
         rows, before = _of(facts.present, key), _of(facts.before, key)
@@ -45,15 +45,13 @@ def _pauses(rows: list[Rebalance]) -> str:
     if not rows:
         return "no rebalance"
     pauses = [each.pause for each in rows]
-    return (
-        f"{words.count(len(rows), 'rebalance')}, paused {words.span(sum(pauses))} in all, up to {words.span(max(pauses))}"
-    )
+    return f"{words.count(len(rows), 'rebalance')}, paused {words.span(sum(pauses))} in all, up to {words.span(max(pauses))}"
 
 
-def _stalls(facts: Facts, key: EngineKey, rows: list[Rebalance], before: list[Rebalance]) -> Cause:
+def _stalls(facts: Facts, key: EngineKey, rows: list[Rebalance], before: list[Rebalance]) -> FoundCause:
     total = sum(each.pause for each in rows)
     running = len({each.request_id for each in facts.present.closed if each.key == key})
-    return Cause(
+    return FoundCause(
         "eplb_stalls",
         f"rebalances of experts stall the forward pass of engine {key}: {_pauses(rows)}",
         (key,),
@@ -76,9 +74,9 @@ def _stalls(facts: Facts, key: EngineKey, rows: list[Rebalance], before: list[Re
     )
 
 
-def _failed(facts: Facts, key: EngineKey, failed: list[Rebalance], before: list[Rebalance]) -> Cause:
+def _failed(facts: Facts, key: EngineKey, failed: list[Rebalance], before: list[Rebalance]) -> FoundCause:
     text = f": {words.cut(failed[0].text)}" if failed[0].text else ""
-    return Cause(
+    return FoundCause(
         "eplb_fails",
         f"{words.count(len(failed), 'rebalance')} of experts failed on engine {key}{text}",
         (key,),
@@ -100,8 +98,8 @@ def _serves(facts: Facts, key: EngineKey) -> bool:
     return connected and any(each.key == key for each in facts.present.closed)
 
 
-def _stopped(facts: Facts, key: EngineKey, before: list[Rebalance]) -> Cause:
-    return Cause(
+def _stopped(facts: Facts, key: EngineKey, before: list[Rebalance]) -> FoundCause:
+    return FoundCause(
         "eplb_stopped",
         f"engine {key} serves and has not rebalanced its experts for {words.span(facts.present.seconds)}",
         (key,),

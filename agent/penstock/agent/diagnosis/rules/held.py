@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
 from penstock.proto.names import NANOS
 from penstock.proto.v1.snapshot_pb2 import (
     BLOCK_HOLDER_ABORTED,
@@ -42,7 +42,7 @@ _HOLDERS = {
 }
 
 
-def held_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
+def held_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
     """Yield what holds blocks for longer than it takes."""
     for key, row in facts.held:
         words_of = _HOLDERS.get(row.holder)
@@ -51,11 +51,13 @@ def held_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
         if words_of is None or not row.blocks or age < _OLD:
             continue
         kind, says, other = words_of
-        total = next((each.facts.num_gpu_blocks for each in facts.engines if words.key_of(each.key) == key), 0)
+        total = next(
+            (each.facts.num_gpu_blocks for each in facts.engines if words.key_of(each.key) == key), 0
+        )
         share = row.blocks / total if total else 0.0
         peer = row.peer.address
         of_peer = f" of peer {peer}" if peer else ""
-        yield Cause(
+        yield FoundCause(
             kind,
             f"{says} {words.count(row.blocks, 'block')} on engine {key}{of_peer}, the oldest since {words.span(age)}",
             (key,),
@@ -69,7 +71,10 @@ def held_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
             requests=row.requests,
             other_harm=_REQUEST_SECONDS * row.requests + _CACHE_SECONDS * min(share, 1.0),
             confidence=Confidence.CERTAIN,
-            alternatives=(other, "a transfer that is slow and not stuck: agentctl get peers has the oldest in flight"),
+            alternatives=(
+                other,
+                "a transfer that is slow and not stuck: agentctl get peers has the oldest in flight",
+            ),
             commands=(
                 *((f"agentctl describe peer {peer}",) if peer else ()),
                 f"agentctl describe engine {key}",

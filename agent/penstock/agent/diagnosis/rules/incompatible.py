@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import RECOMPUTED_SECONDS, Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HANDSHAKE_SECONDS = 1.0
 
 
-def incompatible_causes(facts: Facts, shares: Attribution) -> Iterator[Cause]:
+def incompatible_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer with incompatible handshakes."""
     for (_, peer), trouble in sorted(shares.peers.items()):
         failures = [each for each in trouble.failures if each.error_type == common.ERROR_TYPE_INCOMPATIBLE]
@@ -26,13 +26,13 @@ def incompatible_causes(facts: Facts, shares: Attribution) -> Iterator[Cause]:
             yield _incompatible(facts, peer, trouble)
 
 
-def _incompatible(facts: Facts, peer: str, trouble: PeerTrouble) -> Cause:
+def _incompatible(facts: Facts, peer: str, trouble: PeerTrouble) -> FoundCause:
     failures = [each for each in trouble.failures if each.error_type == common.ERROR_TYPE_INCOMPATIBLE]
     before = [each for each in trouble.before if each.error_type == common.ERROR_TYPE_INCOMPATIBLE]
     factors = sorted({factor for each in failures for factor in each.factors})
     failed = sum(each.outcome == common.OUTCOME_FAILED for each in trouble.load_ends)
     recomputed = sum(each.outcome == common.OUTCOME_RECOMPUTED for each in trouble.load_ends)
-    keys = words.keys_of(each.key for each in (*failures, *trouble.load_ends))
+    keys = words.keys_of([*(each.key for each in failures), *(each.key for each in trouble.load_ends)])
     differ = f"they differ in {', '.join(factors)}" if factors else "what differs is not known"
     remote = _engine_at(facts, peer)
     evidence = [
@@ -48,13 +48,15 @@ def _incompatible(facts: Facts, peer: str, trouble: PeerTrouble) -> Cause:
     if failed or recomputed:
         evidence.append(Evidence(f"{failed} requests failed and {recomputed} were recomputed"))
     compare = (f"agentctl diff engine {keys[0]} {remote}",) if remote else ()
-    return Cause(
+    return FoundCause(
         "incompatible_peer",
         f"peer {peer} is incompatible with {words.engines(keys)}: {differ}",
         keys,
         tuple(evidence),
         peer=peer,
-        requests=len({each.request_id for each in (*failures, *trouble.load_ends) if each.request_id}),
+        requests=len(
+            ({each.request_id for each in failures} | {each.request_id for each in trouble.load_ends}) - {""}
+        ),
         failed=failed,
         other_harm=RECOMPUTED_SECONDS * recomputed + _HANDSHAKE_SECONDS * len(failures),
         confidence=Confidence.CERTAIN if factors else Confidence.LIKELY,

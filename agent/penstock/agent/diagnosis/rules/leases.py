@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import SUSPECT_SECONDS, Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import SUSPECT_SECONDS, Confidence, Evidence, FoundCause
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED, LEASE_ENDING_READ
@@ -24,14 +24,14 @@ _EXPIRED_SECONDS = 2.0
 _OLD_LEASE = 60.0
 
 
-def lease_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
+def lease_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
     """Yield late reads, leases that ended unread, and leases that no one reads."""
     yield from _late_reads(facts)
     yield from _expired(facts)
     yield from _old(facts)
 
 
-def _late_reads(facts: Facts) -> Iterator[Cause]:
+def _late_reads(facts: Facts) -> Iterator[FoundCause]:
     by_peer: dict[str, list[tuple[EngineKey, str]]] = defaultdict(list)
     for each in facts.present.failures:
         if each.mode == common.FAILURE_MODE_LATE_READ and not each.rehearsal:
@@ -40,7 +40,7 @@ def _late_reads(facts: Facts) -> Iterator[Cause]:
     for peer, rows in sorted(by_peer.items()):
         keys = words.keys_of(key for key, _ in rows)
         ids = sorted({request for _, request in rows if request})
-        yield Cause(
+        yield FoundCause(
             "late_reads",
             f"blocks of {words.engines(keys)} were read after their lease had ended: "
             f"{words.count(len(rows), 'answer')} may be wrong",
@@ -64,14 +64,14 @@ def _late_reads(facts: Facts) -> Iterator[Cause]:
         )
 
 
-def _expired(facts: Facts) -> Iterator[Cause]:
+def _expired(facts: Facts) -> Iterator[FoundCause]:
     for key in words.keys_of(each.key for each in facts.present.lease_ends):
         rows = [each for each in facts.present.lease_ends if each.key == key]
         expired = [each for each in rows if each.ending == LEASE_ENDING_EXPIRED]
         if not expired:
             continue
         read, blocks = _read(rows), sum(each.blocks for each in expired)
-        yield Cause(
+        yield FoundCause(
             "leases_expire",
             f"{words.count(len(expired), 'lease')} of engine {key} ended before a reader came: "
             f"{words.count(blocks, 'block')} were kept in vain",
@@ -111,7 +111,7 @@ def _before(window: Window, key: EngineKey) -> str:
     return f"{expired} expired and {_read(rows)} read in {words.span(window.seconds)}"
 
 
-def _old(facts: Facts) -> Iterator[Cause]:
+def _old(facts: Facts) -> Iterator[FoundCause]:
     for engine in facts.engines:
         leases, begun = engine.leases, engine.leases.oldest_start_time_unix_nano
         age = (facts.now - begun) / NANOS if begun else 0.0
@@ -120,11 +120,15 @@ def _old(facts: Facts) -> Iterator[Cause]:
         key = words.key_of(engine.key)
         total = engine.facts.num_gpu_blocks
         share = f", {100 * leases.blocks / total:.0f} % of its KV cache" if total else ""
-        yield Cause(
+        yield FoundCause(
             "leases_wait",
             f"engine {key} keeps {words.count(leases.blocks, 'block')} for readers, the oldest for {words.span(age)}",
             (key,),
-            (Evidence(f"{words.count(leases.count, 'lease')} with {words.count(leases.blocks, 'block')}{share}"),),
+            (
+                Evidence(
+                    f"{words.count(leases.count, 'lease')} with {words.count(leases.blocks, 'block')}{share}"
+                ),
+            ),
             requests=leases.count,
             other_harm=_EXPIRED_SECONDS * leases.count,
             alternatives=(

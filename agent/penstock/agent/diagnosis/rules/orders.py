@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _STANDING_SECONDS = 5.0
 
 
-def order_causes(facts: Facts, shares: Attribution) -> Iterator[Cause]:
+def order_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield the orders that are in force."""
     yield from _paused(facts)
     yield from _drills(facts, shares)
     yield from _quarantines(facts, shares)
 
 
-def _paused(facts: Facts) -> Iterator[Cause]:
+def _paused(facts: Facts) -> Iterator[FoundCause]:
     paused = [each for each in facts.engines if each.connected and each.paused]
     if not paused:
         return
@@ -39,13 +39,17 @@ def _paused(facts: Facts) -> Iterator[Cause]:
     evidence = tuple(
         Evidence(
             f"engine {words.key_of(each.key)}: paused"
-            + (f" {words.ago(each.pause.since.ToNanoseconds(), facts.now)}" if each.pause.HasField("since") else "")
+            + (
+                f" {words.ago(each.pause.since.ToNanoseconds(), facts.now)}"
+                if each.pause.HasField("since")
+                else ""
+            )
             + (f" by {each.pause.author}" if each.pause.author else "")
             + (f": {words.cut(each.pause.reason)}" if each.pause.reason else "")
         )
         for each in paused[:3]
     )
-    yield Cause(
+    yield FoundCause(
         "paused",
         f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} paused: no policy is in force and nothing is recorded",
         keys,
@@ -57,7 +61,7 @@ def _paused(facts: Facts) -> Iterator[Cause]:
     )
 
 
-def _drills(facts: Facts, shares: Attribution) -> Iterator[Cause]:
+def _drills(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     failures = [each for each in facts.present.failures if each.rehearsal]
     for drill in facts.drills:
         if 0 < drill.expires.ToNanoseconds() <= facts.now:
@@ -68,11 +72,15 @@ def _drills(facts: Facts, shares: Attribution) -> Iterator[Cause]:
     if failures and not facts.drills:
         keys = words.keys_of(each.key for each in failures)
         failed = sum(each.outcome == common.OUTCOME_FAILED for each in shares.drilled)
-        yield Cause(
+        yield FoundCause(
             "drill_ended",
             f"a fault drill that is over made transfers fail on {words.engines(keys)}",
             keys,
-            (Evidence(f"{words.count(len(failures), 'failure')} of a drill in {words.span(facts.present.seconds)}"),),
+            (
+                Evidence(
+                    f"{words.count(len(failures), 'failure')} of a drill in {words.span(facts.present.seconds)}"
+                ),
+            ),
             requests=len({each.request_id for each in failures if each.request_id}),
             failed=failed,
             confidence=Confidence.CERTAIN,
@@ -82,11 +90,11 @@ def _drills(facts: Facts, shares: Attribution) -> Iterator[Cause]:
 
 def _drill(
     facts: Facts, drill: admin.Drill, keys: tuple[EngineKey, ...], rows: list[LoadEnd], failures: int
-) -> Cause:
+) -> FoundCause:
     mode, peer = label(common.FailureMode, drill.spec.mode), drill.spec.peer
     author = drill.spec.author or "unknown"
     why = f": {words.cut(drill.spec.reason)}" if drill.spec.reason else ""
-    return Cause(
+    return FoundCause(
         "drill",
         f"fault drill {drill.id} by {author} runs on {words.engines(keys)}",
         keys,
@@ -110,7 +118,7 @@ def _drill(
     )
 
 
-def _quarantines(facts: Facts, shares: Attribution) -> Iterator[Cause]:
+def _quarantines(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield operators' quarantines of peers of which no failure is known."""
     failing = {(each.key, each.peer) for each in (*facts.present.failures, *facts.before.failures)}
     by_peer: dict[str, list[admin.Quarantine]] = defaultdict(list)
@@ -123,7 +131,7 @@ def _quarantines(facts: Facts, shares: Attribution) -> Iterator[Cause]:
         rows = [each for each in shares.ordered if each.peer == peer]
         first = orders[0]
         why = f": {words.cut(first.reason)}" if first.reason else ""
-        yield Cause(
+        yield FoundCause(
             "healthy_peer_quarantined",
             f"peer {peer} is in quarantine by order of {first.author} on {words.engines(keys)}, and no failure of it is known",
             keys,

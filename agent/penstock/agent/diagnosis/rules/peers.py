@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.diagnosis import words
 from penstock.agent.diagnosis.attribution import EC, KV
-from penstock.agent.diagnosis.verdict import RECOMPUTED_SECONDS, Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
@@ -52,7 +52,7 @@ _REFUSES = _Kind(
         "the router sends an address that is no engine's any more: compare it with the pods' addresses",
     ),
 )
-_KINDS: Final = {
+_KINDS: Final[dict[int, _Kind]] = {
     common.ERROR_TYPE_REFUSED: _REFUSES,
     common.ERROR_TYPE_REMOTE_RESET: _Kind(
         "peer_resets",
@@ -65,7 +65,11 @@ _KINDS: Final = {
     common.ERROR_TYPE_TIMEOUT: _Kind(
         "peer_times_out",
         "does not answer in time",
-        ("the peer's process is stopped or overloaded", _OTHER_SIDE, "a deadline of a policy that is too short"),
+        (
+            "the peer's process is stopped or overloaded",
+            _OTHER_SIDE,
+            "a deadline of a policy that is too short",
+        ),
     ),
     common.ERROR_TYPE_CORRUPT: _Kind(
         "peer_corrupts",
@@ -101,7 +105,7 @@ _ENCODER_KINDS: Final = {"peer_slow": "encoder_slow"}
 _ENCODER_FAILS = "encoder_fails"
 
 
-def peer_causes(facts: Facts, shares: Attribution) -> Iterator[Cause]:
+def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
     for (channel, peer), trouble in sorted(shares.peers.items()):
         own = [each for each in trouble.failures if each.error_type != common.ERROR_TYPE_INCOMPATIBLE]
@@ -120,7 +124,7 @@ def _is_slow(trouble: PeerTrouble) -> bool:
     )
 
 
-def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Cause:
+def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> FoundCause:
     kind = _kind(trouble)
     late = [*trouble.slow, *trouble.delayed]
     names = {each.wait.request_id for each in late} | {each.request_id for each in trouble.load_ends}
@@ -131,13 +135,13 @@ def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Cause
     evidence = [*_evidence(facts, trouble, failed, recomputed), *lost]
     subject = "encoder" if channel == EC else "peer"
     verb = f"{kind.says}{' and vanished' if lost else ''}"
-    return Cause(
+    return FoundCause(
         _name(kind, channel),
         f"{subject} {peer} {verb}: {_effect(trouble, failed, recomputed)}",
         _engines(trouble),
         tuple(evidence),
         peer=peer,
-        requests=len(names) + sum(each.count for each in trouble.present),
+        requests=len(names) + sum(each.number for each in trouble.present),
         seconds=sum(each.excess for each in late) + sum(each.age for each in trouble.present),
         failed=failed,
         other_harm=harm,
@@ -170,7 +174,8 @@ def _ends(trouble: PeerTrouble) -> tuple[int, int]:
 def _engines(trouble: PeerTrouble) -> tuple[EngineKey, ...]:
     return words.keys_of(
         [
-            *(each.key for each in (*trouble.failures, *trouble.collateral, *trouble.load_ends)),
+            *(each.key for each in (*trouble.failures, *trouble.collateral)),
+            *(each.key for each in trouble.load_ends),
             *(each.wait.key for each in (*trouble.slow, *trouble.delayed)),
             *(each.key for each in trouble.present),
         ]
@@ -180,8 +185,13 @@ def _engines(trouble: PeerTrouble) -> tuple[EngineKey, ...]:
 def _effect(trouble: PeerTrouble, failed: int, recomputed: int) -> str:
     parts = []
     if trouble.present:
-        waiting, oldest = sum(each.count for each in trouble.present), max(each.age for each in trouble.present)
-        parts.append(f"{words.count(waiting, 'request waits', 'requests wait')} now, the oldest for {words.span(oldest)}")
+        waiting, oldest = (
+            sum(each.number for each in trouble.present),
+            max(each.age for each in trouble.present),
+        )
+        parts.append(
+            f"{words.count(waiting, 'request waits', 'requests wait')} now, the oldest for {words.span(oldest)}"
+        )
     if failed:
         parts.append(f"{words.count(failed, 'request')} failed")
     if recomputed:
@@ -194,13 +204,17 @@ def _effect(trouble: PeerTrouble, failed: int, recomputed: int) -> str:
     if others:
         harmed = len(trouble.delayed) + len(trouble.collateral)
         behind = words.count(harmed, "transfer")
-        parts.append(f"{behind} of {words.count(len(others), 'other peer')} {'was' if harmed == 1 else 'were'} held up behind it")
+        parts.append(
+            f"{behind} of {words.count(len(others), 'other peer')} {'was' if harmed == 1 else 'were'} held up behind it"
+        )
     return ", ".join(parts) or words.count(len(trouble.failures), "failure")
 
 
 def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) -> Iterator[Evidence]:
     before = Counter(map(_what, trouble.before))
-    for what, number in sorted(Counter(map(_what, trouble.failures)).items(), key=lambda item: (-item[1], item[0])):
+    for what, number in sorted(
+        Counter(map(_what, trouble.failures)).items(), key=lambda item: (-item[1], item[0])
+    ):
         yield Evidence(
             f"{words.count(number, 'failure')} {what} in {words.span(facts.present.seconds)}",
             f"{before[what]} in {words.span(facts.before.seconds)}",
@@ -222,7 +236,7 @@ def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) 
     for each in trouble.present:
         usual_words = f"9 of 10 took up to {words.span(each.usual)}" if each.usual else ""
         yield Evidence(
-            f"engine {each.key}: {words.count(each.count, 'request waits', 'requests wait')} for it, since "
+            f"engine {each.key}: {words.count(each.number, 'request waits', 'requests wait')} for it, since "
             f"{words.span(each.age)}",
             usual_words,
         )

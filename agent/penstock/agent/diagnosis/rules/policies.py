@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
@@ -26,7 +26,7 @@ _REFUSED_SECONDS = 5.0
 # A request that the budget let fail is its peer's already; here it counts for a part, seconds.
 _OVER_BUDGET_SECONDS = 10.0
 _BUDGET_COUNT = 3
-_DECIDED = {
+_DECIDED: Final[dict[int, tuple[str, str, str]]] = {
     common.DECIDED_BY_BUDGET: (
         "recompute_budget_exhausted",
         "the recompute budget is used up",
@@ -40,7 +40,7 @@ _DECIDED = {
 }
 
 
-def policy_causes(facts: Facts, shares: Attribution) -> Iterator[Cause]:
+def policy_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield the policies that are to blame for failed requests, and those that engines refuse."""
     for blame, rows in sorted(shares.policies.items()):
         yield _failing(facts, blame, rows)
@@ -55,17 +55,19 @@ def policy_causes(facts: Facts, shares: Attribution) -> Iterator[Cause]:
     yield from _refused(facts)
 
 
-def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> Cause:
+def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> FoundCause:
     keys = words.keys_of(each.key for each in rows)
     recomputed = sum(
         each.outcome == common.OUTCOME_RECOMPUTED and each.key in keys for each in facts.before.load_ends
     )
-    earlier = sum(each.outcome == common.OUTCOME_FAILED and each.key in keys for each in facts.before.load_ends)
+    earlier = sum(
+        each.outcome == common.OUTCOME_FAILED and each.key in keys for each in facts.before.load_ends
+    )
     since = f", changed {words.ago(blame.changed, facts.now)}" if blame.changed else ""
     author = f" by {blame.author}" if blame.author else ""
     peers = {each.peer for each in rows}
     name = f"policy {blame.name} (generation {blame.generation}{author})"
-    return Cause(
+    return FoundCause(
         "policy_fails_loads",
         f"{name} says {blame.field}: fail{since}: {words.count(len(rows), 'request')} failed whose load had failed",
         keys,
@@ -79,8 +81,14 @@ def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> Cause:
         requests=len({each.request_id for each in rows}),
         failed=len(rows),
         confidence=Confidence.CERTAIN,
-        alternatives=(f"the policy is meant, and {words.named(peers, 'peer')} should be repaired: see below",),
-        commands=(*_undo(blame), f"agentctl describe policy {blame.name}", f"agentctl get audit {blame.name}"),
+        alternatives=(
+            f"the policy is meant, and {words.named(peers, 'peer')} should be repaired: see below",
+        ),
+        commands=(
+            *_undo(blame),
+            f"agentctl describe policy {blame.name}",
+            f"agentctl get audit {blame.name}",
+        ),
     )
 
 
@@ -101,15 +109,15 @@ def _undo(blame: PolicyBlame) -> tuple[str, ...]:
     return (f"agentctl delete policy {blame.name}",)
 
 
-def _limited(facts: Facts, decided_by: int, rows: list[LoadEnd]) -> Cause:
-    kind, says, other = _DECIDED[decided_by]  # type: ignore[index]
+def _limited(facts: Facts, decided_by: int, rows: list[LoadEnd]) -> FoundCause:
+    kind, says, other = _DECIDED[decided_by]
     before = sum(
         each.decided_by == decided_by and each.outcome == common.OUTCOME_FAILED
         for each in facts.before.load_ends
     )
     keys = words.keys_of(each.key for each in rows)
     peers = {each.peer for each in rows}
-    return Cause(
+    return FoundCause(
         kind,
         f"{says} on {words.engines(keys)}: {words.count(len(rows), 'request')} failed that could have been recomputed",
         keys,
@@ -128,14 +136,14 @@ def _limited(facts: Facts, decided_by: int, rows: list[LoadEnd]) -> Cause:
     )
 
 
-def _refused(facts: Facts) -> Iterator[Cause]:
+def _refused(facts: Facts) -> Iterator[FoundCause]:
     by_error: dict[str, list[EngineKey]] = defaultdict(list)
     for engine in facts.engines:
         if engine.connected and not engine.paused and not engine.in_sync and engine.policy.last_error:
             by_error[words.cut(engine.policy.last_error)].append(words.key_of(engine.key))
     for error, found in sorted(by_error.items()):
         keys = words.keys_of(found)
-        yield Cause(
+        yield FoundCause(
             "policy_refused",
             f"{words.engines(keys)} {'refuses' if len(keys) == 1 else 'refuse'} the policy: {error}",
             keys,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Cause, Evidence
+from penstock.agent.diagnosis.verdict import Evidence, FoundCause
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _SHARE, _COUNT = 0.2, 10
 _TOKENS_A_SECOND = 10_000
 
 
-def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
+def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
     """Yield engines that recompute much of what they should have received."""
     for key in words.keys_of(each.key for each in facts.present.load_ends):
         rows = [
@@ -39,7 +39,7 @@ def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
         )
         share = f", {100 * tokens / prompt:.0f} % of the prompts" if prompt else ""
         peers = {each.peer for each in rows}
-        yield Cause(
+        yield FoundCause(
             "recompute_storm",
             f"engine {key} recomputed {tokens} tokens of {words.count(len(rows), 'request')}{share}",
             (key,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import RECOMPUTED_SECONDS, Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _COUNT, _SHARE = 5, 0.9
 
 
-def router_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
+def router_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
     """Yield decode engines whose requests name no prefill."""
     for engine in facts.engines:
         key = words.key_of(engine.key)
@@ -28,7 +28,7 @@ def router_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
         if not decodes or number < _COUNT or bare < _SHARE * number:
             continue
         earlier, bare_before = _bare(facts.before, key)
-        yield Cause(
+        yield FoundCause(
             "no_transfer_parameters",
             f"{bare} of {words.count(number, 'request')} came to decode engine {key} without transfer parameters: it computes "
             f"their prompts itself",
@@ -41,7 +41,9 @@ def router_causes(facts: Facts, _shares: Attribution) -> Iterator[Cause]:
             ),
             requests=bare,
             other_harm=RECOMPUTED_SECONDS * bare,
-            confidence=Confidence.CERTAIN if earlier and bare_before < _SHARE * earlier else Confidence.LIKELY,
+            confidence=Confidence.CERTAIN
+            if earlier and bare_before < _SHARE * earlier
+            else Confidence.LIKELY,
             alternatives=(
                 "clients that go to the engine without the router",
                 "the router has no prefill engine to send to: all are gone or taken out",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Cause, Confidence, Evidence
+from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ _TIMES, _SECONDS = 3.0, 0.02
 _OTHERS = 2
 
 
-def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[Cause]:
+def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield peers whose transfers are slow, but for those that have a cause already."""
     by_engine: dict[EngineKey, list[admin.PeerSummary]] = defaultdict(list)
     for each in facts.peers:
@@ -52,10 +52,10 @@ def _slower(now: float, usual: float) -> bool:
     return usual > 0 and now > _TIMES * usual and now - usual > _SECONDS
 
 
-def _slow(key: EngineKey, peer: admin.PeerSummary, compared: tuple[str, float]) -> Cause:
+def _slow(key: EngineKey, peer: admin.PeerSummary, compared: tuple[str, float]) -> FoundCause:
     now, (against, usual) = peer.transfers.last_15_minutes, compared
     address = peer.peer.address
-    return Cause(
+    return FoundCause(
         "slow_transfers",
         f"transfers of peer {address} to engine {key} take {words.span(now.p50_seconds)}, {words.span(usual)} {against}",
         (key,),

@@ -14,6 +14,7 @@ from penstock.agent.ctl.diagnosis import (
     Finding,
     Orders,
     check_agent,
+    check_diagnosis,
     check_relay,
     check_rollouts,
     count_problems,
@@ -74,7 +75,16 @@ def _findings(client: Client) -> list[Finding]:
     now = min(max(status.now.ToNanoseconds() / 1e9, asked), answered)
     check = check_relay if status.agents else check_agent
     found = check(status, engines, now, Orders(drills, listed.quarantines))
-    return [*found, *check_rollouts(_rollouts(client), now)]
+    return [*found, *check_rollouts(_rollouts(client), now), *check_diagnosis(_diagnosis(client))]
+
+
+def _diagnosis(client: Client) -> admin.Diagnosis | None:
+    try:
+        found: admin.Diagnosis = client.call("Diagnose", admin.DiagnoseRequest())
+    except FailedError:
+        # An agent that makes no diagnosis: an earlier version.
+        return None
+    return found
 
 
 def _rollouts(client: Client) -> Iterable[admin.PolicyRollout]:
