@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.attribution import attribute
+from penstock.agent.diagnosis.facts import Verdict, VerdictKind, attribute, words
 from penstock.agent.diagnosis.rules import RULES
-from penstock.agent.diagnosis.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.verdict import FoundCause
+    from penstock.agent.diagnosis.facts import Facts, FoundCause
 
 MAX_CAUSES: Final = 20
 # The part of the window that must have been read for "nothing is wrong".

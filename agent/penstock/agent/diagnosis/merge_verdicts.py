@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.diagnosis.diagnose import MAX_CAUSES
-from penstock.agent.diagnosis.words import count
+from penstock.agent.diagnosis.facts import words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -34,15 +34,17 @@ def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Dia
     ordered = sorted(causes.values(), key=lambda each: (-each.harm, -each.confidence, each.kind, each.peer))
     for cause in ordered:
         if cause.agents > 1:
-            seen = f"seen by {cause.agents} of {count(len(answers), 'agent')}"
+            seen = f"seen by {cause.agents} of {words.count(len(answers), 'agent')}"
             cause.sentence = f"{cause.sentence} (the worst; {seen})"
             cause.evidence.insert(
-                0, admin.DiagnosisEvidence(fact=f"{seen}, on {count(len(cause.engines), 'engine')}")
+                0, admin.DiagnosisEvidence(fact=f"{seen}, on {words.count(len(cause.engines), 'engine')}")
             )
     merged.causes.extend(ordered[:MAX_CAUSES])
     if len(ordered) > MAX_CAUSES:
-        merged.missing.append(f"{count(len(ordered) - MAX_CAUSES, 'lesser cause')} left out")
-    merged.looked_at.append(f"{count(len(answers), 'agent')} with {count(merged.engines, 'engine')}")
+        merged.missing.append(f"{words.count(len(ordered) - MAX_CAUSES, 'lesser cause')} left out")
+    merged.looked_at.append(
+        f"{words.count(len(answers), 'agent')} with {words.count(merged.engines, 'engine')}"
+    )
     merged.verdict, merged.sentence = _verdict(answers, ordered)
     return merged
 
@@ -99,13 +101,13 @@ def _verdict(
     answers: Sequence[tuple[str, admin.Diagnosis]], causes: Sequence[admin.DiagnosedCause]
 ) -> tuple[admin.DiagnosisVerdict, str]:
     if causes:
-        more = f"; {count(len(causes) - 1, 'more cause')}" if len(causes) > 1 else ""
+        more = f"; {words.count(len(causes) - 1, 'more cause')}" if len(causes) > 1 else ""
         return admin.DIAGNOSIS_VERDICT_CAUSES, f"{causes[0].sentence}{more}"
     unsure = [
         (name, answer) for name, answer in answers if answer.verdict != admin.DIAGNOSIS_VERDICT_NOTHING_WRONG
     ]
     if unsure:
         name, answer = unsure[0]
-        others = f"; {len(answers) - len(unsure)} of {count(len(answers), 'agent')} say that nothing is wrong"
+        others = f"; {len(answers) - len(unsure)} of {words.count(len(answers), 'agent')} say that nothing is wrong"
         return admin.DIAGNOSIS_VERDICT_CANNOT_TELL, f"{name}: {answer.sentence}{others}"
-    return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong on {count(len(answers), 'agent')}"
+    return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong on {words.count(len(answers), 'agent')}"

@@ -9,8 +9,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 
 if TYPE_CHECKING:
-    from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.verdict import FoundCause, Verdict
+    from penstock.agent.diagnosis.facts import Facts, FoundCause, Verdict
 
 
 def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import FAILED_SECONDS, Confidence, Evidence, FoundCause
+from penstock.agent.diagnosis.facts import FAILED_SECONDS, Confidence, Evidence, FoundCause, words
 from penstock.proto.names import ENGINE_CORE, NANOS
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.attribution import Attribution
-    from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.records import Loss
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Loss
     from penstock.agent.model import EngineKey
 
 # What counts for a process that vanished beside its requests, seconds; what for one that is back.

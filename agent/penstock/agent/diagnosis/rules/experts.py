@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.attribution import Attribution
-    from penstock.agent.diagnosis.facts import Facts, Window
-    from penstock.agent.diagnosis.records import Rebalance
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Rebalance, Window
     from penstock.agent.model import EngineKey
 
 # A stall is a cause from this share of the window, or from this length.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 from penstock.proto.names import NANOS
 from penstock.proto.v1.snapshot_pb2 import (
     BLOCK_HOLDER_ABORTED,
@@ -16,8 +15,7 @@ from penstock.proto.v1.snapshot_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.attribution import Attribution
-    from penstock.agent.diagnosis.facts import Facts
+    from penstock.agent.diagnosis.facts import Attribution, Facts
 
 # Younger blocks are on their way out.
 _OLD = 30.0

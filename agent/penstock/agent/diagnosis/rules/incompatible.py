@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause
+from penstock.agent.diagnosis.facts import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, words
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.attribution import Attribution, PeerTrouble
-    from penstock.agent.diagnosis.facts import Facts
+    from penstock.agent.diagnosis.facts import Attribution, Facts, PeerTrouble
 
 # What a failed handshake counts for beside its requests, seconds: no retry will help.
 _HANDSHAKE_SECONDS = 1.0

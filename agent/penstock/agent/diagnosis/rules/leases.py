@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import SUSPECT_SECONDS, Confidence, Evidence, FoundCause
+from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, words
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED, LEASE_ENDING_READ
@@ -14,8 +13,7 @@ from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED, LEASE_ENDING_READ
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.diagnosis.attribution import Attribution
-    from penstock.agent.diagnosis.facts import Facts, Window
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Window
     from penstock.agent.model import EngineKey
 
 # What a lease that ended unread counts for, seconds: its request usually failed or was computed again elsewhere.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -14,9 +13,7 @@ from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.attribution import Attribution
-    from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.records import LoadEnd
+    from penstock.agent.diagnosis.facts import Attribution, Facts, LoadEnd
     from penstock.agent.model import EngineKey
     from penstock.proto.v1 import admin_pb2 as admin
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.attribution import EC, KV
-from penstock.agent.diagnosis.verdict import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause
+from penstock.agent.diagnosis.facts import EC, KV, RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, words
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.attribution import Attribution, PeerTrouble
-    from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.records import Failure
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, PeerTrouble
     from penstock.agent.model import EngineKey
 
 # Requests that wait longer than usual are a cause from so many, or from so many seconds.

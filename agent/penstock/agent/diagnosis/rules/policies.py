@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.attribution import Attribution
-    from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.policy_blame import PolicyBlame
-    from penstock.agent.diagnosis.records import LoadEnd
+    from penstock.agent.diagnosis.facts import Attribution, Facts, LoadEnd, PolicyBlame
     from penstock.agent.model import EngineKey
 
 _FILE = "file:"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Evidence, FoundCause
+from penstock.agent.diagnosis.facts import Evidence, FoundCause, words
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.attribution import Attribution
-    from penstock.agent.diagnosis.facts import Facts, Window
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Window
     from penstock.agent.model import EngineKey
 
 # A storm is this share of the prompt tokens, of so many requests.

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis import words
-from penstock.agent.diagnosis.verdict import Confidence, Evidence, FoundCause
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.agent.diagnosis.attribution import Attribution
-    from penstock.agent.diagnosis.facts import Facts
+    from penstock.agent.diagnosis.facts import Attribution, Facts
     from penstock.agent.model import EngineKey
     from penstock.proto.v1 import admin_pb2 as admin
 

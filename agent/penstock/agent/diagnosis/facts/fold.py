@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis import records
-from penstock.agent.diagnosis.facts import Window
+from penstock.agent.diagnosis.facts import records
+from penstock.agent.diagnosis.facts.windows import Window
 from penstock.proto.names import NANOS
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_ERROR
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.agent.diagnosis.records import (
+    from penstock.agent.diagnosis.facts.records import (
         Closed,
         Delay,
         Failure,

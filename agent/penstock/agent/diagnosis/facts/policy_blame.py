@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.diagnosis.words import key_of
+from penstock.agent.diagnosis.facts.words import key_of
 from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.records import LoadEnd
+    from penstock.agent.diagnosis.facts.records import LoadEnd
+    from penstock.agent.diagnosis.facts.windows import Facts
     from penstock.proto.v1 import admin_pb2 as admin
 
 _FAIL: Final = "fail"

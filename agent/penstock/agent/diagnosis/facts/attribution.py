@@ -10,18 +10,18 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.diagnosis.fold import UNKNOWN
-from penstock.agent.diagnosis.policy_blame import PolicyBlame, blamed_policy
-from penstock.agent.diagnosis.usual_waits import UsualWaits
-from penstock.agent.diagnosis.words import key_of
+from penstock.agent.diagnosis.facts.fold import UNKNOWN
+from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame, blamed_policy
+from penstock.agent.diagnosis.facts.usual_waits import UsualWaits
+from penstock.agent.diagnosis.facts.words import key_of
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.records import Failure, LoadEnd, Wait
+    from penstock.agent.diagnosis.facts.records import Failure, LoadEnd, Wait
+    from penstock.agent.diagnosis.facts.windows import Facts
     from penstock.agent.model import EngineKey
 
 KV, EC = common.CHANNEL_KV, common.CHANNEL_EC

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis.words import quantile
+from penstock.agent.diagnosis.facts.words import quantile
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
-    from penstock.agent.diagnosis.facts import Facts
-    from penstock.agent.diagnosis.records import Wait
+    from penstock.agent.diagnosis.facts.records import Wait
+    from penstock.agent.diagnosis.facts.windows import Facts
     from penstock.agent.model import EngineKey
     from penstock.proto.v1.snapshot_pb2 import Deferred
 
