@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey, PolicySource, Source
 
+# The first batch may hold what happened so long before it was received: engines send once a second.
+_SENT_SECONDS = 5.0
+
 
 class ReadWindows(NamedTuple):
     """What was read.
@@ -58,7 +61,7 @@ def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
     """Read the two times that a diagnosis compares: at most two seconds for each kind of event, the newest first."""
     first = reader.batch(reader.first())
     age = (question.now - first.received_unix_nano) / NANOS if first is not None else 0.0
-    begins = max(age, 0.0) if age < question.since + question.baseline else 0.0
+    begins = max(age, 0.0) + _SENT_SECONDS if age < question.since + question.baseline else 0.0
     since = min(question.since, begins) if begins else question.since
     baseline = min(question.baseline, begins - since) if begins else question.baseline
     fold = WindowFold(question.now, since, baseline, question.ahead)
