@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.diagnosis.facts import Verdict, VerdictKind, attribute, words
@@ -21,7 +22,9 @@ def diagnose(facts: Facts) -> Verdict:
     """Return what is wrong, the most harmful first; that nothing is; or why that cannot be told."""
     shares = attribute(facts)
     causes = _without_effects([cause for rule in RULES for cause in rule(facts, shares)])
-    causes.sort(key=_rank)
+    causes = sorted(causes, key=_rank)
+    if not facts.before.seconds:
+        causes = [_alone(cause) for cause in causes]
     missing = (*_incomplete(facts), *_left_out(len(causes)))
     looked_at = tuple(_looked_at(facts))
     if causes:
@@ -33,6 +36,11 @@ def diagnose(facts: Facts) -> Verdict:
         )
     since = words.span(facts.present.seconds)
     return Verdict(VerdictKind.NOTHING_WRONG, f"nothing is wrong in the last {since}", (), looked_at, missing)
+
+
+def _alone(cause: FoundCause) -> FoundCause:
+    """Return *cause* without a time before, where none is known."""
+    return replace(cause, evidence=tuple(each._replace(before="") for each in cause.evidence))
 
 
 def _rank(cause: FoundCause) -> tuple[object, ...]:
