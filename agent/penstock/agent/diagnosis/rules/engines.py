@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
 
 # What counts for a process that vanished beside its requests, seconds; what for one that is back.
-_GONE_SECONDS, _BACK_SECONDS = 60.0, 20.0
+_GONE_SECONDS, _BACK_SECONDS = 20.0, 10.0
 # What it counts for that an account is not whole: nothing is wrong with the engine.
 _TELEMETRY_SECONDS = 1.0
 _CLOCK_SECONDS = 1.0
@@ -32,7 +32,9 @@ def engine_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
 def _lost(facts: Facts) -> Iterator[FoundCause]:
     present = {words.key_of(each.key): each.connected for each in facts.engines}
     for key in words.keys_of(each.key for each in facts.present.losses):
-        losses = [each for each in facts.present.losses if each.key == key]
+        losses = _of_engine(facts.present, key)
+        if not losses:
+            continue
         waits = [
             each
             for each in facts.present.waits
@@ -42,16 +44,21 @@ def _lost(facts: Facts) -> Iterator[FoundCause]:
         yield _loss(facts, key, losses, len(waits), back=back)
 
 
+def _of_engine(window: Window, key: EngineKey) -> list[Loss]:
+    """Return how often an engine was lost: its EngineCore, else its other processes; none if a server went as a whole."""
+    rows = [each for each in window.losses if each.key == key]
+    cores = [each for each in window.losses if each.process == ENGINE_CORE]
+    if not key.engine and any(each.key.server == key.server for each in cores):
+        return []
+    return [each for each in cores if each.key == key] or rows
+
+
 def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: bool) -> FoundCause:
     processes = sorted({each.process for each in losses})
     core = ENGINE_CORE in processes
-    before = sum(each.key == key for each in facts.before.losses)
+    before = len(_of_engine(facts.before, key))
     times = f" {len(losses)} times" if len(losses) > 1 else ""
-    subject = (
-        f"engine {key}"
-        if core
-        else f"{words.named(processes, 'process').replace('processs', 'processes')} of engine {key}"
-    )
+    subject = f"engine {key}" if core else f"{', '.join(processes)} process of engine {key}"
     state = "is connected again" if back else "is not connected"
     return FoundCause(
         "engine_lost" if core else "process_lost",

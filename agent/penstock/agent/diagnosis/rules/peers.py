@@ -138,7 +138,7 @@ def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Found
         tuple(evidence),
         peer=peer,
         requests=len(names) + sum(each.number for each in trouble.present),
-        seconds=sum(each.excess for each in late) + sum(each.age for each in trouble.present),
+        seconds=sum(each.excess for each in late) + sum(each.age * each.number for each in trouble.present),
         failed=failed,
         other_harm=harm,
         confidence=_confidence(facts, peer, trouble),
