@@ -84,9 +84,11 @@ def test_the_network_of_a_prefill_pod_flaps(
             # The worst comes first.
             assert operator.rows("get peers")[0]["PEER"] == flapping.peer
             operator.reads("get requests --deferred", requests[0].name, "waits for remote_kv", flapping.peer)
+            operator.diagnoses("peer_slow", flapping.peer, "wait now")
         assert {answer.result().status for answer in answers} == {200}
 
     operator.reads("get peers", flapping.peer, "slow")
+    operator.diagnoses("peer_slow", flapping.peer, "longer than usual")
     operator.alerts.scrape(11)
     # The worst comes first, but for peers whose loads fail: other tests may have left some.
     first = next(row for row in operator.rows("get peers") if row["FAILED"] == "0")
@@ -118,6 +120,7 @@ def test_half_of_the_handshakes_are_incompatible(kv: Bench, tmp_path: Path) -> N
         assert statuses == [200, 500] * 3
 
         operator.reads("get peers", upgraded.peer, "failing", "handshake/incompatible")
+        operator.diagnoses("incompatible_peer", upgraded.peer, "differ in dtype")
         operator.alerts.scrape(10)
         alert = operator.alert("PenstockIncompatiblePeers")
         assert "decode/0" in alert.words
@@ -166,6 +169,7 @@ def test_the_encoders_keep_dying(ec: ZmqBench, tmp_path: Path, senders: ThreadPo
     )
     operator.reads("get peers", ec.peer, "failing")
     operator.reads("get engines", "encoder/0", "disconnected")
+    operator.diagnoses("encoder_fails", ec.peer, "vanished")
     operator.reads("doctor", "wrong", "engine encoder/0", "disconnected")
     operator.alerts.scrape(20)
     alert = operator.alert("PenstockEngineDark")
@@ -202,6 +206,7 @@ def test_rebalances_of_experts_stall_decode(tmp_path: Path) -> None:
         operator.alerts.scrape(0)
         run_ranks(agent, tmp_path / "ranks", "--steps", "26", late=1)
         operator.reads("get events --channel eplb", "experts/0", "ok (interval)", "pause 1.")
+        operator.diagnoses("eplb_stalls", "experts/0")
         operator.alerts.scrape(40)
 
         alert = operator.alert("PenstockEplbStalls")
@@ -245,6 +250,8 @@ def test_a_policy_of_fail_everywhere(
     assert "decode/0" in alert.words
     assert re.search(r"mallory@\S+ +apply +no-recompute .*INC-7", operator.follows(alert))
     operator.reads("get engines", "decode/0", "no-recompute/1")
+    cause = operator.diagnoses("policy_fails_loads", "no-recompute", "mallory@")
+    assert cause["commands"][0].endswith("delete policy no-recompute")
     operator.reads(f"explain {requests[0].name}", "decided by policy no-recompute (generation 1, by mallory@")
     operator.reads(
         "doctor", "wrong", "decode/0", "no KV load has succeeded", "no-recompute (generation 1, by mallory@"

@@ -136,6 +136,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "diff-policy": [["diff", "policy", "p"], ["diff", "policy", "a", "POLICIES"]],
     "diff-engine": [["diff", "engine", "0", "1"]],
     "trace": [["trace", "req-1"]],
+    "diagnose": [["diagnose"], ["diagnose", "--since", "5m", "--baseline", "30m"]],
     "explain": [["explain", "req-1"]],
     "watch": [["watch", "--since", "1h", "--count", "1"]],
     "doctor": [["doctor"]],
@@ -220,8 +221,8 @@ def test_what_every_command_prints_is_valid(filled: AdminHarness, agentctl: Agen
                     "ROLLED": "ra" if first else "rb",
                 }
                 result = agentctl(*(known.get(word, word) for word in line), "-o", output)
-                # Engines vanished: doctor finds something wrong; what is compared may differ.
-                codes = {1} if name == "doctor" else {0, 1} if name.startswith("diff") else {0}
+                # Engines vanished: doctor and diagnose find something wrong; what is compared may differ.
+                codes = {1} if name in {"doctor", "diagnose"} else {0, 1} if name.startswith("diff") else {0}
                 assert result.exit_code in codes, (line, result.output)
                 for value in _read(result.stdout, output):
                     validator.validate(value)

@@ -202,3 +202,49 @@ def test_a_request_goes_to_the_agents_of_its_engines() -> None:
     assert engines_of(asked) == "a/0, b/s/1"
     assert engines_of(effective) == "a/0"
     assert engines_of(admin.ListDrillsRequest()) == ""
+
+
+def _diagnosis(*causes: tuple[str, str, float], verdict: int = 3) -> admin.Diagnosis:
+    return admin.Diagnosis(
+        verdict=verdict,  # type: ignore[arg-type]
+        sentence="as it is",
+        engines=1,
+        causes=[
+            admin.DiagnosedCause(
+                kind=kind,
+                peer=peer,
+                harm=harm,
+                requests=1,
+                sentence=f"{kind} {harm}",
+                engines=[EngineKey(server="", engine="0")],
+                evidence=[admin.DiagnosisEvidence(fact="seen")],
+            )
+            for kind, peer, harm in causes
+        ],
+    )
+
+
+def test_causes_about_one_peer_are_one() -> None:
+    """Their harm adds up, so what many see a little comes before what one sees more; their engines are named."""
+    parts = [
+        ("a", _diagnosis(("peer_slow", "p:1", 4.0), ("paused", "", 9.0))),
+        ("b", _diagnosis(("peer_slow", "p:1", 6.0))),
+        ("c", _diagnosis(verdict=1)),
+    ]
+    merged = merge.diagnosis(parts, admin.DiagnoseRequest())
+    assert [(cause.kind, cause.harm, cause.agents) for cause in merged.causes] == [
+        ("peer_slow", 10.0, 2),
+        ("paused", 9.0, 1),
+    ]
+    assert [key.server for key in merged.causes[0].engines] == ["a", "b"]
+    assert "seen by 2 of 3 agents" in merged.sentence
+    assert (merged.verdict, merged.engines) == (admin.DIAGNOSIS_VERDICT_CAUSES, 3)
+
+
+def test_a_fleet_of_which_nothing_is_known_is_not_well() -> None:
+    """One agent that cannot tell is named; only if all are well the fleet is."""
+    well, unsure = _diagnosis(verdict=1), _diagnosis(verdict=2)
+    both = merge.diagnosis([("a", well), ("b", unsure)], admin.DiagnoseRequest())
+    assert (both.verdict, both.sentence.startswith("b: ")) == (admin.DIAGNOSIS_VERDICT_CANNOT_TELL, True)
+    good = merge.diagnosis([("a", well)], admin.DiagnoseRequest())
+    assert good.verdict == admin.DIAGNOSIS_VERDICT_NOTHING_WRONG

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import shlex
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from demo.common.steps import until
 from tests.support.prometheus.replay import RULES, Replay
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from demo.common.agent import Agent
     from tests.support.prometheus.replay import Alert
 
@@ -24,6 +27,7 @@ class Operator:
         self._agent = agent
         self._directory = directory
         self.alerts = Replay(agent.metrics)
+        self._began = time.time()
 
     def runs(self, command: str) -> str:
         """Run an agentctl command, as typed without its first word, and return what it prints; it must succeed."""
@@ -45,6 +49,30 @@ class Operator:
             return next((line for line in lines if all(word in line for word in words)), "")
 
         return until(look, lambda: f"agentctl {command} has no line with {words}:\n{said}\n")
+
+    def diagnoses(self, kind: str, *words: str) -> dict[str, Any]:
+        """Run ``agentctl diagnose`` about the time since the start until its first cause is *kind*; return that cause.
+
+        Its sentence has all *words*. What the command prints for people goes to ``$PENSTOCK_TEST_DIAGNOSES``, if that is
+        set.
+        """
+        found: dict[str, Any] = {}
+
+        def look() -> dict[str, Any] | None:
+            nonlocal found
+            since = f"{math.ceil(time.time() - self._began) + 1}s"
+            found = json.loads(self._agent.ctl("diagnose", "--since", since, "-o", "json").output)
+            first = (found.get("causes") or [{}])[0]
+            fits = first.get("kind") == kind and all(word in first["sentence"] for word in words)
+            return first if fits else None
+
+        cause = until(look, lambda: f"agentctl diagnose does not say {kind} {words} first:\n{found}\n")
+        directory = os.environ.get("PENSTOCK_TEST_DIAGNOSES")
+        if directory:
+            since = f"{math.ceil(time.time() - self._began) + 1}s"
+            said = self._agent.ctl("diagnose", "--since", since).output
+            Path(directory, f"{kind}.txt").write_text(said)
+        return cause
 
     def rows(self, command: str) -> list[dict[str, str]]:
         """Run a command that prints a table; return its rows by header."""

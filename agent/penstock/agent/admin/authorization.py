@@ -37,6 +37,7 @@ READING = frozenset(
         "WatchEvents",
         "GetTrace",
         "Explain",
+        "Diagnose",
         "ListQuarantines",
         "ListDrills",
         "ListPolicyRollouts",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.agent.admin.calls import (
     backup,
     bundles,
+    diagnoses,
     drills,
     engines,
     events,
@@ -125,6 +126,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListEvents = _unary(events.list_events)
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
+    Diagnose = _unary(diagnoses.diagnose_engines)
 
     Backup = _unary(backup.backup)
     GetBundle = _stream(bundles.get_bundle)

@@ -123,6 +123,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         }
     ),
     "describe-request": message_ref(admin.Explanation),
+    "diagnose": message_ref(admin.Diagnosis),
     "diff-engine": object_of(
         {
             "engines": list_of(TEXT),

@@ -77,6 +77,7 @@ _MESSAGES = (
     admin.ApplyPolicyResponse,
     admin.EffectivePolicy,
     admin.Explanation,
+    admin.Diagnosis,
     admin.ForgetResponse,
     admin.ListAuditResponse,
     admin.ListDrillsResponse,

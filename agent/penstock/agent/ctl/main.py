@@ -37,6 +37,7 @@ _COMMANDS = {
     "drill": (f"{_ORDERS}.drill", "Running fault drills: list, stop."),
     "pause": (f"{_ORDERS}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_ORDERS}.pause", "Undo a pause."),
+    "diagnose": (f"{_INSPECT}.diagnose", "Say what is wrong, the most harmful cause first."),
     "doctor": (f"{_INSPECT}.doctor", "Find problems and print what to do about them."),
     "forget": (f"{_PACKAGE}.forget", "Forget a disconnected engine, or a peer."),
     "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
@@ -49,7 +50,7 @@ _COMMANDS = {
 _HIDDEN = ("export", "import")
 
 _SECTIONS = {
-    "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
+    "Inspect": ("top", "diagnose", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
     "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("bundle", "forget", "config", "version", "completion"),

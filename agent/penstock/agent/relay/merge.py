@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.admin.support import DEFAULT_SLOW, ORDERS
+from penstock.agent.diagnosis import merge_diagnoses
 from penstock.agent.pairs import list_pairs
 from penstock.agent.relay.engine_names import qualify, qualify_all
 from penstock.proto.v1 import admin_pb2 as admin
@@ -148,6 +149,14 @@ def quarantines(answers: Sequence[Named], _: admin.ListQuarantinesRequest) -> ad
             qualify(each.key, name)
         merged.quarantines.extend(answer.quarantines)
     return merged
+
+
+def diagnosis(answers: Sequence[Named], _: admin.DiagnoseRequest) -> admin.Diagnosis:
+    """Return the diagnosis of all; causes of one kind about one peer are one."""
+    for name, answer in answers:
+        for cause in answer.causes:
+            qualify_all(cause.engines, name)
+    return merge_diagnoses(answers)
 
 
 def drills(answers: Sequence[Named], _: admin.ListDrillsRequest) -> admin.ListDrillsResponse:

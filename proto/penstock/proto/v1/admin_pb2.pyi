@@ -41,6 +41,20 @@ class DifferenceEffect(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DIFFERENCE_EFFECT_NONE: _ClassVar[DifferenceEffect]
     DIFFERENCE_EFFECT_FAILS: _ClassVar[DifferenceEffect]
     DIFFERENCE_EFFECT_WRONG: _ClassVar[DifferenceEffect]
+
+class DiagnosisVerdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIAGNOSIS_VERDICT_UNSPECIFIED: _ClassVar[DiagnosisVerdict]
+    DIAGNOSIS_VERDICT_NOTHING_WRONG: _ClassVar[DiagnosisVerdict]
+    DIAGNOSIS_VERDICT_CANNOT_TELL: _ClassVar[DiagnosisVerdict]
+    DIAGNOSIS_VERDICT_CAUSES: _ClassVar[DiagnosisVerdict]
+
+class DiagnosisConfidence(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIAGNOSIS_CONFIDENCE_UNSPECIFIED: _ClassVar[DiagnosisConfidence]
+    DIAGNOSIS_CONFIDENCE_POSSIBLE: _ClassVar[DiagnosisConfidence]
+    DIAGNOSIS_CONFIDENCE_LIKELY: _ClassVar[DiagnosisConfidence]
+    DIAGNOSIS_CONFIDENCE_CERTAIN: _ClassVar[DiagnosisConfidence]
 PEER_CONDITION_UNSPECIFIED: PeerCondition
 PEER_CONDITION_OK: PeerCondition
 PEER_CONDITION_QUARANTINED: PeerCondition
@@ -59,6 +73,14 @@ DIFFERENCE_EFFECT_UNSPECIFIED: DifferenceEffect
 DIFFERENCE_EFFECT_NONE: DifferenceEffect
 DIFFERENCE_EFFECT_FAILS: DifferenceEffect
 DIFFERENCE_EFFECT_WRONG: DifferenceEffect
+DIAGNOSIS_VERDICT_UNSPECIFIED: DiagnosisVerdict
+DIAGNOSIS_VERDICT_NOTHING_WRONG: DiagnosisVerdict
+DIAGNOSIS_VERDICT_CANNOT_TELL: DiagnosisVerdict
+DIAGNOSIS_VERDICT_CAUSES: DiagnosisVerdict
+DIAGNOSIS_CONFIDENCE_UNSPECIFIED: DiagnosisConfidence
+DIAGNOSIS_CONFIDENCE_POSSIBLE: DiagnosisConfidence
+DIAGNOSIS_CONFIDENCE_LIKELY: DiagnosisConfidence
+DIAGNOSIS_CONFIDENCE_CERTAIN: DiagnosisConfidence
 
 class GetStatusRequest(_message.Message):
     __slots__ = ("try_backend",)
@@ -1521,3 +1543,71 @@ class Suspect(_message.Message):
     missing: str
     cleared: bool
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[_events_pb2.SuspectReason, str]]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., peer_key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer_request_id: _Optional[str] = ..., finish_reason: _Optional[str] = ..., output_tokens: _Optional[int] = ..., ended: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., evidence: _Optional[_Iterable[str]] = ..., rehearsal: bool = ..., missing: _Optional[str] = ..., cleared: bool = ...) -> None: ...
+
+class DiagnoseRequest(_message.Message):
+    __slots__ = ("selector", "since", "baseline")
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    BASELINE_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    since: _duration_pb2.Duration
+    baseline: _duration_pb2.Duration
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class Diagnosis(_message.Message):
+    __slots__ = ("verdict", "sentence", "causes", "looked_at", "missing", "since", "baseline", "engines")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    CAUSES_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    BASELINE_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    verdict: DiagnosisVerdict
+    sentence: str
+    causes: _containers.RepeatedCompositeFieldContainer[DiagnosedCause]
+    looked_at: _containers.RepeatedScalarFieldContainer[str]
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    since: _duration_pb2.Duration
+    baseline: _duration_pb2.Duration
+    engines: int
+    def __init__(self, verdict: _Optional[_Union[DiagnosisVerdict, str]] = ..., sentence: _Optional[str] = ..., causes: _Optional[_Iterable[_Union[DiagnosedCause, _Mapping]]] = ..., looked_at: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., engines: _Optional[int] = ...) -> None: ...
+
+class DiagnosedCause(_message.Message):
+    __slots__ = ("kind", "sentence", "engines", "peer", "requests", "seconds", "requests_failed", "harm", "confidence", "evidence", "alternatives", "commands", "agents")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    HARM_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    sentence: str
+    engines: _containers.RepeatedCompositeFieldContainer[_common_pb2.EngineKey]
+    peer: str
+    requests: int
+    seconds: float
+    requests_failed: int
+    harm: float
+    confidence: DiagnosisConfidence
+    evidence: _containers.RepeatedCompositeFieldContainer[DiagnosisEvidence]
+    alternatives: _containers.RepeatedScalarFieldContainer[str]
+    commands: _containers.RepeatedScalarFieldContainer[str]
+    agents: int
+    def __init__(self, kind: _Optional[str] = ..., sentence: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ..., peer: _Optional[str] = ..., requests: _Optional[int] = ..., seconds: _Optional[float] = ..., requests_failed: _Optional[int] = ..., harm: _Optional[float] = ..., confidence: _Optional[_Union[DiagnosisConfidence, str]] = ..., evidence: _Optional[_Iterable[_Union[DiagnosisEvidence, _Mapping]]] = ..., alternatives: _Optional[_Iterable[str]] = ..., commands: _Optional[_Iterable[str]] = ..., agents: _Optional[int] = ...) -> None: ...
+
+class DiagnosisEvidence(_message.Message):
+    __slots__ = ("fact", "before")
+    FACT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    fact: str
+    before: str
+    def __init__(self, fact: _Optional[str] = ..., before: _Optional[str] = ...) -> None: ...

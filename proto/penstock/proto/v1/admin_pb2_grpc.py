@@ -134,6 +134,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetTraceRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Explanation.FromString,
                 _registered_method=True)
+        self.Diagnose = channel.unary_unary(
+                '/penstock.v1.Admin/Diagnose',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DiagnoseRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Diagnosis.FromString,
+                _registered_method=True)
         self.SetPaused = channel.unary_stream(
                 '/penstock.v1.Admin/SetPaused',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetPausedRequest.SerializeToString,
@@ -315,6 +320,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Diagnose(self, request, context):
+        """Compares a window of time with the time before it, and says what is wrong.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetPaused(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -488,6 +500,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetTraceRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Explanation.SerializeToString,
+            ),
+            'Diagnose': grpc.unary_unary_rpc_method_handler(
+                    servicer.Diagnose,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DiagnoseRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Diagnosis.SerializeToString,
             ),
             'SetPaused': grpc.unary_stream_rpc_method_handler(
                     servicer.SetPaused,
@@ -1085,6 +1102,33 @@ class Admin(object):
             '/penstock.v1.Admin/Explain',
             penstock_dot_proto_dot_v1_dot_admin__pb2.GetTraceRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.Explanation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diagnose(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/Diagnose',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.DiagnoseRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.Diagnosis.FromString,
             options,
             channel_credentials,
             insecure,

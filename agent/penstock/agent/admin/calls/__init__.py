@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.agent.admin.calls import (
     backup,
     bundles,
+    diagnoses,
     drills,
     engines,
     events,
@@ -23,6 +24,7 @@ from penstock.agent.admin.calls.backup import write_backup
 __all__ = [
     "backup",
     "bundles",
+    "diagnoses",
     "drills",
     "engines",
     "events",

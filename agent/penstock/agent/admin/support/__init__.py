@@ -7,6 +7,7 @@ from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
 from penstock.agent.admin.support.bundled_state import bundled_sources, bundled_subscriptions
 from penstock.agent.admin.support.context import AgentContext
 from penstock.agent.admin.support.deferrals import deferred_requests
+from penstock.agent.admin.support.diagnosis_windows import ReadWindows, WindowQuestion, read_windows
 from penstock.agent.admin.support.engine_counters import (
     ENGINE_METRICS,
     compared_counts,
@@ -78,8 +79,10 @@ __all__ = [
     "MergedPolicies",
     "PeerKey",
     "PolicyStates",
+    "ReadWindows",
     "RequestLog",
     "Retirement",
+    "WindowQuestion",
     "add_durations",
     "author_and_reason",
     "bundled_sources",
@@ -110,6 +113,7 @@ __all__ = [
     "peer_summaries",
     "policy_states",
     "policy_warnings",
+    "read_windows",
     "rollout_message",
     "selected_targets",
     "selected_views",

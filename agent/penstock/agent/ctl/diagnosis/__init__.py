@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.ctl.diagnosis.agent_checks import AGENT, check_agent
+from penstock.agent.ctl.diagnosis.diagnosis_check import check_diagnosis
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding, count_problems
 from penstock.agent.ctl.diagnosis.load_checks import Orders
 from penstock.agent.ctl.diagnosis.pair_checks import check_pairs
@@ -19,6 +20,7 @@ __all__ = [
     "Finding",
     "Orders",
     "check_agent",
+    "check_diagnosis",
     "check_pairs",
     "check_relay",
     "check_rollouts",

@@ -14,6 +14,7 @@ from penstock.agent.ctl.diagnosis import (
     Finding,
     Orders,
     check_agent,
+    check_diagnosis,
     check_pairs,
     check_relay,
     check_rollouts,
@@ -81,6 +82,7 @@ def _findings(client: Client) -> list[Finding]:
         *check_rollouts(_rollouts(client), now),
         *check_pairs(_pairs(client)),
         *check_suspects(_suspects(client)),
+        *check_diagnosis(_diagnosis(client)),
     ]
 
 
@@ -93,6 +95,15 @@ def _suspects(client: Client) -> admin.ListSuspectsResponse:
         # An agent of an earlier version, or a log that takes long: the other checks stand.
         return admin.ListSuspectsResponse()
     return response
+
+
+def _diagnosis(client: Client) -> admin.Diagnosis | None:
+    try:
+        found: admin.Diagnosis = client.call("Diagnose", admin.DiagnoseRequest())
+    except FailedError:
+        # An agent that makes no diagnosis: an earlier version.
+        return None
+    return found
 
 
 def _rollouts(client: Client) -> Iterable[admin.PolicyRollout]:

@@ -1,0 +1,94 @@
+"""The call that says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.calls.drills import list_drills
+from penstock.agent.admin.calls.engines import list_engines, list_peers
+from penstock.agent.admin.calls.events import read_in_turn
+from penstock.agent.admin.calls.quarantines import list_quarantines
+from penstock.agent.admin.support import (
+    WindowQuestion,
+    check_engine_names,
+    clock_offsets,
+    read_windows,
+    selected_views,
+    selection_of,
+)
+from penstock.agent.diagnosis import Facts, Held, diagnose, diagnosis_message
+from penstock.agent.errors import ContractError
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from penstock.agent.admin.support import AgentContext
+
+_SINCE, _BASELINE = 600.0, 3600.0
+# Longer times are not in the log.
+_LONGEST = 7 * 86_400.0
+
+
+async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) -> admin.Diagnosis:
+    """Return what is wrong with the selected engines."""
+    since = _seconds(request.since, "since") if request.HasField("since") else _SINCE
+    baseline = _seconds(request.baseline, "baseline") if request.HasField("baseline") else _BASELINE
+    selection = selection_of(request.selector)
+    check_engine_names(agent, selection)
+    engines = await list_engines(agent, admin.ListEnginesRequest(selector=request.selector))
+    peers = await list_peers(agent, admin.ListPeersRequest(selector=request.selector))
+    drills = await list_drills(agent, admin.ListDrillsRequest())
+    orders = await list_quarantines(agent, admin.ListQuarantinesRequest(selector=request.selector))
+    views = selected_views(agent, selection)
+    keys = {view.key for view in views}
+    question = WindowQuestion(
+        now=int(agent.clock() * 1e9),
+        since=since,
+        baseline=baseline,
+        wanted=lambda key: selection.everything or key in keys,
+        roles={view.key: view.role for view in views},
+        ahead=clock_offsets(views),
+        policies=agent.policies,
+    )
+    read = await read_in_turn(agent, lambda reader: read_windows(reader, question))
+    held = [
+        Held(view.key, row)
+        for view in views
+        for live in view.sources
+        if live.snapshot is not None
+        for row in live.snapshot.held
+    ]
+    names = {(key.server, key.engine) for key in keys}
+    facts = Facts(
+        now=question.now,
+        present=read.fold.present,
+        before=read.fold.before,
+        engines=list(engines.engines),
+        peers=list(peers.peers),
+        drills=[
+            each
+            for each in drills.drills
+            if any((engine.key.server, engine.key.engine) in names for engine in each.engines)
+        ],
+        quarantines=list(orders.quarantines),
+        held=held,
+        policies=read.policies,
+        unreadable=read.unreadable,
+        log_begins=read.log_begins,
+    )
+    verdict = await asyncio.to_thread(diagnose, facts)
+    return diagnosis_message(verdict, facts)
+
+
+def _seconds(duration: Duration, name: str) -> float:
+    """Return a duration in seconds.
+
+    Raises:
+        ContractError: it is not between a second and a week.
+
+    """
+    seconds = duration.ToNanoseconds() / 1e9
+    if not 1 <= seconds <= _LONGEST:
+        raise ContractError(f"{name} is {seconds:g} seconds; give one second to 7 days")
+    return seconds

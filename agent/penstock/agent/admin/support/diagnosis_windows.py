@@ -1,0 +1,82 @@
+"""Reads what a diagnosis needs of the log, within bounds of time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.admin.support.bounded_scan import EventScan
+from penstock.agent.diagnosis import OF_REQUESTS, RARE, WindowFold
+from penstock.proto.names import NANOS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.agent.journal import Reader
+    from penstock.agent.model import EngineKey, PolicySource, Source
+
+# The first batch may hold what happened so long before it was received: engines send once a second.
+_SENT_SECONDS = 5.0
+
+
+class ReadWindows(NamedTuple):
+    """What was read.
+
+    Attributes:
+        policies: the policies behind the hashes of what was decided, by engine and hash.
+        log_begins: seconds ago, if that is within the time asked for; 0 otherwise.
+        unreadable: damaged batches among those that were read.
+
+    """
+
+    fold: WindowFold
+    policies: Mapping[tuple[EngineKey, str], Sequence[PolicySource]]
+    log_begins: float
+    unreadable: int
+
+
+class WindowQuestion(NamedTuple):
+    """What is asked of the log.
+
+    Attributes:
+        now: the agent's clock, nanoseconds.
+        since: seconds of the window.
+        baseline: seconds of the time before it.
+        wanted: whether an engine is selected.
+        roles: the engines' roles, as words.
+        ahead: the engines' clocks minus the agent's, nanoseconds.
+        policies: returns the policies behind a hash in a source at a time.
+
+    """
+
+    now: int
+    since: float
+    baseline: float
+    wanted: Callable[[EngineKey], bool]
+    roles: Mapping[EngineKey, str]
+    ahead: Mapping[EngineKey, int]
+    policies: Callable[[Source, str, int], Sequence[PolicySource]]
+
+
+def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
+    """Read the two times that a diagnosis compares: at most two seconds for each kind of event, the newest first."""
+    first = reader.batch(reader.first())
+    age = (question.now - first.received_unix_nano) / NANOS if first is not None else 0.0
+    begins = max(age, 0.0) + _SENT_SECONDS if age < question.since + question.baseline else 0.0
+    since = min(question.since, begins) if begins else question.since
+    baseline = min(question.baseline, begins - since) if begins else question.baseline
+    fold = WindowFold(question.now, since, baseline, question.ahead)
+    policies: dict[tuple[EngineKey, str], Sequence[PolicySource]] = {}
+    for kinds in (RARE, OF_REQUESTS):
+        scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=fold.start)
+        oldest = question.now
+        for found in scan:
+            oldest = found.logged.received_unix_nano
+            key = found.source.key
+            if not question.wanted(key):
+                continue
+            fold.add(key, question.roles.get(key, found.source.role), found.event)
+            hash_ = found.event.load_outcome.policy_hash
+            if hash_ and (key, hash_) not in policies:
+                policies[key, hash_] = question.policies(found.source, hash_, found.event.time_unix_nano)
+        fold.note_read(oldest if scan.cut else 0, of_requests=kinds is OF_REQUESTS)
+    return ReadWindows(fold, policies, begins, reader.unreadable)

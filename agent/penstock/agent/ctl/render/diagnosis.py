@@ -1,0 +1,59 @@
+"""A diagnosis as text. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.ctl.render import text
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CONFIDENCE = {
+    admin.DIAGNOSIS_CONFIDENCE_CERTAIN: "certain",
+    admin.DIAGNOSIS_CONFIDENCE_LIKELY: "likely",
+    admin.DIAGNOSIS_CONFIDENCE_POSSIBLE: "possible",
+}
+_COLOURS = {
+    admin.DIAGNOSIS_VERDICT_CAUSES: "red",
+    admin.DIAGNOSIS_VERDICT_CANNOT_TELL: "yellow",
+    admin.DIAGNOSIS_VERDICT_NOTHING_WRONG: "green",
+}
+
+
+def diagnosis_lines(diagnosis: admin.Diagnosis) -> Iterator[str]:
+    """Yield the lines: the sentence, each cause with its parts, what was looked at and what was not."""
+    yield text.style(text.folded(diagnosis.sentence), _COLOURS.get(diagnosis.verdict, "bold"))
+    for number, cause in enumerate(diagnosis.causes, 1):
+        yield ""
+        yield from _cause(number, cause)
+    yield ""
+    for each in diagnosis.looked_at:
+        yield f"looked at: {text.folded(each)}"
+    for each in diagnosis.missing:
+        yield f"not known: {text.folded(each)}"
+
+
+def _cause(number: int, cause: admin.DiagnosedCause) -> Iterator[str]:
+    sure = _CONFIDENCE.get(cause.confidence, "possible")
+    yield f"{number}. {text.folded(cause.sentence)} ({cause.kind}, {sure})"
+    engines = ", ".join(map(text.engine, cause.engines[:8]))
+    more = f" and {len(cause.engines) - 8} more" if len(cause.engines) > 8 else ""  # noqa: PLR2004
+    yield f"   harm: {_harm(cause)}; on {engines or 'no engine'}{more}"
+    for each in cause.evidence:
+        before = f" (before: {text.folded(each.before)})" if each.before else ""
+        yield f"   - {text.folded(each.fact)}{before}"
+    for other in cause.alternatives:
+        yield f"   or: {text.folded(other)}"
+    for command in cause.commands:
+        yield f"   → {text.folded(command)}"
+
+
+def _harm(cause: admin.DiagnosedCause) -> str:
+    parts = [text.count(cause.requests, "request")]
+    if cause.requests_failed:
+        parts.append(f"{cause.requests_failed} failed")
+    if cause.seconds:
+        parts.append(f"{text.span_of_time(cause.seconds)} of waiting")
+    return ", ".join(parts)

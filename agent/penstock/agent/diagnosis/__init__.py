@@ -1,0 +1,38 @@
+"""What is wrong: from the log and the engines' snapshots to causes in order, each with its evidence. Pure."""
+
+from __future__ import annotations
+
+from penstock.agent.diagnosis.diagnose import MAX_CAUSES, diagnose
+from penstock.agent.diagnosis.facts import (
+    OF_REQUESTS,
+    RARE,
+    Confidence,
+    Evidence,
+    Facts,
+    FoundCause,
+    Held,
+    Verdict,
+    VerdictKind,
+    Window,
+    WindowFold,
+)
+from penstock.agent.diagnosis.merge_verdicts import merge_diagnoses
+from penstock.agent.diagnosis.messages import diagnosis_message
+
+__all__ = [
+    "MAX_CAUSES",
+    "OF_REQUESTS",
+    "RARE",
+    "Confidence",
+    "Evidence",
+    "Facts",
+    "FoundCause",
+    "Held",
+    "Verdict",
+    "VerdictKind",
+    "Window",
+    "WindowFold",
+    "diagnose",
+    "diagnosis_message",
+    "merge_diagnoses",
+]

@@ -1,0 +1,131 @@
+"""From facts to a verdict. Pure: the same facts give the same verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from penstock.agent.diagnosis.facts import Verdict, VerdictKind, attribute, words
+from penstock.agent.diagnosis.rules import RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.agent.diagnosis.facts import Facts, FoundCause
+
+MAX_CAUSES: Final = 20
+# The part of the window that must have been read for "nothing is wrong".
+_ENOUGH = 0.5
+
+
+def diagnose(facts: Facts) -> Verdict:
+    """Return what is wrong, the most harmful first; that nothing is; or why that cannot be told."""
+    shares = attribute(facts)
+    causes = _without_effects([cause for rule in RULES for cause in rule(facts, shares)])
+    causes = sorted(causes, key=_rank)
+    if not facts.before.seconds:
+        causes = [_alone(cause) for cause in causes]
+    missing = (*_incomplete(facts), *_left_out(len(causes)))
+    looked_at = tuple(_looked_at(facts))
+    if causes:
+        return Verdict(VerdictKind.CAUSES, _summary(causes), tuple(causes[:MAX_CAUSES]), looked_at, missing)
+    unknown = tuple(_unknown(facts))
+    if unknown:
+        return Verdict(
+            VerdictKind.CANNOT_TELL, f"I cannot tell: {unknown[0]}", (), looked_at, (*unknown, *missing)
+        )
+    since = words.span(facts.present.seconds)
+    return Verdict(VerdictKind.NOTHING_WRONG, f"nothing is wrong in the last {since}", (), looked_at, missing)
+
+
+def _alone(cause: FoundCause) -> FoundCause:
+    """Return *cause* without a time before, where none is known."""
+    return replace(cause, evidence=tuple(each._replace(before="") for each in cause.evidence))
+
+
+def _rank(cause: FoundCause) -> tuple[object, ...]:
+    return (-cause.harm, -cause.confidence, cause.kind, cause.peer, cause.engines, cause.sentence)
+
+
+def _summary(causes: Sequence[FoundCause]) -> str:
+    more = f"; {words.count(len(causes) - 1, 'more cause')}" if len(causes) > 1 else ""
+    return f"{causes[0].sentence}{more}"
+
+
+# Causes that are an effect where one of another kind is about the same engine: a lost encoder is told with its peer.
+_EFFECTS: Final = {"engine_lost": "encoder_fails", "engine_away": "engine_lost"}
+
+
+def _without_effects(causes: list[FoundCause]) -> list[FoundCause]:
+    """Return *causes* without those that others have among their evidence."""
+    told = {(cause.kind, evidence.fact) for cause in causes for evidence in cause.evidence}
+    return [cause for cause in causes if not _is_told(cause, told)]
+
+
+def _is_told(cause: FoundCause, told: set[tuple[str, str]]) -> bool:
+    by = _EFFECTS.get(cause.kind)
+    if by is None or not cause.engines:
+        return False
+    start = f"engine {cause.engines[0]} vanished without a goodbye"
+    return any(kind == by and fact.startswith(start) for kind, fact in told)
+
+
+def _looked_at(facts: Facts) -> Iterator[str]:
+    present, before = facts.present, facts.before
+    connected = sum(engine.connected for engine in facts.engines)
+    yield f"{words.count(connected, 'connected engine')} and {words.count(len(facts.peers), 'peer')}"
+    for name, window in (("the last", present), ("compared with the", before)):
+        what = ", ".join(
+            (
+                words.count(len(window.closed), "closed request"),
+                words.count(len(window.waits), "wait"),
+                words.count(len(window.failures), "failure"),
+            )
+        )
+        if window is before and not before.seconds:
+            yield "no time before it: there is nothing to compare with"
+            continue
+        after = " before" if window is before else ""
+        yield f"{name} {words.span(window.seconds)}{after}: {what}"
+
+
+def _incomplete(facts: Facts) -> Iterator[str]:
+    """Yield what was not read."""
+    for window, name in ((facts.present, "window"), (facts.before, "time before")):
+        for read, what in (
+            (window.read, "failures"),
+            (window.read_requests, "waits and closed requests"),
+        ):
+            if read < window.seconds - 1:
+                part = f"of the {name} of {words.span(window.seconds)} only the newest {words.span(read)} "
+                yield f"{part}were read for {what}"
+    if facts.log_begins:
+        yield f"the log begins {words.span(facts.log_begins)} ago: what was before is not known"
+    if facts.unreadable:
+        yield f"{words.count(facts.unreadable, 'damaged batch', 'damaged batches')} could not be read"
+    dark = [words.key_of(each.key) for each in facts.engines if each.connected and not each.HasField("facts")]
+    if dark:
+        yield f"{words.engines(dark)} sent no snapshot yet: what it holds now is not known"
+
+
+def _left_out(number: int) -> Iterator[str]:
+    if number > MAX_CAUSES:
+        yield f"{words.count(number - MAX_CAUSES, 'lesser cause')} left out"
+
+
+def _unknown(facts: Facts) -> Iterator[str]:
+    """Yield why it cannot be told that nothing is wrong."""
+    connected = [engine for engine in facts.engines if engine.connected]
+    since = words.span(facts.present.seconds)
+    if not facts.engines:
+        yield "no engine is known"
+    elif not connected:
+        yield "no engine is connected"
+    elif not any(engine.HasField("facts") for engine in connected):
+        yield "no engine has sent a snapshot yet"
+    if facts.present.read < _ENOUGH * facts.present.seconds:
+        yield f"most of the last {since} is not in the log, or was too much to read"
+    elif not (facts.present.closed or facts.present.waits):
+        yield f"no request ended or waited in the last {since}"
+    if facts.unreadable:
+        yield "a part of the log is damaged"

@@ -1,0 +1,48 @@
+"""What a diagnosis is made of: the two times of the log, what each of them is attributed to, and what is said. Pure."""
+
+from __future__ import annotations
+
+from penstock.agent.diagnosis.facts import words
+from penstock.agent.diagnosis.facts.attribution import EC, KV, Attribution, PeerTrouble, attribute
+from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
+from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame
+from penstock.agent.diagnosis.facts.records import Failure, LoadEnd, Loss, Rebalance
+from penstock.agent.diagnosis.facts.verdict import (
+    FAILED_SECONDS,
+    RECOMPUTED_SECONDS,
+    SUSPECT_SECONDS,
+    Confidence,
+    Evidence,
+    FoundCause,
+    Verdict,
+    VerdictKind,
+)
+from penstock.agent.diagnosis.facts.windows import Facts, Held, Window
+
+__all__ = [
+    "EC",
+    "FAILED_SECONDS",
+    "KV",
+    "OF_REQUESTS",
+    "RARE",
+    "RECOMPUTED_SECONDS",
+    "SUSPECT_SECONDS",
+    "Attribution",
+    "Confidence",
+    "Evidence",
+    "Facts",
+    "Failure",
+    "FoundCause",
+    "Held",
+    "LoadEnd",
+    "Loss",
+    "PeerTrouble",
+    "PolicyBlame",
+    "Rebalance",
+    "Verdict",
+    "VerdictKind",
+    "Window",
+    "WindowFold",
+    "attribute",
+    "words",
+]

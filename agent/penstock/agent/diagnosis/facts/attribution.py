@@ -1,0 +1,207 @@
+"""Puts each failure, decision and wait of the window under the one thing that caused it. Pure.
+
+A failure that another peer's trouble caused is that peer's; so is the time that a request waited in a queue behind it.
+What a fault drill, an order or a policy decided is theirs, and not the peer's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.agent.diagnosis.facts.fold import UNKNOWN
+from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame, blamed_policy
+from penstock.agent.diagnosis.facts.usual_waits import UsualWaits
+from penstock.agent.diagnosis.facts.words import key_of
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.diagnosis.facts.records import Failure, LoadEnd, Wait
+    from penstock.agent.diagnosis.facts.windows import Facts
+    from penstock.agent.model import EngineKey
+
+KV, EC = common.CHANNEL_KV, common.CHANNEL_EC
+# What a request waits for of a peer, and the channel.
+WAITED_CHANNEL: Final[dict[int, int]] = {
+    common.DEFERRAL_REASON_REMOTE_KV: KV,
+    common.DEFERRAL_REASON_KV_LOOKUP: KV,
+    common.DEFERRAL_REASON_ENCODER_CACHE: EC,
+}
+# Told by the side that kept the blocks; they have a rule of their own.
+_OF_LEASES = frozenset({common.FAILURE_MODE_EXPIRED, common.FAILURE_MODE_LATE_READ})
+
+
+class SlowWait(NamedTuple):
+    """A wait that took longer than usual; ``excess`` is by how much, seconds."""
+
+    wait: Wait
+    usual: float
+    excess: float
+
+
+class HangingWaits(NamedTuple):
+    """Requests that wait now; ``age`` is that of the oldest, seconds."""
+
+    key: EngineKey
+    number: int
+    age: float
+    usual: float
+
+
+@dataclass(slots=True)
+class PeerTrouble:
+    """What one peer did on one channel, over all engines.
+
+    Attributes:
+        failures: its own.
+        before: likewise of the time before.
+        collateral: failures of others that it caused.
+        load_ends: what was decided for requests because of it, by what is not to blame itself.
+        waits: how many waits for it there were.
+        slow: those that took longer than usual, of which it is to blame.
+        delayed: waits for other peers behind it, and their seconds.
+        present: requests that wait for it now, for longer than usual.
+
+    """
+
+    failures: list[Failure] = field(default_factory=list)
+    before: list[Failure] = field(default_factory=list)
+    collateral: list[Failure] = field(default_factory=list)
+    load_ends: list[LoadEnd] = field(default_factory=list)
+    waits: int = 0
+    slow: list[SlowWait] = field(default_factory=list)
+    delayed: list[SlowWait] = field(default_factory=list)
+    present: list[HangingWaits] = field(default_factory=list)
+
+
+PeerOfChannel = tuple[int, str]
+
+
+@dataclass(slots=True)
+class Attribution:
+    """The window by cause.
+
+    Attributes:
+        peers: by channel and peer.
+        drilled: what was decided about failures that a drill caused.
+        ordered: what an operator's quarantine decided.
+        policies: what policies that are to blame decided.
+
+    """
+
+    peers: dict[PeerOfChannel, PeerTrouble]
+    drilled: list[LoadEnd] = field(default_factory=list)
+    ordered: list[LoadEnd] = field(default_factory=list)
+    policies: dict[PolicyBlame, list[LoadEnd]] = field(default_factory=dict)
+
+
+def attribute(facts: Facts) -> Attribution:
+    """Return the window of *facts* by cause."""
+    peers: dict[PeerOfChannel, PeerTrouble] = defaultdict(PeerTrouble)
+    shares = Attribution(peers)
+    culprits = _add_failures(peers, facts)
+    _add_load_ends(shares, facts, culprits)
+    _add_waits(peers, facts, culprits)
+    shares.peers = dict(peers)
+    return shares
+
+
+def _own(failures: Iterable[Failure]) -> Iterable[Failure]:
+    return (
+        each
+        for each in failures
+        if not each.rehearsal and each.mode not in _OF_LEASES and each.channel in (KV, EC)
+    )
+
+
+def _add_failures(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts) -> dict[str, str]:
+    """Add the failures; return which peer is to blame, by request, of those that are another's victims."""
+    culprits: dict[str, str] = {}
+    for each in _own(facts.present.failures):
+        if each.mode != common.FAILURE_MODE_COLLATERAL:
+            peers[each.channel, each.peer].failures.append(each)
+        elif each.caused_by:
+            peers[each.channel, each.caused_by].collateral.append(each)
+            if each.request_id:
+                culprits[each.request_id] = each.caused_by
+    for each in _own(facts.before.failures):
+        if each.mode != common.FAILURE_MODE_COLLATERAL and (each.channel, each.peer) in peers:
+            peers[each.channel, each.peer].before.append(each)
+    return culprits
+
+
+def _add_load_ends(shares: Attribution, facts: Facts, culprits: dict[str, str]) -> None:
+    ordered = {
+        (key_of(order.key), order.peer.address)
+        for order in facts.quarantines
+        if order.author and order.state == QUARANTINE_STATE_OPEN
+    }
+    blames: dict[tuple[object, ...], PolicyBlame | None] = {}
+    for each in facts.present.load_ends:
+        failed = each.outcome == common.OUTCOME_FAILED
+        place = (each.key, each.channel, each.policy_hash, each.decided_by, each.outcome)
+        if failed and place not in blames:
+            blames[place] = blamed_policy(facts, each)
+        blame = blames[place] if failed else None
+        if each.rehearsal:
+            shares.drilled.append(each)
+        elif each.decided_by == common.DECIDED_BY_QUARANTINE and (each.key, each.peer) in ordered:
+            shares.ordered.append(each)
+        elif blame is not None:
+            shares.policies.setdefault(blame, []).append(each)
+        else:
+            peer = culprits.get(each.request_id, each.peer)
+            shares.peers[each.channel, peer].load_ends.append(each)
+
+
+def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: dict[str, str]) -> None:
+    usual = UsualWaits(facts)
+    behind: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for delay in facts.present.delays:
+        if delay.request_id and delay.caused_by:
+            behind[delay.request_id].append((delay.caused_by, delay.seconds))
+    for wait in facts.present.waits:
+        channel = WAITED_CHANNEL.get(wait.reason)
+        if channel is None or wait.ending == common.DEFERRAL_ENDING_ENGINE_LOST:
+            continue
+        peer = wait.peer or UNKNOWN
+        peers[channel, peer].waits += 1
+        slow = usual.slow(wait)
+        if slow is None:
+            continue
+        _share_wait(peers, channel, SlowWait(wait, *slow), behind.get(wait.request_id, ()), culprits)
+    for engine in facts.engines:
+        for row in engine.deferred if engine.connected else ():
+            channel = WAITED_CHANNEL.get(row.reason)
+            hanging = usual.hanging(key_of(engine.key), row)
+            if channel is not None and hanging is not None:
+                age, least = hanging
+                present = HangingWaits(key_of(engine.key), row.count, age, least)
+                peers[channel, row.peer.address or UNKNOWN].present.append(present)
+
+
+def _share_wait(
+    peers: dict[PeerOfChannel, PeerTrouble],
+    channel: int,
+    slow: SlowWait,
+    behind: Iterable[tuple[str, float]],
+    culprits: dict[str, str],
+) -> None:
+    """Give a slow wait to the peer that it was for, and parts of it to those that it waited behind."""
+    wait, left = slow.wait, slow.excess
+    culprit = culprits.get(wait.request_id)
+    if culprit is not None and culprit != wait.peer:
+        peers[channel, culprit].delayed.append(slow)
+        return
+    for peer, seconds in behind:
+        part = min(left, seconds)
+        if peer != wait.peer and part > 0:
+            peers[channel, peer].delayed.append(SlowWait(wait, slow.usual, part))
+            left -= part
+    # What is left of a wait behind others is as long as a wait that was never slow.
+    if left == slow.excess or left > slow.usual:
+        peers[channel, wait.peer or UNKNOWN].slow.append(SlowWait(wait, slow.usual, left))

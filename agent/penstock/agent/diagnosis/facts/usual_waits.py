@@ -1,0 +1,60 @@
+"""How long requests usually wait for a peer, and which waits are longer. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from penstock.agent.diagnosis.facts.words import quantile
+from penstock.proto.names import NANOS
+
+if TYPE_CHECKING:
+    from penstock.agent.diagnosis.facts.records import Wait
+    from penstock.agent.diagnosis.facts.windows import Facts
+    from penstock.agent.model import EngineKey
+    from penstock.proto.v1.snapshot_pb2 import Deferred
+
+# Waits that it takes to know what is usual; PenstockPeerSlow and 'get peers' want more of an hour.
+_ENOUGH = 5
+_RATIO = 0.9
+# A wait is slow that is so many times the usual, and so many seconds longer; where nothing is usual, one of a second.
+_TIMES, _SECONDS, _ANYWAY = 3.0, 0.05, 1.0
+# A request hangs that waits for so many times the usual and at least so many seconds.
+_HANGS_TIMES, _HANGS = 2.0, 1.0
+
+_Place = tuple["EngineKey", int, str]
+
+
+class UsualWaits:
+    """The 90th percentile of the waits before the window, by engine, reason and peer; else by engine and reason."""
+
+    def __init__(self, facts: Facts) -> None:
+        """Read the time before the window of *facts*."""
+        found: dict[_Place, list[float]] = defaultdict(list)
+        for wait in facts.before.waits:
+            for peer in {wait.peer, ""}:
+                found[wait.key, wait.reason, peer].append(wait.seconds)
+        self._usual = {
+            place: quantile(seconds, _RATIO) for place, seconds in found.items() if len(seconds) >= _ENOUGH
+        }
+        self._now = facts.now
+
+    def of(self, key: EngineKey, reason: int, peer: str) -> float | None:
+        """Return the usual wait in seconds; None if too few are known."""
+        own = self._usual.get((key, reason, peer))
+        return self._usual.get((key, reason, "")) if own is None else own
+
+    def slow(self, wait: Wait) -> tuple[float, float] | None:
+        """Return the usual wait and by how much *wait* was longer, seconds; None if it was not slow."""
+        usual = self.of(wait.key, wait.reason, wait.peer)
+        if usual is None:
+            return (0.0, wait.seconds) if wait.seconds >= _ANYWAY else None
+        excess = wait.seconds - usual
+        return (usual, excess) if wait.seconds > _TIMES * usual and excess > _SECONDS else None
+
+    def hanging(self, key: EngineKey, row: Deferred) -> tuple[float, float] | None:
+        """Return for how long the oldest of *row* waits, and the usual wait, seconds; None if it does not hang."""
+        begun = row.oldest_start_time_unix_nano
+        age = (self._now - begun) / NANOS
+        usual = self.of(key, row.reason, row.peer.address) or 0.0
+        return (age, usual) if row.count and begun and age > max(_HANGS, _HANGS_TIMES * usual) else None

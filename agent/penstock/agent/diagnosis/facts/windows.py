@@ -1,0 +1,90 @@
+"""All that a diagnosis is made of: two times of the log, and what engines say of themselves now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.agent.diagnosis.facts.records import (
+        Closed,
+        Delay,
+        Failure,
+        LeaseEnd,
+        LoadEnd,
+        Loss,
+        Pinning,
+        PolicyRefusal,
+        Rebalance,
+        Wait,
+    )
+    from penstock.agent.model import EngineKey, PolicySource
+    from penstock.proto.v1 import admin_pb2 as admin
+    from penstock.proto.v1.common_pb2 import PolicySource as PolicySourceMessage
+    from penstock.proto.v1.snapshot_pb2 import HeldBlocks
+
+
+@dataclass(slots=True)
+class Window:
+    """What the log holds of one time, the newest first.
+
+    Attributes:
+        seconds: its length.
+        read: seconds of it, the newest, of which each rare event was read: failures, outcomes, losses.
+        read_requests: likewise of the events that each request has: ended waits and closed requests.
+
+    """
+
+    seconds: float = 0.0
+    read: float = 0.0
+    read_requests: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+    load_ends: list[LoadEnd] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    delays: list[Delay] = field(default_factory=list)
+    lease_ends: list[LeaseEnd] = field(default_factory=list)
+    rebalances: list[Rebalance] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    closed: list[Closed] = field(default_factory=list)
+    refusals: list[PolicyRefusal] = field(default_factory=list)
+    pinnings: list[Pinning] = field(default_factory=list)
+
+
+class Held(NamedTuple):
+    """KV blocks that an engine holds now without computing with them."""
+
+    key: EngineKey
+    blocks: HeldBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a diagnosis is made of.
+
+    Attributes:
+        now: the agent's clock, nanoseconds.
+        present: the time that is looked at.
+        before: the time before it, which it is compared with.
+        engines: the selected ones, as ``ListEngines`` returns them.
+        peers: theirs, as ``ListPeers`` does.
+        policies: the policies behind a hash in an engine, where they are known.
+        unreadable: damaged batches among those that were read.
+        log_begins: seconds ago, if the log begins within the two times, which then are shorter; 0 otherwise.
+
+    """
+
+    now: int
+    present: Window
+    before: Window
+    engines: Sequence[admin.Engine] = ()
+    peers: Sequence[admin.PeerSummary] = ()
+    drills: Sequence[admin.Drill] = ()
+    quarantines: Sequence[admin.Quarantine] = ()
+    held: Sequence[Held] = ()
+    policies: Mapping[tuple[EngineKey, str], Sequence[PolicySource | PolicySourceMessage]] = field(
+        default_factory=dict
+    )
+    unreadable: int = 0
+    log_begins: float = 0.0

@@ -1,0 +1,71 @@
+"""Numbers, durations and names in the sentences of a diagnosis. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.model import EngineKey
+from penstock.proto.names import NANOS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
+
+_NAMED = 3
+_TEXT = 120
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return ``1 request``, ``12 requests``."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def span(seconds: float) -> str:
+    """Return a duration: ``54ms``, ``2.5s``, ``12s``, ``10m``, ``1h``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= size * (1 if seconds % size == 0 else 2):
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"  # noqa: PLR2004
+
+
+def ago(time: int, now: int) -> str:
+    """Return the age of a time, both nanoseconds."""
+    return f"{span(max(0.0, (now - time) // NANOS))} ago"
+
+
+def key_of(message: EngineKeyMessage) -> EngineKey:
+    """Return an engine's key."""
+    return EngineKey(message.server, message.engine)
+
+
+def named(names: Iterable[object], noun: str) -> str:
+    """Return ``engine decode/0``, or ``engines a/0, b/0, c/0 and 4 more``."""
+    words = sorted(str(name) for name in names)
+    more = f" and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
+    return f"{noun}{'' if len(words) == 1 else 's'} {', '.join(words[:_NAMED])}{more}"
+
+
+def engines(keys: Iterable[EngineKey]) -> str:
+    """Return the names of engines."""
+    return named(keys, "engine")
+
+
+def keys_of(keys: Iterable[EngineKey]) -> tuple[EngineKey, ...]:
+    """Return keys, each once, sorted."""
+    return tuple(sorted(set(keys)))
+
+
+def cut(text: str) -> str:
+    """Return *text* on one line, cut."""
+    line = " ".join(text.split())
+    return line if len(line) <= _TEXT else f"{line[: _TEXT - 1]}…"
+
+
+def quantile(values: Sequence[float], ratio: float) -> float:
+    """Return a quantile by the nearest rank; 0 without values."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(ratio * len(ordered)))] if ordered else 0.0

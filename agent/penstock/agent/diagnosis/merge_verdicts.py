@@ -1,0 +1,113 @@
+"""One diagnosis of a fleet from those of its agents. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.agent.diagnosis.diagnose import MAX_CAUSES
+from penstock.agent.diagnosis.facts import words
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MAX_UINT32 = (1 << 32) - 1
+_EVIDENCE: Final = 10
+_LISTED: Final = 20
+
+
+def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Diagnosis:
+    """Return the diagnosis of all: causes of one kind about one peer are one, and say how many agents have seen them.
+
+    Args:
+        answers: by agent's name, not empty; the engines' keys are those of the fleet.
+
+    """
+    merged = admin.Diagnosis()
+    causes: dict[tuple[str, ...], admin.DiagnosedCause] = {}
+    for name, answer in answers:
+        merged.engines = min(merged.engines + answer.engines, _MAX_UINT32)
+        merged.missing.extend(f"{name}: {each}" for each in answer.missing[:_LISTED])
+        for cause in answer.causes:
+            _add(causes, name, cause)
+    _fill_windows(merged, answers)
+    ordered = sorted(causes.values(), key=lambda each: (-each.harm, -each.confidence, each.kind, each.peer))
+    for cause in ordered:
+        if cause.agents > 1:
+            seen = f"seen by {cause.agents} of {words.count(len(answers), 'agent')}"
+            cause.sentence = f"{cause.sentence} (the worst; {seen})"
+            cause.evidence.insert(
+                0, admin.DiagnosisEvidence(fact=f"{seen}, on {words.count(len(cause.engines), 'engine')}")
+            )
+    merged.causes.extend(ordered[:MAX_CAUSES])
+    if len(ordered) > MAX_CAUSES:
+        merged.missing.append(f"{words.count(len(ordered) - MAX_CAUSES, 'lesser cause')} left out")
+    merged.looked_at.append(
+        f"{words.count(len(answers), 'agent')} with {words.count(merged.engines, 'engine')}"
+    )
+    merged.verdict, merged.sentence = _verdict(answers, ordered)
+    return merged
+
+
+def _fill_windows(merged: admin.Diagnosis, answers: Sequence[tuple[str, admin.Diagnosis]]) -> None:
+    shortest = min((answer.since.ToNanoseconds() for _, answer in answers), default=0)
+    merged.since.FromNanoseconds(shortest)
+    merged.baseline.FromNanoseconds(
+        min((answer.baseline.ToNanoseconds() for _, answer in answers), default=0)
+    )
+
+
+def _add(
+    causes: dict[tuple[str, ...], admin.DiagnosedCause], agent: str, cause: admin.DiagnosedCause
+) -> None:
+    # What is about no peer is its engines' own; a policy is the same on every pod.
+    place = (cause.kind, cause.peer) if cause.peer else (cause.kind, "", _subject(agent, cause))
+    whole = causes.get(place)
+    if whole is None:
+        whole = causes[place] = admin.DiagnosedCause()
+        whole.CopyFrom(cause)
+        whole.agents = 1
+        _name_evidence(whole, agent)
+        return
+    if cause.harm > whole.harm / whole.agents:
+        whole.sentence = cause.sentence
+    whole.agents += 1
+    whole.engines.extend(cause.engines)
+    whole.requests += cause.requests
+    whole.requests_failed += cause.requests_failed
+    whole.seconds += cause.seconds
+    whole.harm += cause.harm
+    whole.confidence = max(whole.confidence, cause.confidence)
+    room = max(0, _EVIDENCE - len(whole.evidence))
+    named = admin.DiagnosedCause(evidence=cause.evidence[:room])
+    _name_evidence(named, agent)
+    whole.evidence.extend(named.evidence)
+    whole.alternatives.extend(each for each in cause.alternatives if each not in whole.alternatives)
+    whole.commands.extend(each for each in cause.commands if each not in whole.commands)
+    del whole.commands[_EVIDENCE:]
+
+
+def _subject(agent: str, cause: admin.DiagnosedCause) -> str:
+    """Return what tells causes without a peer apart: the policy of its first words, or the agent."""
+    return cause.sentence.split(" (generation", 1)[0] if cause.kind == "policy_fails_loads" else agent
+
+
+def _name_evidence(cause: admin.DiagnosedCause, agent: str) -> None:
+    for evidence in cause.evidence:
+        evidence.fact = f"{agent}: {evidence.fact}"
+
+
+def _verdict(
+    answers: Sequence[tuple[str, admin.Diagnosis]], causes: Sequence[admin.DiagnosedCause]
+) -> tuple[admin.DiagnosisVerdict, str]:
+    if causes:
+        more = f"; {words.count(len(causes) - 1, 'more cause')}" if len(causes) > 1 else ""
+        return admin.DIAGNOSIS_VERDICT_CAUSES, f"{causes[0].sentence}{more}"
+    unsure = [
+        (name, answer) for name, answer in answers if answer.verdict != admin.DIAGNOSIS_VERDICT_NOTHING_WRONG
+    ]
+    if unsure:
+        name, answer = unsure[0]
+        others = f"; {len(answers) - len(unsure)} of {words.count(len(answers), 'agent')} say that nothing is wrong"
+        return admin.DIAGNOSIS_VERDICT_CANNOT_TELL, f"{name}: {answer.sentence}{others}"
+    return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong on {words.count(len(answers), 'agent')}"

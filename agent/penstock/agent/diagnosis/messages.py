@@ -1,0 +1,44 @@
+"""A verdict as a message. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.proto.names import NANOS
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey
+
+if TYPE_CHECKING:
+    from penstock.agent.diagnosis.facts import Facts, FoundCause, Verdict
+
+
+def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
+    """Return *verdict* about *facts* as a message."""
+    message = admin.Diagnosis(
+        verdict=int(verdict.answer),  # type: ignore[arg-type]
+        sentence=verdict.sentence,
+        causes=map(_cause, verdict.causes),
+        looked_at=verdict.looked_at,
+        missing=verdict.missing,
+        engines=len(facts.engines),
+    )
+    message.since.FromNanoseconds(int(facts.present.read * NANOS))
+    message.baseline.FromNanoseconds(int(facts.before.read * NANOS))
+    return message
+
+
+def _cause(cause: FoundCause) -> admin.DiagnosedCause:
+    return admin.DiagnosedCause(
+        kind=cause.kind,
+        sentence=cause.sentence,
+        engines=[EngineKey(server=key.server, engine=key.engine) for key in cause.engines],
+        peer=cause.peer,
+        requests=cause.requests,
+        seconds=round(cause.seconds, 3),
+        requests_failed=cause.failed,
+        harm=round(cause.harm, 3),
+        confidence=int(cause.confidence),  # type: ignore[arg-type]
+        evidence=[admin.DiagnosisEvidence(fact=each.fact, before=each.before) for each in cause.evidence],
+        alternatives=cause.alternatives,
+        commands=cause.commands,
+    )

@@ -1,0 +1,7 @@
+"""The rules of a diagnosis, one file a subject: each takes the facts, and yields the causes that it finds. Pure."""
+
+from __future__ import annotations
+
+from penstock.agent.diagnosis.rules.all_rules import RULES
+
+__all__ = ["RULES"]

@@ -1,0 +1,41 @@
+"""The list of the rules. Pure.
+
+A new rule is a function in a file of its own, and a line here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.agent.diagnosis.rules.cut_off import cut_off_causes
+from penstock.agent.diagnosis.rules.engines import engine_causes
+from penstock.agent.diagnosis.rules.experts import expert_causes
+from penstock.agent.diagnosis.rules.held import held_causes
+from penstock.agent.diagnosis.rules.incompatible import incompatible_causes
+from penstock.agent.diagnosis.rules.leases import lease_causes
+from penstock.agent.diagnosis.rules.orders import order_causes
+from penstock.agent.diagnosis.rules.peers import peer_causes
+from penstock.agent.diagnosis.rules.policies import policy_causes
+from penstock.agent.diagnosis.rules.recompute import recompute_causes
+from penstock.agent.diagnosis.rules.router import router_causes
+from penstock.agent.diagnosis.rules.transfers import transfer_causes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts, FoundCause
+
+RULES: Final[tuple[Callable[[Facts, Attribution], Iterator[FoundCause]], ...]] = (
+    policy_causes,
+    order_causes,
+    incompatible_causes,
+    peer_causes,
+    expert_causes,
+    lease_causes,
+    held_causes,
+    engine_causes,
+    cut_off_causes,
+    transfer_causes,
+    router_causes,
+    recompute_causes,
+)

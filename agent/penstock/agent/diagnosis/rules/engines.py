@@ -1,0 +1,153 @@
+"""Engines that vanished, that lose entries, or whose clock differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.diagnosis.facts import FAILED_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.proto.names import ENGINE_CORE, NANOS
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Loss
+    from penstock.agent.model import EngineKey
+
+# What counts for a process that vanished beside its requests, seconds; what for one that is back.
+_GONE_SECONDS, _BACK_SECONDS = 20.0, 10.0
+# What it counts for that an account is not whole: nothing is wrong with the engine.
+_TELEMETRY_SECONDS = 1.0
+_CLOCK_SECONDS = 1.0
+
+
+def engine_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
+    """Yield engines that are gone, and those that the agent cannot see well."""
+    yield from _lost(facts)
+    yield from _away(facts)
+    yield from _entries(facts)
+    yield from _clocks(facts)
+
+
+def _lost(facts: Facts) -> Iterator[FoundCause]:
+    present = {words.key_of(each.key): each.connected for each in facts.engines}
+    for key in words.keys_of(each.key for each in facts.present.losses):
+        losses = _of_engine(facts.present, key)
+        if not losses:
+            continue
+        waits = [
+            each
+            for each in facts.present.waits
+            if each.key == key and each.ending == common.DEFERRAL_ENDING_ENGINE_LOST
+        ]
+        back = present.get(key, False)
+        yield _loss(facts, key, losses, len(waits), back=back)
+
+
+def _of_engine(window: Window, key: EngineKey) -> list[Loss]:
+    """Return how often an engine was lost: its EngineCore, else its other processes; none if a server went as a whole."""
+    rows = [each for each in window.losses if each.key == key]
+    cores = [each for each in window.losses if each.process == ENGINE_CORE]
+    if not key.engine and any(each.key.server == key.server for each in cores):
+        return []
+    return [each for each in cores if each.key == key] or rows
+
+
+def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: bool) -> FoundCause:
+    processes = sorted({each.process for each in losses})
+    core = ENGINE_CORE in processes
+    before = len(_of_engine(facts.before, key))
+    times = f" {len(losses)} times" if len(losses) > 1 else ""
+    subject = f"engine {key}" if core else f"{', '.join(processes)} process of engine {key}"
+    state = "is connected again" if back else "is not connected"
+    return FoundCause(
+        "engine_lost" if core else "process_lost",
+        f"{subject} vanished without a goodbye{times}, last {words.ago(losses[0].time, facts.now)}, and {state}",
+        (key,),
+        (
+            Evidence(
+                f"{words.count(len(losses), 'loss', 'losses')} ({', '.join(processes)}) in {words.span(facts.present.seconds)}",
+                f"{before} in {words.span(facts.before.seconds)}",
+            ),
+            *([Evidence(f"{words.count(lost, 'request')} waited in it")] if lost else []),
+        ),
+        requests=lost,
+        failed=0,
+        other_harm=(_BACK_SECONDS if back else _GONE_SECONDS) * len(losses) + FAILED_SECONDS * lost,
+        confidence=Confidence.CERTAIN,
+        alternatives=(
+            "it was killed from outside (out of memory, a node drain): kubectl describe pod has the reason",
+            "only its connection to the agent broke: it is then back within seconds",
+        ),
+        commands=(
+            f"agentctl describe engine {key}",
+            f"agentctl get events --kind source_lost --since {words.span(facts.present.seconds)}",
+        ),
+    )
+
+
+def _away(facts: Facts) -> Iterator[FoundCause]:
+    """Yield engines that went before the window, without a goodbye, and are not back."""
+    told = {each.key for each in facts.present.losses}
+    away = [
+        each
+        for each in facts.engines
+        if not each.connected and not each.said_goodbye and words.key_of(each.key) not in told
+    ]
+    if not away:
+        return
+    keys = words.keys_of(words.key_of(each.key) for each in away)
+    newest = max(each.last_seen.ToNanoseconds() for each in away)
+    yield FoundCause(
+        "engine_away",
+        f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} not connected, last seen {words.ago(newest, facts.now)}",
+        keys,
+        (Evidence("no goodbye was received"),),
+        other_harm=_GONE_SECONDS * len(keys),
+        alternatives=("it is gone for good: agentctl forget engine removes it",),
+        commands=(f"agentctl describe engine {keys[0]}",),
+    )
+
+
+def _entries(facts: Facts) -> Iterator[FoundCause]:
+    keys = [
+        words.key_of(engine.key)
+        for engine in facts.engines
+        if any(source.lost_entries or source.unaccounted_entries for source in engine.sources)
+    ]
+    if not keys:
+        return
+    lost = sum(source.lost_entries for engine in facts.engines for source in engine.sources)
+    yield FoundCause(
+        "entries_lost",
+        f"entries of {words.engines(keys)} are missing in the log: counts and this diagnosis lack them",
+        words.keys_of(keys),
+        (Evidence(f"{words.count(lost, 'entry', 'entries')} counted as lost"),),
+        other_harm=_TELEMETRY_SECONDS,
+        confidence=Confidence.CERTAIN,
+        alternatives=("a burst that is over: the count then stays as it is",),
+        commands=("agentctl doctor",),
+    )
+
+
+def _clocks(facts: Facts) -> Iterator[FoundCause]:
+    offsets: dict[EngineKey, float] = {}
+    for engine in facts.engines:
+        for source in engine.sources:
+            seconds = source.clock_offset_nano / NANOS
+            if source.connected and source.HasField("clock_offset_nano") and abs(seconds) > _CLOCK_SECONDS:
+                key = words.key_of(engine.key)
+                offsets[key] = max(offsets.get(key, 0.0), seconds, key=abs)
+    if offsets:
+        worst = max(sorted(offsets), key=lambda key: abs(offsets[key]))
+        yield FoundCause(
+            "clock_offset",
+            f"the clock of {words.engines(offsets)} differs from the agent's by up to "
+            f"{words.span(abs(offsets[worst]))}: times of the two do not compare",
+            words.keys_of(offsets),
+            tuple(Evidence(f"engine {key}: {offsets[key]:+.1f} s") for key in sorted(offsets)[:3]),
+            other_harm=_TELEMETRY_SECONDS,
+            confidence=Confidence.CERTAIN,
+            alternatives=("the engine's process stood still while it reported",),
+            commands=("agentctl doctor",),
+        )

@@ -1,0 +1,78 @@
+"""Pairs of engines whose handshakes fail because their settings differ: after a roll-out of one half."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.diagnosis.facts import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts, PeerTrouble
+
+# What a failed handshake counts for beside its requests, seconds: no retry will help.
+_HANDSHAKE_SECONDS = 1.0
+
+
+def incompatible_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    """Yield a cause for each peer with incompatible handshakes."""
+    for (_, peer), trouble in sorted(shares.peers.items()):
+        failures = [each for each in trouble.failures if each.error_type == common.ERROR_TYPE_INCOMPATIBLE]
+        if failures:
+            yield _incompatible(facts, peer, trouble)
+
+
+def _incompatible(facts: Facts, peer: str, trouble: PeerTrouble) -> FoundCause:
+    failures = [each for each in trouble.failures if each.error_type == common.ERROR_TYPE_INCOMPATIBLE]
+    before = [each for each in trouble.before if each.error_type == common.ERROR_TYPE_INCOMPATIBLE]
+    factors = sorted({factor for each in failures for factor in each.factors})
+    failed = sum(each.outcome == common.OUTCOME_FAILED for each in trouble.load_ends)
+    recomputed = sum(each.outcome == common.OUTCOME_RECOMPUTED for each in trouble.load_ends)
+    keys = words.keys_of([*(each.key for each in failures), *(each.key for each in trouble.load_ends)])
+    differ = f"they differ in {', '.join(factors)}" if factors else "what differs is not known"
+    remote = _engine_at(facts, peer)
+    evidence = [
+        Evidence(
+            f"{words.count(len(failures), 'handshake')} failed as incompatible in {words.span(facts.present.seconds)}",
+            f"{len(before)} in {words.span(facts.before.seconds)}",
+        )
+    ]
+    if factors:
+        evidence.append(Evidence(f"factors that differ: {', '.join(factors)}"))
+    elif failures[0].text:
+        evidence.append(Evidence(f"the last one says: {words.cut(failures[0].text)}"))
+    if failed or recomputed:
+        evidence.append(Evidence(f"{failed} requests failed and {recomputed} were recomputed"))
+    compare = (f"agentctl diff engine {keys[0]} {remote}",) if remote else ()
+    return FoundCause(
+        "incompatible_peer",
+        f"peer {peer} is incompatible with {words.engines(keys)}: {differ}",
+        keys,
+        tuple(evidence),
+        peer=peer,
+        requests=len(
+            ({each.request_id for each in failures} | {each.request_id for each in trouble.load_ends}) - {""}
+        ),
+        failed=failed,
+        other_harm=RECOMPUTED_SECONDS * recomputed + _HANDSHAKE_SECONDS * len(failures),
+        confidence=Confidence.CERTAIN if factors else Confidence.LIKELY,
+        alternatives=(
+            "a roll-out that has not finished: the pairs are healthy again once both sides have one version",
+            "the router pairs engines of two deployments",
+        ),
+        commands=(
+            *compare,
+            f"agentctl describe peer {peer}",
+            f"agentctl quarantine add {peer} --ttl 1h --reason WHY",
+        ),
+    )
+
+
+def _engine_at(facts: Facts, peer: str) -> str:
+    """Return the engine whose side channel *peer* is; empty if no agent here has it."""
+    for engine in facts.engines:
+        if engine.facts.side_channel == peer:
+            return str(words.key_of(engine.key))
+    return ""

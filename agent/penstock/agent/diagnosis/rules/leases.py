@@ -1,0 +1,137 @@
+"""Blocks that prefill keeps for a reader: read after they were let go, or never read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.proto.names import NANOS
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED, LEASE_ENDING_READ
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Window
+    from penstock.agent.model import EngineKey
+
+# What a lease that ended unread counts for, seconds: its request usually failed or was computed again elsewhere.
+_EXPIRED_SECONDS = 2.0
+# vLLM's own lease is 30 seconds; blocks that wait for longer have no reader.
+_OLD_LEASE = 60.0
+
+
+def lease_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
+    """Yield late reads, leases that ended unread, and leases that no one reads."""
+    yield from _late_reads(facts)
+    yield from _expired(facts)
+    yield from _old(facts)
+
+
+def _late_reads(facts: Facts) -> Iterator[FoundCause]:
+    by_peer: dict[str, list[tuple[EngineKey, str]]] = defaultdict(list)
+    for each in facts.present.failures:
+        if each.mode == common.FAILURE_MODE_LATE_READ and not each.rehearsal:
+            by_peer[each.peer].append((each.key, each.request_id))
+    before = sum(each.mode == common.FAILURE_MODE_LATE_READ for each in facts.before.failures)
+    for peer, rows in sorted(by_peer.items()):
+        keys = words.keys_of(key for key, _ in rows)
+        ids = sorted({request for _, request in rows if request})
+        yield FoundCause(
+            "late_reads",
+            f"blocks of {words.engines(keys)} were read after their lease had ended: "
+            f"{words.count(len(rows), 'answer')} may be wrong",
+            keys,
+            (
+                Evidence(
+                    f"{words.count(len(rows), 'late read')} in {words.span(facts.present.seconds)}",
+                    f"{before} in {words.span(facts.before.seconds)}",
+                ),
+                *([Evidence(f"{words.named(ids, 'request')} at prefill")] if ids else []),
+            ),
+            peer="" if peer == "unknown" else peer,
+            requests=len(ids) or len(rows),
+            other_harm=SUSPECT_SECONDS * len(rows),
+            confidence=Confidence.CERTAIN,
+            alternatives=(
+                "decode is overloaded and reads late: see its waits",
+                "a lease that is too short for this load: kv_lease_duration of vLLM",
+            ),
+            commands=("agentctl get events --kind transfer_failure --mode late_read --since 1h",),
+        )
+
+
+def _expired(facts: Facts) -> Iterator[FoundCause]:
+    for key in words.keys_of(each.key for each in facts.present.lease_ends):
+        rows = [each for each in facts.present.lease_ends if each.key == key]
+        expired = [each for each in rows if each.ending == LEASE_ENDING_EXPIRED]
+        if not expired:
+            continue
+        read, blocks = _read(rows), sum(each.blocks for each in expired)
+        yield FoundCause(
+            "leases_expire",
+            f"{words.count(len(expired), 'lease')} of engine {key} ended before a reader came: "
+            f"{words.count(blocks, 'block')} were kept in vain",
+            (key,),
+            (
+                Evidence(
+                    f"{len(expired)} expired and {read} read in {words.span(facts.present.seconds)}",
+                    _before(facts.before, key),
+                ),
+                Evidence(
+                    f"the longest was kept for {words.span(max(each.seconds for each in expired))}; "
+                    f"for instance {words.named([each.request_id for each in expired[:1]], 'request')}"
+                ),
+            ),
+            requests=len(expired),
+            other_harm=_EXPIRED_SECONDS * len(expired),
+            confidence=Confidence.CERTAIN,
+            alternatives=(
+                "decode engines are overloaded or gone: see their waits and losses",
+                "clients disconnect between prefill and decode",
+                "the router drops the request after prefill",
+            ),
+            commands=(
+                "agentctl get events --kind lease_closed --since 10m",
+                f"agentctl describe engine {key}",
+            ),
+        )
+
+
+def _read(rows: Iterable[object]) -> int:
+    return sum(getattr(each, "ending", 0) == LEASE_ENDING_READ for each in rows)
+
+
+def _before(window: Window, key: EngineKey) -> str:
+    rows = [each for each in window.lease_ends if each.key == key]
+    expired = sum(each.ending == LEASE_ENDING_EXPIRED for each in rows)
+    return f"{expired} expired and {_read(rows)} read in {words.span(window.seconds)}"
+
+
+def _old(facts: Facts) -> Iterator[FoundCause]:
+    for engine in facts.engines:
+        leases, begun = engine.leases, engine.leases.oldest_start_time_unix_nano
+        age = (facts.now - begun) / NANOS if begun else 0.0
+        if not engine.connected or not leases.count or age < _OLD_LEASE:
+            continue
+        key = words.key_of(engine.key)
+        total = engine.facts.num_gpu_blocks
+        share = f", {100 * leases.blocks / total:.0f} % of its KV cache" if total else ""
+        yield FoundCause(
+            "leases_wait",
+            f"engine {key} keeps {words.count(leases.blocks, 'block')} for readers, the oldest for {words.span(age)}",
+            (key,),
+            (
+                Evidence(
+                    f"{words.count(leases.count, 'lease')} with {words.count(leases.blocks, 'block')}{share}"
+                ),
+            ),
+            requests=leases.count,
+            other_harm=_EXPIRED_SECONDS * leases.count,
+            alternatives=(
+                "its readers have gone: a decode engine that died after prefill never reads",
+                "a lease that was made long on purpose: kv_lease_duration of vLLM",
+            ),
+            commands=(f"agentctl describe engine {key}", "agentctl get engines"),
+        )

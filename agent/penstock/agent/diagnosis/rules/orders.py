@@ -1,0 +1,149 @@
+"""Orders of operators that are still in force: a pause, a fault drill, a quarantine of a peer that is healthy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
+from penstock.proto.names import label
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts, LoadEnd
+    from penstock.agent.model import EngineKey
+    from penstock.proto.v1 import admin_pb2 as admin
+
+# What an order counts for that does nothing to requests now, seconds.
+_STANDING_SECONDS = 5.0
+
+
+def order_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    """Yield the orders that are in force."""
+    yield from _paused(facts)
+    yield from _drills(facts, shares)
+    yield from _quarantines(facts, shares)
+
+
+def _paused(facts: Facts) -> Iterator[FoundCause]:
+    paused = [each for each in facts.engines if each.connected and each.paused]
+    if not paused:
+        return
+    keys = words.keys_of(words.key_of(each.key) for each in paused)
+    evidence = tuple(
+        Evidence(
+            f"engine {words.key_of(each.key)}: paused"
+            + (
+                f" {words.ago(each.pause.since.ToNanoseconds(), facts.now)}"
+                if each.pause.HasField("since")
+                else ""
+            )
+            + (f" by {each.pause.author}" if each.pause.author else "")
+            + (f": {words.cut(each.pause.reason)}" if each.pause.reason else "")
+        )
+        for each in paused[:3]
+    )
+    yield FoundCause(
+        "paused",
+        f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} paused: no policy is in force and nothing is recorded",
+        keys,
+        evidence,
+        other_harm=_STANDING_SECONDS * len(keys),
+        confidence=Confidence.CERTAIN,
+        alternatives=("the pause is meant: then nothing can be said of these engines",),
+        commands=(f"agentctl resume {keys[0]}", "agentctl get audit"),
+    )
+
+
+def _drills(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    failures = [each for each in facts.present.failures if each.rehearsal]
+    for drill in facts.drills:
+        if 0 < drill.expires.ToNanoseconds() <= facts.now:
+            continue
+        keys = words.keys_of(words.key_of(each.key) for each in drill.engines)
+        yield _drill(facts, drill, keys, [each for each in shares.drilled if each.key in keys], len(failures))
+        failures = []
+    if failures and not facts.drills:
+        keys = words.keys_of(each.key for each in failures)
+        failed = sum(each.outcome == common.OUTCOME_FAILED for each in shares.drilled)
+        yield FoundCause(
+            "drill_ended",
+            f"a fault drill that is over made transfers fail on {words.engines(keys)}",
+            keys,
+            (
+                Evidence(
+                    f"{words.count(len(failures), 'failure')} of a drill in {words.span(facts.present.seconds)}"
+                ),
+            ),
+            requests=len({each.request_id for each in failures if each.request_id}),
+            failed=failed,
+            confidence=Confidence.CERTAIN,
+            commands=("agentctl get audit",),
+        )
+
+
+def _drill(
+    facts: Facts, drill: admin.Drill, keys: tuple[EngineKey, ...], rows: list[LoadEnd], failures: int
+) -> FoundCause:
+    mode, peer = label(common.FailureMode, drill.spec.mode), drill.spec.peer
+    author = drill.spec.author or "unknown"
+    why = f": {words.cut(drill.spec.reason)}" if drill.spec.reason else ""
+    return FoundCause(
+        "drill",
+        f"fault drill {drill.id} by {author} runs on {words.engines(keys)}",
+        keys,
+        (
+            Evidence(
+                f"{mode} failures at rate {drill.spec.rate:g}, since "
+                f"{words.ago(drill.started.ToNanoseconds(), facts.now)}{why}"
+            ),
+            Evidence(
+                f"{words.count(failures, 'failure')} and {words.count(len(rows), 'request')} of drills in "
+                f"{words.span(facts.present.seconds)}"
+            ),
+        ),
+        peer=peer,
+        requests=len({each.request_id for each in rows}),
+        failed=sum(each.outcome == common.OUTCOME_FAILED for each in rows),
+        other_harm=_STANDING_SECONDS,
+        confidence=Confidence.CERTAIN,
+        alternatives=("the drill is meant: what it causes ends with it",),
+        commands=(f"agentctl drill stop {drill.id}",),
+    )
+
+
+def _quarantines(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    """Yield operators' quarantines of peers of which no failure is known."""
+    failing = {(each.key, each.peer) for each in (*facts.present.failures, *facts.before.failures)}
+    by_peer: dict[str, list[admin.Quarantine]] = defaultdict(list)
+    for order in facts.quarantines:
+        ordered = order.author and order.state == QUARANTINE_STATE_OPEN
+        if ordered and (words.key_of(order.key), order.peer.address) not in failing:
+            by_peer[order.peer.address].append(order)
+    for peer, orders in sorted(by_peer.items()):
+        keys = words.keys_of(words.key_of(each.key) for each in orders)
+        rows = [each for each in shares.ordered if each.peer == peer]
+        first = orders[0]
+        why = f": {words.cut(first.reason)}" if first.reason else ""
+        yield FoundCause(
+            "healthy_peer_quarantined",
+            f"peer {peer} is in quarantine by order of {first.author} on {words.engines(keys)}, and no failure of it is known",
+            keys,
+            (
+                Evidence(f"ordered by {first.author}{why}"),
+                Evidence(
+                    f"{words.count(len(rows), 'request')} decided by the quarantine in {words.span(facts.present.seconds)}"
+                ),
+            ),
+            peer=peer,
+            requests=len(rows),
+            failed=sum(each.outcome == common.OUTCOME_FAILED for each in rows),
+            other_harm=_STANDING_SECONDS,
+            alternatives=(
+                "the peer failed before the time that was looked at: agentctl describe peer has all of its failures",
+            ),
+            commands=(f"agentctl quarantine lift {peer}", f"agentctl describe peer {peer}"),
+        )

@@ -1,0 +1,301 @@
+"""A peer whose transfers fail, or for which requests wait: one cause a peer and channel, whatever it did to others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.agent.diagnosis.facts import EC, KV, RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.proto.names import label
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, PeerTrouble
+    from penstock.agent.model import EngineKey
+
+# Requests that wait longer than usual are a cause from so many, or from so many seconds.
+_SLOW_COUNT, _SLOW_SHARE, _SLOW_SECONDS = 2, 0.01, 10.0
+# What a failure counts for beside the requests that it touched, seconds.
+_FAILURE_SECONDS = 0.1
+# Failures that end no load.
+_HARMLESS = frozenset({common.FAILURE_MODE_NOTIFICATION, common.FAILURE_MODE_RELEASE})
+# Peers that are none: this machine's own memory and disk, and what connectors do not name.
+_NO_SERVERS = frozenset({"host", "disk", "unknown"})
+
+
+class _Kind(NamedTuple):
+    """What a peer does, by its most frequent error.
+
+    Attributes:
+        says: continues "peer 10.0.0.7:5600 …".
+        alternatives: what else it could be.
+
+    """
+
+    kind: str
+    says: str
+    alternatives: tuple[str, ...]
+
+
+_OTHER_SIDE = "the network of the engine that reports it, if its other peers fail too: agentctl get peers"
+_REFUSES = _Kind(
+    "peer_refuses",
+    "refuses connections",
+    (
+        "the pod restarts and will be back: kubectl get pods shows its restarts",
+        "the router sends an address that is no engine's any more: compare it with the pods' addresses",
+    ),
+)
+_KINDS: Final[dict[int, _Kind]] = {
+    common.ERROR_TYPE_REFUSED: _REFUSES,
+    common.ERROR_TYPE_REMOTE_RESET: _Kind(
+        "peer_resets",
+        "resets connections in mid-transfer",
+        (
+            "the peer was stopped or restarted while it was read: see the events of its own engine",
+            "its fabric connection is broken although the process runs: its transfers then fail until it restarts",
+        ),
+    ),
+    common.ERROR_TYPE_TIMEOUT: _Kind(
+        "peer_times_out",
+        "does not answer in time",
+        (
+            "the peer's process is stopped or overloaded",
+            _OTHER_SIDE,
+            "a deadline of a policy that is too short",
+        ),
+    ),
+    common.ERROR_TYPE_CORRUPT: _Kind(
+        "peer_corrupts",
+        "sends data that do not match",
+        ("a defect of memory, network card or driver on either side",),
+    ),
+    common.ERROR_TYPE_EVICTED: _Kind(
+        "peer_evicts",
+        "no longer has what is asked for",
+        ("its cache is too small for the load", "requests come too late: see how long they queue"),
+    ),
+    common.ERROR_TYPE_DECODE: _Kind(
+        "peer_speaks_otherwise",
+        "answers with what is not understood",
+        ("another version of vLLM or of the connector", "an address that is not a side channel's port"),
+    ),
+}
+_FAILS = _Kind(
+    "peer_fails",
+    "fails",
+    ("a driver or library fault on this side, if other peers fail too: agentctl get peers", _OTHER_SIDE),
+)
+_SLOW = _Kind(
+    "peer_slow",
+    "is slow",
+    (
+        "the peer is overloaded: its prefill queue is then long, and its other readers wait too",
+        "the network between them",
+        "the transfers are as fast as ever and the handshakes wait: agentctl explain REQUEST_ID has the parts",
+    ),
+)
+_ENCODER_KINDS: Final = {"peer_slow": "encoder_slow"}
+_ENCODER_FAILS = "encoder_fails"
+
+
+def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
+    for (channel, peer), trouble in sorted(shares.peers.items()):
+        own = [each for each in trouble.failures if each.error_type != common.ERROR_TYPE_INCOMPATIBLE]
+        if len(own) < len(trouble.failures):
+            continue
+        if own or trouble.collateral or _is_slow(trouble):
+            yield _cause(facts, channel, peer, trouble)
+
+
+def _is_slow(trouble: PeerTrouble) -> bool:
+    late = [*trouble.slow, *trouble.delayed]
+    return (
+        bool(trouble.present)
+        or len(late) >= max(_SLOW_COUNT, _SLOW_SHARE * trouble.waits)
+        or sum(each.excess for each in late) >= _SLOW_SECONDS
+    )
+
+
+def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> FoundCause:
+    kind = _kind(trouble)
+    late = [*trouble.slow, *trouble.delayed]
+    names = {each.wait.request_id for each in late} | {each.request_id for each in trouble.load_ends}
+    names |= {each.request_id for each in (*trouble.failures, *trouble.collateral) if each.request_id}
+    failed, recomputed = _ends(trouble)
+    lost = _lost_encoder(facts, channel, peer)
+    harm = RECOMPUTED_SECONDS * recomputed + _FAILURE_SECONDS * len(trouble.failures)
+    evidence = [*_evidence(facts, trouble, failed, recomputed), *lost]
+    subject = "encoder" if channel == EC else "peer"
+    verb = f"{kind.says}{' and vanished' if lost else ''}"
+    return FoundCause(
+        _name(kind, channel),
+        f"{subject} {peer} {verb}: {_effect(trouble, failed, recomputed)}",
+        _engines(trouble),
+        tuple(evidence),
+        peer=peer,
+        requests=len(names) + sum(each.number for each in trouble.present),
+        seconds=sum(each.excess for each in late) + sum(each.age * each.number for each in trouble.present),
+        failed=failed,
+        other_harm=harm,
+        confidence=_confidence(facts, peer, trouble),
+        alternatives=(*_several_peers(facts, channel, peer, trouble), *kind.alternatives),
+        commands=_commands(channel, peer, trouble, late=bool(late)),
+    )
+
+
+def _name(kind: _Kind, channel: int) -> str:
+    return kind.kind if channel == KV else _ENCODER_KINDS.get(kind.kind, _ENCODER_FAILS)
+
+
+def _kind(trouble: PeerTrouble) -> _Kind:
+    counted = [each for each in trouble.failures if each.mode not in _HARMLESS] or trouble.failures
+    if not counted and not trouble.collateral:
+        return _SLOW
+    # A tie goes by the number, so that the same facts give the same word.
+    types = Counter(each.error_type for each in counted)
+    most = min(types, key=lambda each: (-types[each], each), default=common.ERROR_TYPE_TIMEOUT)
+    return _KINDS.get(most, _FAILS)
+
+
+def _ends(trouble: PeerTrouble) -> tuple[int, int]:
+    """Return how many requests failed and how many were recomputed."""
+    outcomes = Counter(each.outcome for each in trouble.load_ends)
+    return outcomes[common.OUTCOME_FAILED], outcomes[common.OUTCOME_RECOMPUTED]
+
+
+def _engines(trouble: PeerTrouble) -> tuple[EngineKey, ...]:
+    return words.keys_of(
+        [
+            *(each.key for each in (*trouble.failures, *trouble.collateral)),
+            *(each.key for each in trouble.load_ends),
+            *(each.wait.key for each in (*trouble.slow, *trouble.delayed)),
+            *(each.key for each in trouble.present),
+        ]
+    )
+
+
+def _effect(trouble: PeerTrouble, failed: int, recomputed: int) -> str:
+    parts = []
+    if trouble.present:
+        waiting, oldest = (
+            sum(each.number for each in trouble.present),
+            max(each.age for each in trouble.present),
+        )
+        parts.append(
+            f"{words.count(waiting, 'request waits', 'requests wait')} now, the oldest for {words.span(oldest)}"
+        )
+    if failed:
+        parts.append(f"{words.count(failed, 'request')} failed")
+    if recomputed:
+        parts.append(f"{words.count(recomputed, 'request was', 'requests were')} recomputed")
+    if trouble.slow:
+        total = sum(each.excess for each in trouble.slow)
+        slow = words.count(len(trouble.slow), "request")
+        parts.append(f"{slow} waited {words.span(total)} longer than usual")
+    others = {each.wait.peer for each in trouble.delayed} | {each.peer for each in trouble.collateral}
+    if others:
+        harmed = len(trouble.delayed) + len(trouble.collateral)
+        behind = words.count(harmed, "transfer")
+        parts.append(
+            f"{behind} of {words.count(len(others), 'other peer')} {'was' if harmed == 1 else 'were'} held up behind it"
+        )
+    return ", ".join(parts) or words.count(len(trouble.failures), "failure")
+
+
+def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) -> Iterator[Evidence]:
+    before = Counter(map(_what, trouble.before))
+    for what, number in sorted(
+        Counter(map(_what, trouble.failures)).items(), key=lambda item: (-item[1], item[0])
+    ):
+        yield Evidence(
+            f"{words.count(number, 'failure')} {what} in {words.span(facts.present.seconds)}",
+            f"{before[what]} in {words.span(facts.before.seconds)}",
+        )
+    if trouble.failures and trouble.failures[0].text:
+        yield Evidence(f"the last one says: {words.cut(trouble.failures[0].text)}")
+    if failed or recomputed:
+        deciders = Counter(label(common.DecidedBy, each.decided_by) for each in trouble.load_ends)
+        by = ", ".join(f"{number} by {word}" for word, number in sorted(deciders.items()))
+        yield Evidence(f"{failed} requests failed and {recomputed} were recomputed; decided {by}")
+    if trouble.slow:
+        waits = [each.wait.seconds for each in trouble.slow]
+        usual = max(each.usual for each in trouble.slow)
+        yield Evidence(
+            f"{len(waits)} of {words.count(trouble.waits, 'wait')} for it were slow, the median of these "
+            f"{words.span(words.quantile(waits, 0.5))}",
+            f"9 of 10 took up to {words.span(usual)}" if usual else "no earlier waits to compare with",
+        )
+    for each in trouble.present:
+        usual_words = f"9 of 10 took up to {words.span(each.usual)}" if each.usual else ""
+        yield Evidence(
+            f"engine {each.key}: {words.count(each.number, 'request waits', 'requests wait')} for it, since "
+            f"{words.span(each.age)}",
+            usual_words,
+        )
+    held = {each.wait.peer for each in trouble.delayed} | {each.peer for each in trouble.collateral}
+    if held:
+        yield Evidence(
+            f"{words.named(held, 'peer')} {'is' if len(held) == 1 else 'are'} not to blame: their requests waited behind this one"
+        )
+
+
+def _what(failure: Failure) -> str:
+    mode, error = label(common.FailureMode, failure.mode), label(common.ErrorType, failure.error_type)
+    return f"{mode}/{error}"
+
+
+def _confidence(facts: Facts, peer: str, trouble: PeerTrouble) -> Confidence:
+    """Return how sure it is that the peer is at fault: sure where it fails and others do not."""
+    if peer in _NO_SERVERS:
+        return Confidence.POSSIBLE
+    enough = len(trouble.failures) + len(trouble.slow) + len(trouble.present)
+    known = trouble.failures or facts.before.waits
+    return Confidence.CERTAIN if enough > 1 and known else Confidence.LIKELY
+
+
+def _several_peers(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Iterator[str]:
+    """Yield what the failures of other peers say about this one."""
+    failing = {
+        each.peer
+        for each in facts.present.failures
+        if each.channel == channel and each.mode != common.FAILURE_MODE_COLLATERAL and each.peer != peer
+    }
+    seen = _engines(trouble)
+    if len(failing) > 1 and len(seen) == 1:
+        yield f"engine {seen[0]} itself or its network: {len(failing)} other peers fail there, too"
+
+
+def _lost_encoder(facts: Facts, channel: int, peer: str) -> list[Evidence]:
+    """Return that an encoder vanished: the one at *peer*, or one where its address is not known."""
+    if channel != EC:
+        return []
+    places = {
+        words.key_of(each.key): each.facts.side_channel for each in facts.engines if each.facts.side_channel
+    }
+    return [
+        Evidence(f"engine {each.key} vanished without a goodbye {words.ago(each.time, facts.now)}")
+        for each in facts.present.losses
+        if each.role == "encoder" and places.get(each.key, peer) == peer
+    ]
+
+
+def _commands(channel: int, peer: str, trouble: PeerTrouble, *, late: bool) -> tuple[str, ...]:
+    if peer in _NO_SERVERS:
+        return ("agentctl get events --kind transfer_failure --since 10m",)
+    found = [f"agentctl describe peer {peer}"]
+    if trouble.present:
+        found.append(f"agentctl get requests --deferred --peer {peer}")
+    elif late:
+        found.append(f"agentctl get requests --slow --peer {peer}")
+    if channel == KV:
+        found.append(f"agentctl quarantine add {peer} --ttl 30m --reason WHY")
+    else:
+        found.append(
+            "agentctl set-policy encoders -l role=decode --ec-load-failure recompute --deferral-max-transfer-wait 5s "
+            "--deferral-on-timeout recompute --reason WHY"
+        )
+    return tuple(found)

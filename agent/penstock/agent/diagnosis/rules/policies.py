@@ -1,0 +1,151 @@
+"""Policies that make requests fail: one that says so, a budget that is used up, a deadline; and those an engine refuses."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final
+
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
+from penstock.proto.names import label
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts, LoadEnd, PolicyBlame
+    from penstock.agent.model import EngineKey
+
+_FILE = "file:"
+_FLAGS = {"kvLoadFailure.action": "--kv-load-failure", "ecLoadFailure.action": "--ec-load-failure"}
+# What a policy that is not in force counts for, seconds.
+_REFUSED_SECONDS = 5.0
+# A request that the budget let fail is its peer's already; here it counts for a part, seconds.
+_OVER_BUDGET_SECONDS = 10.0
+_BUDGET_COUNT = 3
+_DECIDED: Final[dict[int, tuple[str, str, str]]] = {
+    common.DECIDED_BY_BUDGET: (
+        "recompute_budget_exhausted",
+        "the recompute budget is used up",
+        "raise recomputeBudget.tokensPerSecond: agentctl set-policy NAME --kv-recompute-budget TOKENS",
+    ),
+    common.DECIDED_BY_DEADLINE: (
+        "deadline_ends_waits",
+        "deferral deadlines end waits",
+        "a deadline that is shorter than a healthy transfer: agentctl get peers -o wide has the p99",
+    ),
+}
+
+
+def policy_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    """Yield the policies that are to blame for failed requests, and those that engines refuse."""
+    for blame, rows in sorted(shares.policies.items()):
+        yield _failing(facts, blame, rows)
+    for decided_by in _DECIDED:
+        rows = [
+            each
+            for each in facts.present.load_ends
+            if each.decided_by == decided_by and each.outcome == common.OUTCOME_FAILED and not each.rehearsal
+        ]
+        if len(rows) >= _BUDGET_COUNT:
+            yield _limited(facts, decided_by, rows)
+    yield from _refused(facts)
+
+
+def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> FoundCause:
+    keys = words.keys_of(each.key for each in rows)
+    recomputed = sum(
+        each.outcome == common.OUTCOME_RECOMPUTED and each.key in keys for each in facts.before.load_ends
+    )
+    earlier = sum(
+        each.outcome == common.OUTCOME_FAILED and each.key in keys for each in facts.before.load_ends
+    )
+    since = f", changed {words.ago(blame.changed, facts.now)}" if blame.changed else ""
+    author = f" by {blame.author}" if blame.author else ""
+    peers = {each.peer for each in rows}
+    name = f"policy {blame.name} (generation {blame.generation}{author})"
+    return FoundCause(
+        "policy_fails_loads",
+        f"{name} says {blame.field}: fail{since}: {words.count(len(rows), 'request')} failed whose load had failed",
+        keys,
+        (
+            Evidence(
+                f"{words.count(len(rows), 'request')} failed by this policy in {words.span(facts.present.seconds)}",
+                f"{earlier} failed and {recomputed} recomputed in {words.span(facts.before.seconds)}",
+            ),
+            Evidence(f"why their loads failed at all: {words.named(peers, 'peer')}, {_errors(rows)}"),
+        ),
+        requests=len({each.request_id for each in rows}),
+        failed=len(rows),
+        confidence=Confidence.CERTAIN,
+        alternatives=(
+            f"the policy is meant, and {words.named(peers, 'peer')} should be repaired: see below",
+        ),
+        commands=(
+            *_undo(blame),
+            f"agentctl describe policy {blame.name}",
+            f"agentctl get audit {blame.name}",
+        ),
+    )
+
+
+def _errors(rows: list[LoadEnd]) -> str:
+    found = Counter(
+        f"{label(common.FailureMode, each.mode)}/{label(common.ErrorType, each.error_type)}" for each in rows
+    )
+    return ", ".join(f"{number} {what}" for what, number in sorted(found.items()))
+
+
+def _undo(blame: PolicyBlame) -> tuple[str, ...]:
+    if blame.author.startswith(_FILE):
+        return (
+            f"agentctl set-policy {blame.name[:50]}-now {_FLAGS[blame.field]} recompute --priority 900 --ttl 1h --reason WHY",
+        )
+    if blame.generation > 1:
+        return (f"agentctl rollback {blame.name}",)
+    return (f"agentctl delete policy {blame.name}",)
+
+
+def _limited(facts: Facts, decided_by: int, rows: list[LoadEnd]) -> FoundCause:
+    kind, says, other = _DECIDED[decided_by]
+    before = sum(
+        each.decided_by == decided_by and each.outcome == common.OUTCOME_FAILED
+        for each in facts.before.load_ends
+    )
+    keys = words.keys_of(each.key for each in rows)
+    peers = {each.peer for each in rows}
+    return FoundCause(
+        kind,
+        f"{says} on {words.engines(keys)}: {words.count(len(rows), 'request')} failed that could have been recomputed",
+        keys,
+        (
+            Evidence(
+                f"{words.count(len(rows), 'request')} failed so in {words.span(facts.present.seconds)}",
+                f"{before} in {words.span(facts.before.seconds)}",
+            ),
+            Evidence(f"of loads from {words.named(peers, 'peer')}"),
+        ),
+        requests=len(rows),
+        other_harm=_OVER_BUDGET_SECONDS * len(rows),
+        confidence=Confidence.CERTAIN,
+        alternatives=("the limit protects the engine and the peers are the cause", other),
+        commands=(f"agentctl get policy --effective {keys[0]}", "agentctl get peers"),
+    )
+
+
+def _refused(facts: Facts) -> Iterator[FoundCause]:
+    by_error: dict[str, list[EngineKey]] = defaultdict(list)
+    for engine in facts.engines:
+        if engine.connected and not engine.paused and not engine.in_sync and engine.policy.last_error:
+            by_error[words.cut(engine.policy.last_error)].append(words.key_of(engine.key))
+    for error, found in sorted(by_error.items()):
+        keys = words.keys_of(found)
+        yield FoundCause(
+            "policy_refused",
+            f"{words.engines(keys)} {'refuses' if len(keys) == 1 else 'refuse'} the policy: {error}",
+            keys,
+            (Evidence(f"refused: {error}; the last good policy stays in force"),),
+            other_harm=_REFUSED_SECONDS * len(keys),
+            confidence=Confidence.CERTAIN,
+            alternatives=("a field that this version of the engine part does not know",),
+            commands=(f"agentctl describe engine {keys[0]}", "agentctl get audit"),
+        )

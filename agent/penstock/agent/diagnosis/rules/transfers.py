@@ -1,0 +1,76 @@
+"""Transfers of one peer that are slower than in its own hour before, or than those of the other peers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts
+    from penstock.agent.model import EngineKey
+    from penstock.proto.v1 import admin_pb2 as admin
+
+# Transfers that it takes to speak of a median; times and seconds that it is above its own past, or the other peers.
+_NOW, _USUAL = 5, 20
+_TIMES, _SECONDS = 3.0, 0.02
+_OTHERS = 2
+
+
+def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    """Yield peers whose transfers are slow, but for those that have a cause already."""
+    by_engine: dict[EngineKey, list[admin.PeerSummary]] = defaultdict(list)
+    for each in facts.peers:
+        if not each.retired and each.transfers.last_15_minutes.count >= _NOW:
+            by_engine[words.key_of(each.key)].append(each)
+    told = {peer for (_, peer), trouble in shares.peers.items() if trouble.failures or trouble.slow}
+    for key, peers in sorted(by_engine.items()):
+        for peer in sorted(peers, key=lambda each: each.peer.address):
+            compared = _compared(peer, peers)
+            if compared is not None and peer.peer.address not in told:
+                yield _slow(key, peer, compared)
+
+
+def _compared(peer: admin.PeerSummary, peers: Sequence[admin.PeerSummary]) -> tuple[str, float] | None:
+    """Return what the transfers are slow against, and its median in seconds; None if they are not slow."""
+    now, before = peer.transfers.last_15_minutes, peer.transfers.hour_before
+    if before.count >= _USUAL and _slower(now.p50_seconds, before.p50_seconds):
+        return "in the hour before", before.p50_seconds
+    others = [each.transfers.last_15_minutes.p50_seconds for each in peers if each is not peer]
+    middle = words.quantile(others, 0.5)
+    if before.count < _USUAL and len(others) >= _OTHERS and _slower(now.p50_seconds, middle):
+        return "with the other peers", middle
+    return None
+
+
+def _slower(now: float, usual: float) -> bool:
+    return usual > 0 and now > _TIMES * usual and now - usual > _SECONDS
+
+
+def _slow(key: EngineKey, peer: admin.PeerSummary, compared: tuple[str, float]) -> FoundCause:
+    now, (against, usual) = peer.transfers.last_15_minutes, compared
+    address = peer.peer.address
+    return FoundCause(
+        "slow_transfers",
+        f"transfers of peer {address} to engine {key} take {words.span(now.p50_seconds)}, {words.span(usual)} {against}",
+        (key,),
+        (
+            Evidence(
+                f"the median of {now.count} transfers in 15m is {words.span(now.p50_seconds)}",
+                f"{words.span(usual)} {against}",
+            ),
+        ),
+        peer=address,
+        requests=now.count,
+        seconds=now.count * (now.p50_seconds - usual),
+        confidence=Confidence.LIKELY,
+        alternatives=(
+            "the transport fell back to a slower one: TCP instead of RDMA or shared memory",
+            "larger transfers than before: longer prompts",
+            "a network card or link that several peers share",
+        ),
+        commands=(f"agentctl describe peer {address}", "agentctl get peers -o wide"),
+    )

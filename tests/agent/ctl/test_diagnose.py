@@ -1,0 +1,62 @@
+"""``agentctl diagnose`` against the admin service: the verdict, its exit code, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
+
+from tests.support.agent.batches import PEER, event, transfer_failure
+
+if TYPE_CHECKING:
+    from penstock.agent.model import Source
+
+    from tests.agent.ctl.conftest import Agentctl
+    from tests.support.agent.admin_server import AdminHarness
+
+
+@pytest.fixture
+def source(harness: AdminHarness) -> Source:
+    """Connect an engine that has sent its snapshot."""
+    connected = harness.source()
+    facts = EngineFacts(kv_connector="NixlConnector", role=2)
+    harness.snapshot(connected, Snapshot(time_unix_nano=time.time_ns(), engine=facts))
+    return connected
+
+
+def test_nothing_wrong_and_a_cause(harness: AdminHarness, agentctl: Agentctl, source: Source) -> None:
+    """0 and 1; the cause has its evidence, what else it could be, and the next command with this agent's address."""
+    now = time.time_ns()
+    harness.append(source, event("request_closed", "good", time_ns=now, kv_role=2, finish_reason="stop"))
+    well = agentctl("diagnose")
+    assert (well.exit_code, well.stdout.splitlines()[0][:17]) == (0, "nothing is wrong ")
+    assert "transfers: nothing is wrong" in agentctl("doctor").stdout
+
+    harness.append(source, *(transfer_failure(f"bad-{n}", time_ns=time.time_ns()) for n in range(3)))
+    ill = agentctl("diagnose")
+    assert ill.exit_code == 1
+    assert f"1. peer {PEER} refuses connections: 3 failures (peer_refuses, certain)" in ill.stdout
+    assert "- 3 failures handshake/refused in" in ill.stdout
+    assert f"describe peer {PEER}" in ill.stdout
+    document = json.loads(agentctl("diagnose", "0", "--since", "1m", "-o", "json").stdout)
+    assert (document["verdict"], document["causes"][0]["kind"]) == ("causes", "peer_refuses")
+    assert "agentctl diagnose has the evidence" in agentctl("doctor").stdout
+
+
+def test_what_cannot_be_told(agentctl: Agentctl, source: Source) -> None:
+    """3; without traffic nothing is known."""
+    assert source
+    result = agentctl("diagnose")
+    assert result.exit_code == 3
+    assert result.stdout.startswith("I cannot tell: ")
+
+
+def test_wrong_questions(agentctl: Agentctl, source: Source) -> None:
+    """2 for a wrong command line, 4 for no answer."""
+    assert source
+    assert agentctl("diagnose", "--since", "8d").exit_code == 2
+    assert agentctl("diagnose", "nobody/7").exit_code == 4
+    assert agentctl("diagnose", "-l", "role=encoder").exit_code == 3

@@ -1,0 +1,434 @@
+"""Each rule of a diagnosis as a table: the log, and the cause that comes first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.agent.diagnosis import Confidence, Held, VerdictKind
+from penstock.agent.model import EngineKey, PolicySource
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+from penstock.proto.v1 import snapshot_pb2 as snapshots
+
+from tests.support.agent.batches import PEER, event
+from tests.support.agent.diagnosed import (
+    DECODE,
+    at,
+    calm,
+    closed,
+    decided,
+    engine,
+    failed,
+    verdict_of,
+    waited,
+)
+
+if TYPE_CHECKING:
+    from penstock.proto.v1.events_pb2 import Event
+
+OTHER = "10.0.0.8:5600"
+HASH = "0123456789abcdef"
+FAIL = PolicySource("harsh", 1, "mallory@host", at(300), ("kvLoadFailure.action",))
+
+
+def _failures(error: int, mode: int = common.FAILURE_MODE_HANDSHAKE, **body: Any) -> list[Event]:
+    told = [failed(f"bad-{n}", 60 + n, error_type=error, mode=mode, **body) for n in range(3)]
+    return [*told, *(decided(f"bad-{n}", 60 + n, error_type=error) for n in range(3))]
+
+
+def _rebalances(*ago: float, pause: float = 1.2, ok: bool = True) -> list[Event]:
+    result = common.TRANSFER_RESULT_OK if ok else common.TRANSFER_RESULT_ERROR
+    return [
+        event(
+            "eplb_rebalance",
+            time_ns=at(each),
+            result=result,
+            pause_nano=int(pause * 1e9),
+            duration_nano=int(pause * 1e9),
+        )
+        for each in ago
+    ]
+
+
+ERRORS = [
+    (common.ERROR_TYPE_REFUSED, "peer_refuses"),
+    (common.ERROR_TYPE_REMOTE_RESET, "peer_resets"),
+    (common.ERROR_TYPE_TIMEOUT, "peer_times_out"),
+    (common.ERROR_TYPE_CORRUPT, "peer_corrupts"),
+    (common.ERROR_TYPE_EVICTED, "peer_evicts"),
+    (common.ERROR_TYPE_DECODE, "peer_speaks_otherwise"),
+    (common.ERROR_TYPE_OTHER, "peer_fails"),
+    (999, "peer_fails"),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), ERRORS)
+def test_a_peer_that_fails(error: int, kind: str) -> None:
+    """Its most frequent error says how; requests that vLLM failed are its harm."""
+    cause = verdict_of([*calm(), *_failures(error)]).causes[0]
+    assert (cause.kind, cause.peer, cause.engines) == (kind, PEER, (DECODE,))
+    assert (cause.failed, cause.requests) == (3, 3)
+    assert cause.evidence[0].before == "0 in 1h"
+    assert any(PEER in command for command in cause.commands)
+
+
+def test_an_encoder_that_died() -> None:
+    """The loss of the encoder is evidence of its failures, and no cause beside them."""
+    encoder = EngineKey("encoder", "0")
+    lost = event("source_lost", time_ns=at(50), process="engine-core")
+    bad = [failed(f"bad-{n}", 55, channel=common.CHANNEL_EC) for n in range(2)]
+    ends = [decided(f"bad-{n}", 55, channel=common.CHANNEL_EC) for n in range(2)]
+    verdict = verdict_of(
+        [*calm(), *bad, *ends],
+        more=[(encoder, "encoder", lost)],
+        engines=[engine(), engine("encoder", common.ROLE_ENCODER)],
+    )
+    assert [cause.kind for cause in verdict.causes] == ["encoder_fails"]
+    assert "vanished" in verdict.causes[0].sentence
+
+
+def test_incompatible_halves() -> None:
+    """The factor that differs is in the sentence; the engine behind the address is in the command."""
+    bad = [
+        failed(
+            f"bad-{n}",
+            60,
+            error_type=common.ERROR_TYPE_INCOMPATIBLE,
+            incompatibility={"factors": ["dtype"]},
+        )
+        for n in range(3)
+    ]
+    other = engine("upgraded", common.ROLE_PREFILL, facts={"side_channel": PEER})
+    cause = verdict_of([*calm(), *bad, decided("bad-0", 60)], engines=[engine(), other]).causes[0]
+    assert cause.kind == "incompatible_peer"
+    assert "dtype" in cause.sentence
+    assert cause.commands[0] == "agentctl diff engine decode/0 upgraded/0"
+    assert cause.confidence == Confidence.CERTAIN
+
+
+def test_a_peer_for_which_requests_wait() -> None:
+    """It is slow against its own past; without failures."""
+    cause = verdict_of([*calm(), *(waited(f"slow-{n}", 20 + n, 3.0) for n in range(6))]).causes[0]
+    assert (cause.kind, cause.peer, cause.requests) == ("peer_slow", PEER, 6)
+    assert cause.seconds == pytest.approx(6 * 2.99, rel=0.01)
+
+
+def test_others_behind_a_dead_peer_are_its_victims() -> None:
+    """What they waited is the dead peer's, and they are no causes."""
+    bad = [failed(f"bad-{n}", 60, OTHER, error_type=common.ERROR_TYPE_TIMEOUT) for n in range(2)]
+    behind = [
+        waited("behind", 50, 20.0),
+        event(
+            "transfer_delayed",
+            "behind",
+            time_ns=at(51),
+            peer={"address": PEER},
+            caused_by_peer={"address": OTHER},
+            delay_nano=int(20e9),
+        ),
+        failed("victim", 40, mode=common.FAILURE_MODE_COLLATERAL, caused_by_peer={"address": OTHER}),
+        waited("victim", 40, 20.0),
+        decided("victim", 40),
+    ]
+    verdict = verdict_of([*calm(), *bad, *behind])
+    assert [(cause.kind, cause.peer) for cause in verdict.causes] == [("peer_times_out", OTHER)]
+    assert verdict.causes[0].failed == 1
+    assert verdict.causes[0].seconds == pytest.approx(40, abs=0.1)
+
+
+def test_requests_that_hang_now() -> None:
+    """A snapshot says since when; the log says what is usual."""
+    row = {"reason": common.DEFERRAL_REASON_REMOTE_KV, "peer": {"address": OTHER}, "count": 4}
+    hanging = engine(deferred=[{**row, "oldest_start_time_unix_nano": at(30)}])
+    cause = verdict_of(calm(), engines=[hanging]).causes[0]
+    assert (cause.kind, cause.peer, cause.requests) == ("peer_slow", OTHER, 4)
+    assert "the oldest for 30s" in cause.sentence
+
+
+def test_a_policy_of_fail_everywhere() -> None:
+    """It was changed in the window: it is to blame before the peer whose loads fail."""
+    before = [
+        entry
+        for n in range(4)
+        for entry in (failed(f"old-{n}", 900), decided(f"old-{n}", 900, common.OUTCOME_RECOMPUTED))
+    ]
+    ends = {"decided_by": common.DECIDED_BY_POLICY, "policy_hash": HASH}
+    now = [entry for n in range(4) for entry in (failed(f"bad-{n}", 60), decided(f"bad-{n}", 60, **ends))]
+    in_force = engine(policy={"hash": HASH, "kv_action": "fail"})
+    verdict = verdict_of([*calm(), *before, *now], engines=[in_force], policies={(DECODE, HASH): (FAIL,)})
+    assert [cause.kind for cause in verdict.causes] == ["policy_fails_loads", "peer_refuses"]
+    cause = verdict.causes[0]
+    assert "harsh (generation 1 by mallory@host)" in cause.sentence
+    assert cause.commands[0] == "agentctl delete policy harsh"
+    assert "4 recomputed" in cause.evidence[0].before
+
+
+def test_an_old_policy_is_how_things_are() -> None:
+    """One peer that fails under it is the cause."""
+    old = FAIL._replace(changed_time_unix_nano=at(90_000))
+    ends = {"decided_by": common.DECIDED_BY_POLICY, "policy_hash": HASH}
+    now = [entry for n in range(4) for entry in (failed(f"bad-{n}", 60), decided(f"bad-{n}", 60, **ends))]
+    verdict = verdict_of(
+        [*calm(), *now],
+        engines=[engine(policy={"hash": HASH, "kv_action": "fail"})],
+        policies={(DECODE, HASH): (old,)},
+    )
+    assert [cause.kind for cause in verdict.causes] == ["peer_refuses"]
+
+
+def test_a_policy_that_an_engine_refuses() -> None:
+    """What is in force is another than what is wanted."""
+    refusing = engine(in_sync=False, policy={"last_error": "kvLoadFailure.action: no"})
+    assert verdict_of(calm(), engines=[refusing]).causes[0].kind == "policy_refused"
+
+
+@pytest.mark.parametrize(
+    ("decided_by", "kind"),
+    [
+        (common.DECIDED_BY_BUDGET, "recompute_budget_exhausted"),
+        (common.DECIDED_BY_DEADLINE, "deadline_ends_waits"),
+    ],
+)
+def test_limits_of_a_policy(decided_by: int, kind: str) -> None:
+    """They come after the peer that needs them."""
+    rows = [
+        entry
+        for n in range(4)
+        for entry in (failed(f"bad-{n}", 60), decided(f"bad-{n}", 60, decided_by=decided_by))
+    ]
+    assert [cause.kind for cause in verdict_of([*calm(), *rows]).causes] == ["peer_refuses", kind]
+
+
+def test_a_drill_that_runs() -> None:
+    """What it causes is its own, and no peer's."""
+    drill = admin.Drill(id="d1", engines=[{"key": {"server": "decode", "engine": "0"}}])
+    drill.spec.author, drill.spec.rate = "bob@host", 1.0
+    drill.started.FromNanoseconds(at(90))
+    told = failed("bad", 60)
+    told.rehearsal = True
+    end = decided("bad", 60)
+    end.rehearsal = True
+    verdict = verdict_of([*calm(), told, end], drills=[drill])
+    assert [cause.kind for cause in verdict.causes] == ["drill"]
+    assert verdict.causes[0].commands == ("agentctl drill stop d1",)
+    ended = verdict_of([*calm(), told, end])
+    assert [cause.kind for cause in ended.causes] == ["drill_ended"]
+
+
+def test_a_pause_that_was_left_on() -> None:
+    """Nothing is known of its engine, and that is said."""
+    paused = engine(paused=True, pause={"author": "bob@host", "reason": "INC-9"})
+    cause = verdict_of(calm(), engines=[paused]).causes[0]
+    assert cause.kind == "paused"
+    assert "by bob@host: INC-9" in cause.evidence[0].fact
+
+
+def test_a_healthy_peer_in_quarantine() -> None:
+    """An operator's order, and no failure of the peer."""
+    order = admin.Quarantine(
+        key={"server": "decode", "engine": "0"},
+        peer={"address": OTHER},
+        state=events.QUARANTINE_STATE_OPEN,
+        author="bob@host",
+        reason="INC-1",
+    )
+    ends = [
+        decided(f"cut-{n}", 60, peer={"address": OTHER}, decided_by=common.DECIDED_BY_QUARANTINE)
+        for n in range(2)
+    ]
+    cause = verdict_of([*calm(), *ends], quarantines=[order]).causes[0]
+    assert (cause.kind, cause.peer, cause.failed) == ("healthy_peer_quarantined", OTHER, 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ({"upstream_invalid": True}, "upstream_invalid_peer"),
+        ({"quarantine": events.QUARANTINE_STATE_OPEN}, "peer_stays_quarantined"),
+    ],
+)
+def test_a_peer_that_stays_cut_off(status: dict[str, Any], kind: str) -> None:
+    """No failure in the window, and still no loads from it."""
+    row = admin.PeerSummary(key={"server": "decode", "engine": "0"}, peer={"address": OTHER}, status=status)
+    assert verdict_of(calm(), peers=[row]).causes[0].kind == kind
+
+
+def test_late_reads() -> None:
+    """Answers that may be wrong are worse than requests that failed."""
+    late = failed("p-1", 60, "unknown", mode=common.FAILURE_MODE_LATE_READ)
+    verdict = verdict_of([*calm(), late, *_failures(common.ERROR_TYPE_REFUSED)[:1]])
+    assert verdict.causes[0].kind == "late_reads"
+    assert "p-1" in verdict.causes[0].evidence[1].fact
+
+
+def test_leases_that_expire() -> None:
+    """By engine, with those that were read."""
+    rows = [
+        event(
+            "lease_closed",
+            f"p-{n}",
+            time_ns=at(60),
+            ending=events.LEASE_ENDING_EXPIRED if n else events.LEASE_ENDING_READ,
+            start_time_unix_nano=at(90),
+            blocks=10,
+        )
+        for n in range(3)
+    ]
+    cause = verdict_of([*calm(), *rows]).causes[0]
+    assert cause.kind == "leases_expire"
+    assert cause.evidence[0].fact == "2 expired and 1 read in 10m"
+
+
+def test_leases_that_no_one_reads() -> None:
+    """A decode engine died after prefill: the blocks wait, and every other gauge is 0."""
+    keeping = engine(
+        "prefill",
+        common.ROLE_PREFILL,
+        leases={"count": 3, "blocks": 300, "oldest_start_time_unix_nano": at(200)},
+    )
+    cause = verdict_of(calm(), engines=[engine(), keeping]).causes[0]
+    assert cause.kind == "leases_wait"
+    assert "30 % of its KV cache" not in cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("holder", "kind"),
+    [
+        (snapshots.BLOCK_HOLDER_ABORTED, "aborted_loads_hold_blocks"),
+        (snapshots.BLOCK_HOLDER_PINNED, "pinned_blocks"),
+        (snapshots.BLOCK_HOLDER_SAVE, "saves_hold_blocks"),
+    ],
+)
+def test_blocks_that_are_held(holder: int, kind: str) -> None:
+    """Old ones are a cause, and young ones none."""
+
+    def held(ago: float) -> Held:
+        row = snapshots.HeldBlocks(
+            holder=holder,  # type: ignore[arg-type]
+            peer={"address": PEER},
+            requests=2,
+            blocks=400,
+            oldest_start_time_unix_nano=at(ago),
+        )
+        return Held(DECODE, row)
+
+    assert verdict_of(calm(), held=[held(100)]).causes[0].kind == kind
+    assert verdict_of(calm(), held=[held(1)]).answer == VerdictKind.NOTHING_WRONG
+
+
+def test_an_engine_that_vanished() -> None:
+    """How often, and whether it is back."""
+    lost = [event("source_lost", time_ns=at(ago), process="engine-core") for ago in (50, 200)]
+    cause = verdict_of([*calm(), *lost]).causes[0]
+    assert cause.kind == "engine_lost"
+    assert "2 times" in cause.sentence
+    assert "is connected again" in cause.sentence
+
+
+def test_a_worker_that_vanished() -> None:
+    """Its engine is there."""
+    lost = event("source_lost", time_ns=at(50), process="worker")
+    assert verdict_of([*calm(), lost]).causes[0].kind == "process_lost"
+
+
+def test_an_engine_that_went_earlier() -> None:
+    """The log does not tell, the agent knows."""
+    away = engine("prefill", connected=False)
+    assert verdict_of(calm(), engines=[engine(), away]).causes[0].kind == "engine_away"
+    stopped = engine("prefill", connected=False, said_goodbye=True)
+    assert verdict_of(calm(), engines=[engine(), stopped]).answer == VerdictKind.NOTHING_WRONG
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ({"lost_entries": 5}, "entries_lost"),
+        ({"unaccounted_entries": 5}, "entries_lost"),
+        ({"connected": True, "clock_offset_nano": 5_000_000_000}, "clock_offset"),
+    ],
+)
+def test_what_the_agent_sees_badly(source: dict[str, Any], kind: str) -> None:
+    """It is a cause of its own, the least."""
+    assert verdict_of(calm(), engines=[engine(sources=[source])]).causes[0].kind == kind
+
+
+def test_rebalances_that_stall() -> None:
+    """Their pauses add up."""
+    cause = verdict_of([*calm(), *_rebalances(60, 120, 180, 240)]).causes[0]
+    assert cause.kind == "eplb_stalls"
+    assert "4 rebalances, paused 4.8s in all, up to 1.2s" in cause.sentence
+
+
+def test_rebalances_that_fail_and_that_stopped() -> None:
+    """Short ones that are well are no cause."""
+    assert verdict_of([*calm(), *_rebalances(60, pause=0.01, ok=False)]).causes[0].kind == "eplb_fails"
+    stopped = verdict_of([*calm(), *_rebalances(700, 800, 900, 1000, pause=0.01)])
+    assert [cause.kind for cause in stopped.causes] == ["eplb_stopped"]
+    assert verdict_of([*calm(), *_rebalances(60, 700, pause=0.01)]).answer == VerdictKind.NOTHING_WRONG
+
+
+def test_a_recompute_storm() -> None:
+    """Many requests, and a large part of the prompts."""
+    rows = [
+        entry
+        for n in range(12)
+        for entry in (failed(f"bad-{n}", 60), decided(f"bad-{n}", 60, common.OUTCOME_RECOMPUTED))
+    ]
+    assert "recompute_storm" in [cause.kind for cause in verdict_of([*calm(), *rows]).causes]
+
+
+def test_transfers_that_are_slow() -> None:
+    """Against their own hour before, else against the other peers."""
+
+    def row(address: str, p50: float, before: float = 0.0) -> admin.PeerSummary:
+        return admin.PeerSummary(
+            key={"server": "decode", "engine": "0"},
+            peer={"address": address},
+            transfers={
+                "last_15_minutes": {"count": 50, "p50_seconds": p50},
+                "hour_before": {"count": 50 if before else 0, "p50_seconds": before},
+            },
+        )
+
+    past = verdict_of(calm(), peers=[row("a:1", 1.0, 0.1), row("b:1", 0.1, 0.1)])
+    assert [(cause.kind, cause.peer) for cause in past.causes] == [("slow_transfers", "a:1")]
+    others = verdict_of(calm(), peers=[row("a:1", 1.0), row("b:1", 0.1), row("c:1", 0.1)])
+    assert [cause.peer for cause in others.causes] == ["a:1"]
+    assert verdict_of(calm(), peers=[row("a:1", 1.0), row("b:1", 0.9)]).answer == VerdictKind.NOTHING_WRONG
+
+
+def test_a_router_that_sends_no_transfer_parameters() -> None:
+    """Nearly all requests of a decode engine name no prefill."""
+    bare = [closed(f"r-{n}", 60 + n, kv_role=common.ROLE_UNSPECIFIED) for n in range(200)]
+    cause = verdict_of([*calm(), *bare]).causes[0]
+    assert cause.kind == "no_transfer_parameters"
+    assert cause.confidence == Confidence.CERTAIN
+    guessed = engine(role_guessed=True)
+    assert verdict_of([*calm(), *bare], engines=[guessed]).answer == VerdictKind.NOTHING_WRONG
+
+
+@pytest.mark.parametrize(
+    ("events_", "fields", "why"),
+    [
+        ((), {"engines": []}, "no engine is known"),
+        ((), {"engines": [engine(connected=False, said_goodbye=True)]}, "no engine is connected"),
+        ((), {}, "no request ended or waited"),
+        (calm(), {"engines": [admin.Engine(connected=True)]}, "no engine has sent a snapshot"),
+        (calm(), {"unreadable": 1}, "a part of the log is damaged"),
+    ],
+)
+def test_what_cannot_be_told(events_: list[Event], fields: dict[str, Any], why: str) -> None:
+    """The verdict says what is missing."""
+    verdict = verdict_of(events_, **fields)
+    assert verdict.answer == VerdictKind.CANNOT_TELL
+    assert why in verdict.sentence
+
+
+def test_nothing_is_wrong() -> None:
+    """And what was looked at is said."""
+    verdict = verdict_of(calm())
+    assert verdict.answer == VerdictKind.NOTHING_WRONG
+    assert verdict.sentence == "nothing is wrong in the last 10m"
+    assert "10 closed requests" in verdict.looked_at[1]
