@@ -104,7 +104,7 @@ AGENT_FLOORS = (
     ("journal.commit", "journal.query", "journal.repair"),
     ("journal.index",),
     ("journal.database",),
-    ("parsing", "sources", "state", "traces.spans"),
+    ("parsing", "replay", "sources", "state", "traces.spans"),
     ("aio", "batch", "errors", "model"),
 )
 ENGINE_FLOORS = (
@@ -131,7 +131,7 @@ RULES_FLOORS = (
     ("decode",),
     ("field_paths", "quarantine"),
     ("circuit_breaker", "deadlines", "decisions"),
-    ("policy", "recompute_budget"),
+    ("obstacles", "policy", "recompute_budget"),
 )
 FLOORS = {
     "penstock.agent": AGENT_FLOORS,

@@ -18,6 +18,7 @@ MODULES_OF_A_ROOT = {
         "decisions",
         "decode",
         "field_paths",
+        "obstacles",
         "policy",
         "quarantine",
         "recompute_budget",

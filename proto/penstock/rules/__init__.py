@@ -27,7 +27,9 @@ from penstock.rules.decisions import (
     Trigger,
     decide_ec,
     decide_kv,
+    trigger_of,
 )
+from penstock.rules.obstacles import EXPORTED, HELD, MEDIA_ELSEWHERE, PINNED, WITHOUT_MEDIA
 from penstock.rules.policy import (
     NO_POLICY,
     Action,
@@ -50,7 +52,12 @@ from penstock.rules.recompute_budget import (
 )
 
 __all__ = [
+    "EXPORTED",
+    "HELD",
+    "MEDIA_ELSEWHERE",
     "NO_POLICY",
+    "PINNED",
+    "WITHOUT_MEDIA",
     "Action",
     "Admit",
     "BreakerState",
@@ -84,4 +91,5 @@ __all__ = [
     "decide_ec",
     "decide_kv",
     "exceeded_deadline",
+    "trigger_of",
 ]

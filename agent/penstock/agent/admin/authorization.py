@@ -34,6 +34,7 @@ READING = frozenset(
         "WatchEvents",
         "GetTrace",
         "Explain",
+        "WhatIf",
         "ListQuarantines",
         "ListDrills",
         "ListPolicyRollouts",

@@ -20,6 +20,7 @@ from penstock.agent.admin.calls import (
     requests,
     rollouts,
     status,
+    what_if,
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
@@ -118,6 +119,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListEvents = _unary(events.list_events)
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
+    WhatIf = _unary(what_if.what_if)
 
     Backup = _unary(backup.backup)
     Forget = _unary(forget.forget)

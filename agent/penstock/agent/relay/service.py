@@ -107,6 +107,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ListAudit = _merged("ListAudit", merge.audit)
     ListQuarantines = _merged("ListQuarantines", merge.quarantines)
     ListDrills = _merged("ListDrills", merge.drills)
+    WhatIf = _merged("WhatIf", merge.what_if)
 
     ApplyPolicy = _written(apply_policy)
     DeletePolicy = _written(delete_policy)

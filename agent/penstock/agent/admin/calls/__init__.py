@@ -15,6 +15,7 @@ from penstock.agent.admin.calls import (
     requests,
     rollouts,
     status,
+    what_if,
 )
 from penstock.agent.admin.calls.backup import write_backup
 
@@ -31,5 +32,6 @@ __all__ = [
     "requests",
     "rollouts",
     "status",
+    "what_if",
     "write_backup",
 ]
