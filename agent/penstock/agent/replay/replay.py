@@ -114,7 +114,7 @@ class _Replay:
         admit = self._quarantine.admit(load.peer, load.engine_id, self._now, channel=load.channel)
         if not admit.remote:
             counts.not_tried += 1
-            notes[Note.SUCCEEDED] += failed is None
+            self._note(Note.SUCCEEDED, failed is None)
             self._decide(load, Trigger.QUARANTINE)
             return
         due = self._due(load)
@@ -141,11 +141,9 @@ class _Replay:
         if cut:
             self._result.would.waits_cut += 1
             self._report(load, probe, PeerFailure(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT))
-            self._result.notes[Note.SUCCEEDED] += failed is None
+            self._note(Note.SUCCEEDED, failed is None)
             # The cause of the failure is another one then; what was recorded of its transfer holds.
-            self._result.notes[Note.IN_FLIGHT] += (
-                bool(load.transfer_ns) and load.transfer_ns < self._now and failed is None
-            )
+            self._note(Note.IN_FLIGHT, failed is None and 0 < load.transfer_ns < self._now)
             self._decide(load, Trigger.DEADLINE)
         elif failed is None:
             self._report(load, probe, None)
@@ -154,7 +152,7 @@ class _Replay:
             self._report(load, probe, _INCONCLUSIVE)
             self._result.would.unknown += 1
         else:
-            self._result.notes[Note.TRIED] += failed.trigger is Trigger.QUARANTINE
+            self._note(Note.TRIED, failed.trigger is Trigger.QUARANTINE)
             self._report(load, probe, PeerFailure(failed.mode, failed.error_type, failed.rehearsal))
             self._decide(load, Trigger.FAILURE)
 
@@ -201,6 +199,10 @@ class _Replay:
         if failed is not None:
             loss = EcLoss(failed.items, failed.local_media, failed.exported, trigger)
         return decide_ec(loss, default=self._own.ec or Outcome.FAILED, policy=self._policy, observed=None)
+
+    def _note(self, note: Note, applies: bool) -> None:
+        if applies:
+            self._result.notes[note] += 1
 
     def _unknown(self, why: Note) -> None:
         self._result.notes[why] += 1

@@ -65,7 +65,7 @@ async def what_if(agent: AgentContext, request: admin.WhatIfRequest) -> admin.Wh
 
     def read(reader: Reader) -> admin.WhatIfResponse:
         response, found = _read(reader, since, selection)
-        for target, recording in sorted(found.items(), key=lambda item: item[0].key):
+        for target, recording in found:
             recorded = recording.loads()
             if not recorded.loads:
                 continue
@@ -94,7 +94,7 @@ def _given(texts: Sequence[str]) -> dict[str, Manifest]:
 
 def _read(
     reader: Reader, since: int, selection: Selection
-) -> tuple[admin.WhatIfResponse, dict[Target, Recording]]:
+) -> tuple[admin.WhatIfResponse, list[tuple[Target, Recording]]]:
     """Return the answer's frame, and what was recorded of each selected engine, by its newest labels."""
     allowance = ReadBudget(_READ_BYTES, _READ_SECONDS)
     rows = reader.scan(kinds=KINDS, since_unix_nano=since, limit=_MAX_ENTRIES + 1, allowance=allowance)
@@ -116,7 +116,7 @@ def _read(
         truncated=scan.cut,
         unreadable_batches=messages.clamp_unsigned(scan.unreadable, messages.MAX_UINT32),
     )
-    return response, {targets[key]: recording for key, recording in found.items()}
+    return response, [(targets[key], found[key]) for key in sorted(found)]
 
 
 def _policy(merged: Merged) -> Policy:
@@ -141,9 +141,7 @@ def _engine(key: EngineKey, merged: Merged, result: Replayed) -> admin.WhatIfEng
         was=_counts(result.was),
         would=_counts(result.would),
         notes=[
-            admin.WhatIfNote(loads=number, text=note.value)
-            for note, number in sorted(result.notes.items(), key=lambda item: -item[1])
-            if number
+            admin.WhatIfNote(loads=number, text=note.value) for note, number in result.notes.most_common()
         ],
     )
     for address in sorted({*result.peers_was, *result.peers_would}):
