@@ -114,7 +114,7 @@ AGENT_FLOORS = (
     ("journal.commit", "journal.query", "journal.repair"),
     ("journal.index",),
     ("journal.database",),
-    ("pairs", "parsing", "sources", "state", "traces.spans"),
+    ("pairs", "parsing", "replay", "sources", "state", "traces.spans"),
     ("aio", "batch", "errors", "model"),
 )
 ENGINE_FLOORS = (
@@ -143,7 +143,7 @@ RULES_FLOORS = (
     ("field_paths", "quarantine"),
     ("circuit_breaker", "deadlines", "decisions"),
     ("integrity_rule",),
-    ("policy", "recompute_budget"),
+    ("obstacles", "policy", "recompute_budget"),
 )
 FLOORS = {
     "penstock.agent": AGENT_FLOORS,

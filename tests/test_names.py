@@ -19,6 +19,7 @@ MODULES_OF_A_ROOT = {
         "decode",
         "field_paths",
         "integrity_rule",
+        "obstacles",
         "policy",
         "quarantine",
         "recompute_budget",

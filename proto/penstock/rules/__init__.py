@@ -27,8 +27,10 @@ from penstock.rules.decisions import (
     Trigger,
     decide_ec,
     decide_kv,
+    trigger_of,
 )
 from penstock.rules.integrity_rule import IntegrityRule, integrity_rule
+from penstock.rules.obstacles import EXPORTED, HELD, MEDIA_ELSEWHERE, PINNED, WITHOUT_MEDIA
 from penstock.rules.policy import (
     NO_POLICY,
     Action,
@@ -53,7 +55,12 @@ from penstock.rules.recompute_budget import (
 )
 
 __all__ = [
+    "EXPORTED",
+    "HELD",
+    "MEDIA_ELSEWHERE",
     "NO_POLICY",
+    "PINNED",
+    "WITHOUT_MEDIA",
     "Action",
     "Admit",
     "BreakerState",
@@ -91,4 +98,5 @@ __all__ = [
     "decide_kv",
     "exceeded_deadline",
     "integrity_rule",
+    "trigger_of",
 ]

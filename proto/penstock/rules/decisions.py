@@ -12,6 +12,7 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.proto import constants
+from penstock.rules.obstacles import EXPORTED, MEDIA_ELSEWHERE
 from penstock.rules.policy import Action, EcLoadFailure, KvLoadFailure
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ class Trigger(Enum):
     FAILURE = ""
     QUARANTINE = "the peer is quarantined; "
     DEADLINE = "the wait was over its deadline; "
+
+
+def trigger_of(reason: str) -> Trigger:
+    """Return what required a decision, by its reason."""
+    return next(
+        (each for each in (Trigger.QUARANTINE, Trigger.DEADLINE) if reason.startswith(each.value)),
+        Trigger.FAILURE,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +135,6 @@ class Budgets:
             budget.configure(rule.tokens_per_second, rule.max_recompute_tokens)
 
 
-_EXPORTED: Final = "another connector may have passed tainted blocks on, and these cannot be called back"
 _DECIDED_BY: Final = {
     Trigger.FAILURE: DecidedBy.POLICY,
     Trigger.QUARANTINE: DecidedBy.QUARANTINE,
@@ -179,7 +187,7 @@ def _kv_verdict(loss: KvLoss, vllm: Outcome, policy: PolicyBody, budget: Recompu
         decider = DecidedBy.VLLM if loss.trigger is Trigger.FAILURE else decider
         return Verdict(vllm, decider, f"{why}vLLM's own kv_load_failure_policy: {_name(vllm)}")
     if loss.exported:
-        return Verdict(Outcome.FAILED, decider, f"{why}{_EXPORTED}", field)
+        return Verdict(Outcome.FAILED, decider, f"{why}{EXPORTED}", field)
     if action is not Action.AUTO:
         return Verdict(_OUTCOMES[action], decider, f"{why}{field}: {action.value}", field)
     largest = rule.max_recompute_tokens
@@ -214,10 +222,10 @@ def _ec_verdict(loss: EcLoss, default: Outcome, policy: PolicyBody) -> Verdict:
         return Verdict(
             Outcome.FAILED,
             decider,
-            f"{why}the media is not on this engine, it cannot encode {loss.items} items",
+            f"{why}{MEDIA_ELSEWHERE}, it cannot encode {loss.items} items",
         )
     if loss.exported:
-        return Verdict(Outcome.FAILED, decider, f"{why}{_EXPORTED}", field)
+        return Verdict(Outcome.FAILED, decider, f"{why}{EXPORTED}", field)
     if action is None:
         return Verdict(default, decider, f"{why}the connector's own default: {_name(default)}")
     if action is not Action.AUTO:

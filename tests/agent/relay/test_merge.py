@@ -145,6 +145,19 @@ def _in_a_circle(span: str, parents: dict[str, str]) -> bool:
     return span in seen
 
 
+def test_what_each_agent_replays_is_one_answer() -> None:
+    """Engines by their agent's name; what was read is summed, and cut if it was anywhere."""
+
+    def answer(entries: int, *, truncated: bool) -> admin.WhatIfResponse:
+        engine = admin.WhatIfEngine(key=EngineKey(engine="0"), would=admin.WhatIfCounts(failed=entries))
+        return admin.WhatIfResponse(engines=[engine], entries=entries, truncated=truncated)
+
+    parts = [("a", answer(3, truncated=False)), ("b", answer(4, truncated=True))]
+    merged = merge.what_if(parts, admin.WhatIfRequest())
+    assert [(each.key.server, each.would.failed) for each in merged.engines] == [("a", 3), ("b", 4)]
+    assert (merged.entries, merged.truncated) == (7, True)
+
+
 def test_progress_is_done_when_all_agents_are() -> None:
     """An agent that does not answer is a row, and nothing is done then."""
     done = admin.Rollout(done=True, engines=[admin.EngineRollout(key=EngineKey(engine="0"))])

@@ -38,6 +38,7 @@ READING = frozenset(
         "GetTrace",
         "Explain",
         "Diagnose",
+        "WhatIf",
         "ListQuarantines",
         "ListDrills",
         "ListPolicyRollouts",

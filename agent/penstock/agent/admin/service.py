@@ -25,6 +25,7 @@ from penstock.agent.admin.calls import (
     rollouts,
     status,
     suspects,
+    what_if,
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
@@ -127,6 +128,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
     Diagnose = _unary(diagnoses.diagnose_engines)
+    WhatIf = _unary(what_if.what_if)
 
     Backup = _unary(backup.backup)
     GetBundle = _stream(bundles.get_bundle)

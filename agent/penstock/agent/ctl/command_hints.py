@@ -17,7 +17,7 @@ PROGRAMS = (PROGRAM, PLUGIN)
 COMMANDS = (
     "apply", "bundle", "completion", "config", "delete", "describe", "diagnose", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
     "get", "import", "inject-fault", "pause", "quarantine", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
-    "watch",
+    "watch", "what-if",
 )  # fmt: skip
 _META = "penstock.hints"
 _OPTIONS = ("bundle", "context", "address", "tls_ca", "tls_cert", "tls_key", "tls_server_name")

@@ -183,5 +183,6 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "set-policy": _CHANGES,
     "trace": message_ref(admin.Trace),
     "version": object_of({"clientVersion": TEXT}, {"agentVersion": TEXT}),
+    "what-if": message_ref(admin.WhatIfResponse),
     "watch": {"description": "One event; in JSON one a line.", **message_ref(admin.LoggedEvent)},
 }

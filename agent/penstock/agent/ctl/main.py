@@ -32,6 +32,10 @@ _COMMANDS = {
     "import": (f"{_POLICIES}.apply", "Create or replace many policies in one change: all or none."),
     "trace": (f"{_INSPECT}.trace", "Show the spans of one request as a tree."),
     "explain": (f"{_INSPECT}.trace", "Explain in one sentence what happened to a request."),
+    "what-if": (
+        f"{_INSPECT}.what_if",
+        "Replay the recorded loads against other policies, and compare.",
+    ),
     "quarantine": (f"{_ORDERS}.quarantine", "Quarantined peers: list, add, lift."),
     "inject-fault": (f"{_ORDERS}.drill", "Start a fault drill in engines that allow it."),
     "drill": (f"{_ORDERS}.drill", "Running fault drills: list, stop."),
@@ -51,7 +55,7 @@ _HIDDEN = ("export", "import")
 
 _SECTIONS = {
     "Inspect": ("top", "diagnose", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
-    "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
+    "Change policies": ("what-if", "set-policy", "apply", "edit", "rollback", "rollout", "delete"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("bundle", "forget", "config", "version", "completion"),
 }

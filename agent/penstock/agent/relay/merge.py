@@ -159,6 +159,19 @@ def diagnosis(answers: Sequence[Named], _: admin.DiagnoseRequest) -> admin.Diagn
     return merge_diagnoses(answers)
 
 
+def what_if(answers: Sequence[Named], _: admin.WhatIfRequest) -> admin.WhatIfResponse:
+    """Return what each agent has replayed of its own log."""
+    merged = admin.WhatIfResponse()
+    for name, answer in answers:
+        for engine in answer.engines:
+            qualify(engine.key, name)
+        merged.engines.extend(answer.engines)
+        merged.entries += answer.entries
+        merged.truncated |= answer.truncated
+        merged.unreadable_batches = min(merged.unreadable_batches + answer.unreadable_batches, _MAX_UINT32)
+    return merged
+
+
 def drills(answers: Sequence[Named], _: admin.ListDrillsRequest) -> admin.ListDrillsResponse:
     """Return the drills of all; an id begins with the agent's name."""
     merged = admin.ListDrillsResponse()

@@ -110,6 +110,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ListQuarantines = _merged("ListQuarantines", merge.quarantines)
     ListDrills = _merged("ListDrills", merge.drills)
     Diagnose = _merged("Diagnose", merge.diagnosis)
+    WhatIf = _merged("WhatIf", merge.what_if)
 
     ApplyPolicy = _written(apply_policy)
     DeletePolicy = _written(delete_policy)

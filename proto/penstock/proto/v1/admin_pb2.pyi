@@ -1611,3 +1611,89 @@ class DiagnosisEvidence(_message.Message):
     fact: str
     before: str
     def __init__(self, fact: _Optional[str] = ..., before: _Optional[str] = ...) -> None: ...
+
+class WhatIfRequest(_message.Message):
+    __slots__ = ("manifests_json", "only", "since", "selector")
+    MANIFESTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    ONLY_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    manifests_json: _containers.RepeatedScalarFieldContainer[str]
+    only: bool
+    since: _duration_pb2.Duration
+    selector: EngineSelector
+    def __init__(self, manifests_json: _Optional[_Iterable[str]] = ..., only: bool = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+
+class WhatIfResponse(_message.Message):
+    __slots__ = ("engines", "entries", "truncated", "unreadable_batches")
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    engines: _containers.RepeatedCompositeFieldContainer[WhatIfEngine]
+    entries: int
+    truncated: bool
+    unreadable_batches: int
+    def __init__(self, engines: _Optional[_Iterable[_Union[WhatIfEngine, _Mapping]]] = ..., entries: _Optional[int] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
+
+class WhatIfEngine(_message.Message):
+    __slots__ = ("key", "policies", "was", "would", "peers", "notes")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    WAS_FIELD_NUMBER: _ClassVar[int]
+    WOULD_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    policies: _containers.RepeatedScalarFieldContainer[str]
+    was: WhatIfCounts
+    would: WhatIfCounts
+    peers: _containers.RepeatedCompositeFieldContainer[WhatIfPeer]
+    notes: _containers.RepeatedCompositeFieldContainer[WhatIfNote]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., policies: _Optional[_Iterable[str]] = ..., was: _Optional[_Union[WhatIfCounts, _Mapping]] = ..., would: _Optional[_Union[WhatIfCounts, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[WhatIfPeer, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[WhatIfNote, _Mapping]]] = ...) -> None: ...
+
+class WhatIfCounts(_message.Message):
+    __slots__ = ("loads", "loaded", "recomputed", "failed", "unknown", "tokens_recomputed", "items_recomputed", "waits_cut", "not_tried", "waited")
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    LOADED_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    WAITS_CUT_FIELD_NUMBER: _ClassVar[int]
+    NOT_TRIED_FIELD_NUMBER: _ClassVar[int]
+    WAITED_FIELD_NUMBER: _ClassVar[int]
+    loads: int
+    loaded: int
+    recomputed: int
+    failed: int
+    unknown: int
+    tokens_recomputed: int
+    items_recomputed: int
+    waits_cut: int
+    not_tried: int
+    waited: _duration_pb2.Duration
+    def __init__(self, loads: _Optional[int] = ..., loaded: _Optional[int] = ..., recomputed: _Optional[int] = ..., failed: _Optional[int] = ..., unknown: _Optional[int] = ..., tokens_recomputed: _Optional[int] = ..., items_recomputed: _Optional[int] = ..., waits_cut: _Optional[int] = ..., not_tried: _Optional[int] = ..., waited: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class WhatIfPeer(_message.Message):
+    __slots__ = ("address", "was_times", "was", "would_times", "would")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WAS_TIMES_FIELD_NUMBER: _ClassVar[int]
+    WAS_FIELD_NUMBER: _ClassVar[int]
+    WOULD_TIMES_FIELD_NUMBER: _ClassVar[int]
+    WOULD_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    was_times: int
+    was: _duration_pb2.Duration
+    would_times: int
+    would: _duration_pb2.Duration
+    def __init__(self, address: _Optional[str] = ..., was_times: _Optional[int] = ..., was: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., would_times: _Optional[int] = ..., would: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class WhatIfNote(_message.Message):
+    __slots__ = ("loads", "text")
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    loads: int
+    text: str
+    def __init__(self, loads: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...

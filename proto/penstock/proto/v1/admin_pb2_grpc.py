@@ -139,6 +139,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DiagnoseRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Diagnosis.FromString,
                 _registered_method=True)
+        self.WhatIf = channel.unary_unary(
+                '/penstock.v1.Admin/WhatIf',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfResponse.FromString,
+                _registered_method=True)
         self.SetPaused = channel.unary_stream(
                 '/penstock.v1.Admin/SetPaused',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetPausedRequest.SerializeToString,
@@ -327,6 +332,14 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhatIf(self, request, context):
+        """Replays the recorded loads against other policies. INVALID_ARGUMENT for a
+        manifest that ApplyPolicy would refuse.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetPaused(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -505,6 +518,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DiagnoseRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Diagnosis.SerializeToString,
+            ),
+            'WhatIf': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhatIf,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfResponse.SerializeToString,
             ),
             'SetPaused': grpc.unary_stream_rpc_method_handler(
                     servicer.SetPaused,
@@ -1129,6 +1147,33 @@ class Admin(object):
             '/penstock.v1.Admin/Diagnose',
             penstock_dot_proto_dot_v1_dot_admin__pb2.DiagnoseRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.Diagnosis.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhatIf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/WhatIf',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,6 +18,7 @@ from penstock.agent.admin.calls import (
     requests,
     rollouts,
     status,
+    what_if,
 )
 from penstock.agent.admin.calls.backup import write_backup
 
@@ -37,5 +38,6 @@ __all__ = [
     "requests",
     "rollouts",
     "status",
+    "what_if",
     "write_backup",
 ]

@@ -194,7 +194,9 @@ async def _in_thread(read: Callable[..., T], *arguments: Any) -> T:
     return await to_completion(asyncio.to_thread(read, *arguments))
 
 
-def since_unix_nano(request: admin.ListEventsRequest | admin.ListRequestsRequest, now: float) -> int:
+def since_unix_nano(
+    request: admin.ListEventsRequest | admin.ListRequestsRequest | admin.WhatIfRequest, now: float
+) -> int:
     """Return the start time of a request's ``since``, nanoseconds in SQLite's range; 0 for none."""
     since = int(now * 1e9) - request.since.ToNanoseconds() if request.HasField("since") else 0
     # Before the epoch means everything.

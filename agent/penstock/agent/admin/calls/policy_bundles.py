@@ -72,11 +72,12 @@ def _read(text: str) -> list[Manifest]:
         raise ManifestError("the bundle is not an object of kind List with items; see 'agentctl export'")
     if len(items) > MAX_POLICIES:
         raise ManifestError(f"the bundle has {len(items)} policies, the limit is {MAX_POLICIES}; split it")
-    return [_item(number, item) for number, item in enumerate(items)]
+    return [named_manifest(f"items[{number}]", item) for number, item in enumerate(items)]
 
 
-def _item(number: int, item: Any) -> Manifest:
+def named_manifest(place: str, item: Any) -> Manifest:
+    """Return a manifest; an error begins with the policy's name, or with its *place* if it has none."""
     metadata = item.get("metadata") if isinstance(item, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    with prefix_errors(name if isinstance(name, str) else f"items[{number}]"):
+    with prefix_errors(name if isinstance(name, str) else place):
         return check_manifest(item)

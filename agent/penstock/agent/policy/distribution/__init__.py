@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.policy.distribution.feed import PolicyFeed
 from penstock.agent.policy.distribution.policy_sources import PolicySources
+from penstock.agent.policy.distribution.push_encoding import body_of
 from penstock.agent.policy.distribution.rollout import (
     EngineProgress,
     KnownEngine,
@@ -24,6 +25,7 @@ __all__ = [
     "Progress",
     "SampleRatios",
     "Subscriber",
+    "body_of",
     "follow_rollout",
     "rollout_progress",
 ]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import NO_POLICY, DecidedBy, Decision, EcLoss, Outcome, decide_ec
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.recovery import HELD, FailingRequests, client_error, rewind
+from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import outcomes
+from penstock.rules import HELD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.instrumentation.resilience import (
     NO_POLICY,
@@ -14,21 +14,12 @@ from penstock.instrumentation.resilience import (
     RecomputeBudget,
     decide_kv,
 )
-from penstock.instrumentation.vllm.recovery import HELD, rewind
+from penstock.instrumentation.vllm.recovery import rewind
+from penstock.rules import HELD, PINNED, WITHOUT_MEDIA
 
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Decision, LoggedDecision, Outcome, Policy
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
-
-PINNED: Final = (
-    "a transfer is in flight and its blocks are pinned until that has ended, so the request cannot be rewound"
-)
-"""Why a request fails that should have been rewound, but whose load was given up after its transfer had begun."""
-
-WITHOUT_MEDIA: Final = (
-    "an input cannot be encoded again: vLLM left its media out when it told the workers of the request"
-)
-"""Why a request fails that should have been rewound, or was, on vLLM's V1 model runner."""
 
 
 class KvFailureDecider:

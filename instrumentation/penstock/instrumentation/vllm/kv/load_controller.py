@@ -15,7 +15,7 @@ from penstock.instrumentation.resilience import Action, DecidedBy, Decision, Out
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.deadlines import KvDeadlines
-from penstock.instrumentation.vllm.kv.decider import WITHOUT_MEDIA, KvFailureDecider
+from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
 from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
 from penstock.instrumentation.vllm.kv.request_peers import RequestPeers
@@ -23,6 +23,7 @@ from penstock.instrumentation.vllm.kv.unconfirmed_steps import UnconfirmedSteps
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes
+from penstock.rules import WITHOUT_MEDIA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

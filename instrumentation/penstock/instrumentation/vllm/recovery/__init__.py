@@ -6,10 +6,9 @@ from penstock.instrumentation.vllm.recovery import client_error, rewind
 from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook, FailingRequests
 from penstock.instrumentation.vllm.recovery.encoder_media import WorkerEncoderInputs
 from penstock.instrumentation.vllm.recovery.freed_blocks import FreedBlocks, freed_by_name
-from penstock.instrumentation.vllm.recovery.rewind import HELD, Taint
+from penstock.instrumentation.vllm.recovery.rewind import Taint
 
 __all__ = [
-    "HELD",
     "ClientErrorHook",
     "FailingRequests",
     "FreedBlocks",

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 NO_BLOCK: Final = -1
 """In the place of vLLM's null block, which stands for no content and is shared by all."""
 
-HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
-"""Why a request fails that should have been rewound."""
-
 
 @dataclass(frozen=True, slots=True)
 class BlockHolder:

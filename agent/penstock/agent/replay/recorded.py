@@ -1,0 +1,272 @@
+"""The remote loads of one engine as its events tell: when each began and ended, and what was decided about it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from penstock.agent.replay.counts import Note
+from penstock.proto import constants as c
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
+from penstock.rules import (
+    EXPORTED,
+    HELD,
+    MEDIA_ELSEWHERE,
+    PINNED,
+    WITHOUT_MEDIA,
+    Outcome,
+    Trigger,
+    trigger_of,
+)
+
+if TYPE_CHECKING:
+    from penstock.proto.v1.events_pb2 import DeferralEnd, Event, LoadOutcome, RequestClosed
+
+KINDS: Final = ("load_outcome", "deferral_end", "request_closed", "quarantine_changed")
+"""The kinds of events that a replay reads."""
+
+_REASONS: Final = {
+    c.DEFERRAL_REASON_REMOTE_KV: c.CHANNEL_KV,
+    c.DEFERRAL_REASON_ENCODER_CACHE: c.CHANNEL_EC,
+}
+_OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The recorded failure of a load, and what was decided about it.
+
+    Attributes:
+        mode: ``FailureMode`` of the wire; 0 where nothing was attempted.
+        by_vllm: no policy decided.
+        obstacle: it could not be rewound, whatever a policy says.
+
+    """
+
+    outcome: Outcome
+    trigger: Trigger
+    mode: int
+    error_type: int
+    rehearsal: bool
+    by_vllm: bool
+    obstacle: bool
+    exported: bool
+    local_media: bool
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLoad:
+    """One remote load; times in nanoseconds since the epoch.
+
+    Attributes:
+        peer: ``host:port``; empty where it is unknown or no engine.
+        transfer_ns: when the transfer began that it waited for; 0 for never or not known.
+        tokens: that it brought or lost; None if not known.
+        failed: None for a load that succeeded.
+
+    """
+
+    channel: int
+    peer: str
+    engine_id: str
+    started_ns: int
+    transfer_ns: int
+    ended_ns: int
+    tokens: int | None
+    failed: Failed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedChange:
+    """A change of a peer's quarantine; *by_order* of an operator."""
+
+    at_ns: int
+    peer: str
+    is_open: bool
+    by_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLoads:
+    """All that a replay of one engine needs, in the order of time.
+
+    Attributes:
+        unusable: loads that are left out, by why.
+
+    """
+
+    loads: tuple[RecordedLoad, ...]
+    changes: tuple[RecordedChange, ...]
+    unusable: Counter[Note]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    channel: int
+    peer: str
+    engine_id: str
+    started_ns: int
+    transfer_ns: int
+    ended_ns: int
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    peer: str
+    engine_id: str
+    tokens: int
+    scheduled_ns: int
+
+
+class Recording:
+    """Collects the events of one engine, in any order, and keeps of each only what a replay needs."""
+
+    def __init__(self) -> None:
+        self._waits: defaultdict[tuple[str, int], list[_Wait]] = defaultdict(list)
+        self._outcomes: defaultdict[tuple[str, int], list[tuple[int, RecordedLoad | None]]] = defaultdict(
+            list
+        )
+        self._closed: dict[str, _Closed] = {}
+        self._changes: list[RecordedChange] = []
+        self._unusable: Counter[Note] = Counter()
+
+    def add(self, event: Event) -> None:
+        """Add an event of :data:`KINDS`; others are ignored."""
+        match event.WhichOneof("body"):
+            case "load_outcome":
+                self._add_outcome(event, event.load_outcome)
+            case "deferral_end":
+                self._add_wait(event, event.deferral_end)
+            case "request_closed":
+                self._add_closed(event, event.request_closed)
+            case "quarantine_changed":
+                body = event.quarantine_changed
+                self._changes.append(
+                    RecordedChange(
+                        event.time_unix_nano,
+                        body.peer.address,
+                        body.state == QUARANTINE_STATE_OPEN,
+                        body.reason == "operator",
+                    )
+                )
+
+    def loads(self) -> RecordedLoads:
+        """Return the loads of the events so far."""
+        found: list[RecordedLoad] = []
+        unusable = Counter(self._unusable)
+        for key in {*self._waits, *self._outcomes}:
+            waits = sorted(self._waits.get(key, ()), key=lambda wait: wait.started_ns)
+            outcomes = sorted(self._outcomes.get(key, ()), key=lambda item: item[0])
+            closed = self._closed.get(key[0])
+            found += _join(waits, outcomes, closed, unusable)
+        # A connector that loads within a step makes no request wait.
+        found += [
+            RecordedLoad(
+                c.CHANNEL_KV, each.peer, each.engine_id, each.scheduled_ns, each.scheduled_ns,
+                each.scheduled_ns, each.tokens,
+            )
+            for name, each in self._closed.items()
+            if each.peer and each.tokens and not {(name, c.CHANNEL_KV)} & {*self._waits, *self._outcomes}
+        ]  # fmt: skip
+        found.sort(key=lambda load: (load.started_ns, load.ended_ns))
+        changes = sorted(self._changes, key=lambda change: change.at_ns)
+        return RecordedLoads(tuple(found), tuple(changes), unusable)
+
+    def _add_outcome(self, event: Event, body: LoadOutcome) -> None:
+        outcome = _OUTCOMES.get(body.outcome)
+        if outcome is None:
+            self._unusable[Note.ABORTED if body.outcome == c.OUTCOME_ABORTED else Note.NOT_DECIDED] += 1
+            # Its wait is left out, too.
+            self._outcomes[event.request_id, body.channel].append((event.time_unix_nano, None))
+            return
+        at, reason = event.time_unix_nano, body.reason
+        trigger = trigger_of(reason)
+        failed = Failed(
+            outcome,
+            trigger,
+            body.mode,
+            body.error_type,
+            event.rehearsal,
+            by_vllm=body.decided_by == c.DECIDED_BY_VLLM,
+            obstacle=reason.endswith((HELD, WITHOUT_MEDIA))
+            or (trigger is Trigger.DEADLINE and reason.endswith(PINNED)),
+            exported=reason.endswith(EXPORTED),
+            local_media=MEDIA_ELSEWHERE not in reason,
+            items=body.items_recomputed,
+        )
+        load = RecordedLoad(
+            body.channel, body.peer.address, body.peer.engine_id, at, 0, at, body.tokens_recomputed, failed
+        )
+        self._outcomes[event.request_id, body.channel].append((at, load))
+
+    def _add_wait(self, event: Event, body: DeferralEnd) -> None:
+        channel = _REASONS.get(body.reason)
+        if channel is None or not body.start_time_unix_nano:
+            return
+        self._waits[event.request_id, channel].append(
+            _Wait(
+                channel,
+                body.peer.address,
+                body.peer.engine_id,
+                body.start_time_unix_nano,
+                body.transfer_start_time_unix_nano,
+                event.time_unix_nano,
+                body.ending == c.DEFERRAL_ENDING_READY,
+            )
+        )
+
+    def _add_closed(self, event: Event, body: RequestClosed) -> None:
+        if body.external_cached_tokens:
+            self._closed[event.request_id] = _Closed(
+                body.peer.address,
+                body.peer.engine_id,
+                body.external_cached_tokens,
+                body.scheduled_time_unix_nano or event.time_unix_nano,
+            )
+
+
+def _join(
+    waits: list[_Wait],
+    outcomes: list[tuple[int, RecordedLoad | None]],
+    closed: _Closed | None,
+    unusable: Counter[Note],
+) -> list[RecordedLoad]:
+    """Return the loads of one request: each failure with the wait that it ended, and the waits that ended well."""
+    found: list[RecordedLoad] = []
+    left = list(waits)
+    for at, load in outcomes:
+        wait = next((each for each in reversed(left) if _ends(each, load, at)), None)
+        if wait is not None:
+            left.remove(wait)
+        if load is not None:
+            found.append(load if wait is None else _with_wait(load, wait))
+    for wait in left:
+        if not wait.ready:
+            unusable[Note.NO_OUTCOME] += 1
+            continue
+        tokens = closed.tokens if closed is not None and wait.channel == c.CHANNEL_KV else None
+        found.append(
+            RecordedLoad(
+                wait.channel, wait.peer, wait.engine_id, wait.started_ns, wait.transfer_ns,
+                wait.ended_ns, tokens,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _ends(wait: _Wait, load: RecordedLoad | None, at: int) -> bool:
+    """Return whether a failure at *at* ended that wait; *load* is None for one that is left out."""
+    failed = None if load is None else load.failed
+    if failed is None:
+        return wait.started_ns <= at
+    if failed.trigger is Trigger.QUARANTINE:
+        return False
+    # One whose blocks another load has spoiled need not have waited itself.
+    return wait.started_ns <= at and (failed.mode != c.FAILURE_MODE_COLLATERAL or wait.ended_ns >= at)
+
+
+def _with_wait(load: RecordedLoad, wait: _Wait) -> RecordedLoad:
+    return replace(load, started_ns=wait.started_ns, transfer_ns=wait.transfer_ns)
