@@ -169,6 +169,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsResponse.FromString,
                 _registered_method=True)
+        self.GetStacks = channel.unary_unary(
+                '/penstock.v1.Admin/GetStacks',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetStacksRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.EngineStacks.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -340,6 +345,14 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStacks(self, request, context):
+        """What the threads of an engine's EngineCore execute. FAILED_PRECONDITION where
+        the engine does not allow it, is away or does not answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -477,6 +490,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListPolicyRollouts,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsResponse.SerializeToString,
+            ),
+            'GetStacks': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStacks,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetStacksRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.EngineStacks.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1208,6 +1226,33 @@ class Admin(object):
             '/penstock.v1.Admin/ListPolicyRollouts',
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListPolicyRolloutsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStacks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/GetStacks',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.GetStacksRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.EngineStacks.FromString,
             options,
             channel_credentials,
             insecure,

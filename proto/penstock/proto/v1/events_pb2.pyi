@@ -239,7 +239,7 @@ class RequestClosed(_message.Message):
     def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., external_request_id: _Optional[str] = ..., kv_role: _Optional[_Union[_common_pb2.Role, str]] = ..., remote_request_id: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., arrival_time_unix_nano: _Optional[int] = ..., scheduled_time_unix_nano: _Optional[int] = ..., first_token_time_unix_nano: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., local_cached_tokens: _Optional[int] = ..., external_cached_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., finish_reason: _Optional[str] = ..., leased_blocks: _Optional[int] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ...) -> None: ...
 
 class Gates(_message.Message):
-    __slots__ = ("queue_nano", "handshake_queue_nano", "peer_nano", "transfer_nano", "recompute_nano", "own_prefill_nano", "encoder_nano")
+    __slots__ = ("queue_nano", "handshake_queue_nano", "peer_nano", "transfer_nano", "recompute_nano", "own_prefill_nano", "encoder_nano", "unloaded_tokens")
     QUEUE_NANO_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_QUEUE_NANO_FIELD_NUMBER: _ClassVar[int]
     PEER_NANO_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +247,7 @@ class Gates(_message.Message):
     RECOMPUTE_NANO_FIELD_NUMBER: _ClassVar[int]
     OWN_PREFILL_NANO_FIELD_NUMBER: _ClassVar[int]
     ENCODER_NANO_FIELD_NUMBER: _ClassVar[int]
+    UNLOADED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     queue_nano: int
     handshake_queue_nano: int
     peer_nano: int
@@ -254,7 +255,8 @@ class Gates(_message.Message):
     recompute_nano: int
     own_prefill_nano: int
     encoder_nano: int
-    def __init__(self, queue_nano: _Optional[int] = ..., handshake_queue_nano: _Optional[int] = ..., peer_nano: _Optional[int] = ..., transfer_nano: _Optional[int] = ..., recompute_nano: _Optional[int] = ..., own_prefill_nano: _Optional[int] = ..., encoder_nano: _Optional[int] = ...) -> None: ...
+    unloaded_tokens: int
+    def __init__(self, queue_nano: _Optional[int] = ..., handshake_queue_nano: _Optional[int] = ..., peer_nano: _Optional[int] = ..., transfer_nano: _Optional[int] = ..., recompute_nano: _Optional[int] = ..., own_prefill_nano: _Optional[int] = ..., encoder_nano: _Optional[int] = ..., unloaded_tokens: _Optional[int] = ...) -> None: ...
 
 class Handshake(_message.Message):
     __slots__ = ("id", "connector", "peer", "result", "error_type", "queued_time_unix_nano", "start_time_unix_nano", "end_time_unix_nano", "clock_offset_nano", "waiting_request_ids", "waiters_total", "error_class", "error_text")

@@ -16,6 +16,7 @@ from penstock.instrumentation.vllm.kv.nixl.failure_observer import PENDING, Nixl
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer
 from penstock.instrumentation.vllm.messages import WorkerReport
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
+from penstock.instrumentation.vllm.progress import ConnectorCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,6 +38,7 @@ class NixlObserver(NixlFailureObserver):
 
     Attributes:
         log_limit: limits vLLM's own log lines about failures.
+        calls: vLLM's calls into the worker.
 
     """
 
@@ -44,6 +46,7 @@ class NixlObserver(NixlFailureObserver):
         """Observe *worker*, a NIXL worker built by vLLM."""
         super().__init__(worker, name=name)
         self.log_limit = LogLimit()
+        self.calls = ConnectorCalls(self.connector, self.rank, c.CHANNEL_KV)
         self._started: deque[tuple[str, int]] = deque(maxlen=PENDING)
         self._expired: deque[str] = deque(maxlen=PENDING)
         self._pinned_ids: deque[str] = deque(maxlen=PENDING)

@@ -48,7 +48,11 @@ class NixlWorkerMixin(NixlPushMixin):
                 cancel = getattr(metadata, "penstock_cancel", None)
                 if cancel and runtime.active:
                     observer.cancel_overdue(self, cancel)
+            observer.calls.steps += 1
+            observer.calls.begin("start_load_kv")
         upstream.start_load_kv(metadata)
+        if observer is not None:
+            observer.calls.end()
 
     def _read_blocks(self, *args: Any, **kwargs: Any) -> Any:
         return self._penstock_with_plan("_read_blocks", *args, **kwargs)
@@ -183,9 +187,11 @@ class NixlWorkerMixin(NixlPushMixin):
         """Forget the finished requests."""
         upstream: Any = super()
         observer = self._penstock
-        results = upstream.get_transfer_results()
         if observer is None:
-            return results
+            return upstream.get_transfer_results()
+        observer.calls.begin("get_transfer_results")
+        results = upstream.get_transfer_results()
+        observer.calls.end()
         with _GUARD:
             observer.context.transfer = NO_PLAN
             if results.finished_recving or results.finished_sending:
