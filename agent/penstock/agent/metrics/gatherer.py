@@ -16,7 +16,7 @@ from penstock.agent.metrics.exposition import (
     write,
     write_registry,
 )
-from penstock.agent.metrics.gauges import GaugeSet, add_snapshots, by_engine
+from penstock.agent.metrics.gauges import GaugeSet, add_snapshots, add_stalls, by_engine
 from penstock.proto.names import ENGINE_CORE, NANOS
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.series import Row
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import LiveSource
+    from penstock.agent.stalls import Stall
 
 _T = TypeVar("_T")
 _ORDER = {metric: index for index, metric in enumerate(METRICS)}
@@ -44,6 +45,7 @@ class Gatherer:
         sources: returns the registry's sources, disconnected ones included.
         wanted: hash of the policy that an engine should have; None where that is not known yet.
         pause_ends: when the pause of an engine ends by itself, unix nanoseconds; 0 without a pause or without an end.
+        stalls: what should go on in each engine and does not.
 
     """
 
@@ -56,6 +58,7 @@ class Gatherer:
         *,
         wanted: Wanted | None = None,
         pause_ends: Callable[[EngineKey], int] = lambda _: 0,
+        stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict,
     ) -> None:
         self._aggregator = aggregator
         self._sources = sources
@@ -63,6 +66,7 @@ class Gatherer:
         self._agent = agent
         self._wanted = wanted
         self._pause_ends = pause_ends
+        self._stalls = stalls
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header. A part that fails is left out."""
@@ -130,6 +134,7 @@ class Gatherer:
         sources = self._sources()
         sheet = GaugeSet()
         add_snapshots(sheet, sources, self._wanted)
+        add_stalls(sheet, self._stalls())
         connected, stopped = self._connected(sources)
         for key, value in connected.items():
             sheet.set(from_snapshots.ENGINE_CONNECTED, key, value)

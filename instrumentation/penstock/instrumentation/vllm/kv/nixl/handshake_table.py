@@ -236,7 +236,11 @@ class HandshakeTable:
     def waiting(self) -> list[tuple[Peer, int, int]]:
         """Return (peer, how many, oldest start) of the requests whose handshake is queued or runs."""
         with self._lock:
-            waits = [(handshake, since) for handshake, since in self._waiting.values() if handshake.future is not None]
+            waits = [
+                (handshake, since)
+                for handshake, since in self._waiting.values()
+                if handshake.future is not None
+            ]
         groups: dict[Peer, tuple[int, int]] = {}
         for handshake, since in waits:
             count, oldest = groups.get(handshake.peer, (0, since))
