@@ -19,6 +19,7 @@ from penstock.agent.admin.calls import (
     quarantines,
     requests,
     rollouts,
+    stacks,
     status,
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
@@ -119,6 +120,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
 
+    GetStacks = _unary(stacks.get_stacks)
     Backup = _unary(backup.backup)
     Forget = _unary(forget.forget)
 

@@ -15,7 +15,7 @@ PROGRAM = "agentctl"
 PLUGIN = "kubectl penstock"
 PROGRAMS = (PROGRAM, PLUGIN)
 COMMANDS = (
-    "apply", "completion", "config", "delete", "describe", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
+    "apply", "completion", "config", "debug", "delete", "describe", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
     "get", "import", "inject-fault", "pause", "quarantine", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
     "watch",
 )  # fmt: skip

@@ -38,6 +38,7 @@ _COMMANDS = {
     "pause": (f"{_ORDERS}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_ORDERS}.pause", "Undo a pause."),
     "doctor": (f"{_INSPECT}.doctor", "Find problems and print what to do about them."),
+    "debug": (f"{_PACKAGE}.debug", "Look into a running engine: the stacks of its threads."),
     "forget": (f"{_PACKAGE}.forget", "Forget a disconnected engine, or a peer."),
     "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
     "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
@@ -48,7 +49,7 @@ _COMMANDS = {
 _HIDDEN = ("export", "import")
 
 _SECTIONS = {
-    "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
+    "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch", "debug"),
     "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("forget", "config", "version", "completion"),

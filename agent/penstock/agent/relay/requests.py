@@ -9,7 +9,11 @@ from penstock.proto.v1 import admin_pb2 as admin
 
 _NAMED = 5
 # Which field names one engine.
-_KEYS: dict[type[Any], str] = {admin.GetEffectivePolicyRequest: "key", admin.ForgetRequest: "engine"}
+_KEYS: dict[type[Any], str] = {
+    admin.GetEffectivePolicyRequest: "key",
+    admin.GetStacksRequest: "key",
+    admin.ForgetRequest: "engine",
+}
 
 
 def for_agent(request: Any, agent: str) -> Any:

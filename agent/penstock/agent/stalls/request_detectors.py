@@ -96,5 +96,8 @@ def _requests(count: int) -> str:
     return f"{count} requests wait" if count > 1 else "1 request waits"
 
 
+_IN_MINUTES: Final = 90
+
+
 def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds >= _IN_MINUTES else f"{seconds:.0f} s"

@@ -46,7 +46,7 @@ class StallWatch:
         while True:
             try:
                 self.look()
-            except Exception:
+            except Exception:  # noqa: BLE001  (a bug must not end the loop)
                 _log.exception("the look-out for stalls failed; the last ones stay")
             await asyncio.sleep(_SECONDS)
 

@@ -14,6 +14,7 @@ from penstock.agent.admin.calls import (
     quarantines,
     requests,
     rollouts,
+    stacks,
     status,
 )
 from penstock.agent.admin.calls.backup import write_backup
@@ -30,6 +31,7 @@ __all__ = [
     "quarantines",
     "requests",
     "rollouts",
+    "stacks",
     "status",
     "write_backup",
 ]
