@@ -248,6 +248,9 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
         "penstock_label_sets_folded_total",
         "penstock_label_sets_evicted_total",
         "penstock_agent_label_sets_hidden",
+        # nothing is stalled
+        "penstock_stalls",
+        "penstock_stall_start_timestamp_seconds",
         # nothing is paused
         "penstock_engine_pause_expiry_timestamp_seconds",
         # there is no state directory here

@@ -37,7 +37,7 @@ class Reading:
         )
 
 
-class History:
+class CountHistory:
     """Readings of one process, the last one as it is, the earlier ones every five seconds."""
 
     def __init__(self, window: float) -> None:

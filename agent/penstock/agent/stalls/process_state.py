@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.agent.sources import LiveSource
-    from penstock.agent.stalls.history import History
+    from penstock.agent.stalls.history import CountHistory
     from penstock.proto.v1.snapshot_pb2 import EngineFacts, Progress, Snapshot
 
 
@@ -26,7 +26,7 @@ class ProcessState:
     """
 
     live: LiveSource
-    history: History
+    history: CountHistory
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 from penstock.agent.stalls import process_detectors, request_detectors
-from penstock.agent.stalls.history import History, Reading
+from penstock.agent.stalls.history import CountHistory, Reading
 from penstock.agent.stalls.limits import Limits
 from penstock.agent.stalls.process_state import EngineState, ProcessState
 from penstock.agent.stalls.stall import Stall, StallKind
@@ -38,7 +38,7 @@ class StallWatch:
         self._clock = clock
         self._limits = limits or Limits()
         self._begin = clock()
-        self._histories: dict[int, History] = {}
+        self._histories: dict[int, CountHistory] = {}
         self.now: Mapping[EngineKey, tuple[Stall, ...]] = {}
 
     async def keep_looking(self) -> None:
@@ -54,17 +54,17 @@ class StallWatch:
         """Read what the sources say now."""
         now = self._clock()
         engines: defaultdict[EngineKey, list[ProcessState]] = defaultdict(list)
-        present: dict[int, History] = {}
+        present: dict[int, CountHistory] = {}
         for live in self._sources():
             if not live.source.key.engine:
                 continue
-            history = self._histories.get(live.source.epoch) or History(self._limits.window)
+            history = self._histories.get(live.source.epoch) or CountHistory(self._limits.window)
             process = ProcessState(live, history)
             if process.progress is not None:
                 history.add(Reading.of(process.progress, now))
             elif not live.connected or live.snapshot is not None:
                 # What a pause or an absence hides is no silence of what is counted.
-                history = History(self._limits.window)
+                history = CountHistory(self._limits.window)
                 process = ProcessState(live, history)
             present[live.source.epoch] = history
             engines[live.source.key].append(process)

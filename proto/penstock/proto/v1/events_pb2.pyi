@@ -201,7 +201,7 @@ class DeferralEnd(_message.Message):
     def __init__(self, reason: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., ending: _Optional[_Union[_common_pb2.DeferralEnding, str]] = ..., start_time_unix_nano: _Optional[int] = ..., transfer_start_time_unix_nano: _Optional[int] = ..., observed_reason: _Optional[str] = ..., duration_nano: _Optional[int] = ...) -> None: ...
 
 class RequestClosed(_message.Message):
-    __slots__ = ("traceparent", "tracestate", "external_request_id", "kv_role", "remote_request_id", "peer", "arrival_time_unix_nano", "scheduled_time_unix_nano", "first_token_time_unix_nano", "prompt_tokens", "output_tokens", "local_cached_tokens", "external_cached_tokens", "preemptions", "finish_reason", "leased_blocks", "gates")
+    __slots__ = ("traceparent", "tracestate", "external_request_id", "kv_role", "remote_request_id", "peer", "arrival_time_unix_nano", "scheduled_time_unix_nano", "first_token_time_unix_nano", "prompt_tokens", "output_tokens", "local_cached_tokens", "external_cached_tokens", "preemptions", "finish_reason", "leased_blocks", "gates", "unloaded_tokens")
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +219,7 @@ class RequestClosed(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     LEASED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     GATES_FIELD_NUMBER: _ClassVar[int]
+    UNLOADED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     traceparent: str
     tracestate: str
     external_request_id: str
@@ -236,10 +237,11 @@ class RequestClosed(_message.Message):
     finish_reason: str
     leased_blocks: int
     gates: Gates
-    def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., external_request_id: _Optional[str] = ..., kv_role: _Optional[_Union[_common_pb2.Role, str]] = ..., remote_request_id: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., arrival_time_unix_nano: _Optional[int] = ..., scheduled_time_unix_nano: _Optional[int] = ..., first_token_time_unix_nano: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., local_cached_tokens: _Optional[int] = ..., external_cached_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., finish_reason: _Optional[str] = ..., leased_blocks: _Optional[int] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ...) -> None: ...
+    unloaded_tokens: int
+    def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., external_request_id: _Optional[str] = ..., kv_role: _Optional[_Union[_common_pb2.Role, str]] = ..., remote_request_id: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., arrival_time_unix_nano: _Optional[int] = ..., scheduled_time_unix_nano: _Optional[int] = ..., first_token_time_unix_nano: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., local_cached_tokens: _Optional[int] = ..., external_cached_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., finish_reason: _Optional[str] = ..., leased_blocks: _Optional[int] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ..., unloaded_tokens: _Optional[int] = ...) -> None: ...
 
 class Gates(_message.Message):
-    __slots__ = ("queue_nano", "handshake_queue_nano", "peer_nano", "transfer_nano", "recompute_nano", "own_prefill_nano", "encoder_nano", "unloaded_tokens")
+    __slots__ = ("queue_nano", "handshake_queue_nano", "peer_nano", "transfer_nano", "recompute_nano", "own_prefill_nano", "encoder_nano")
     QUEUE_NANO_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_QUEUE_NANO_FIELD_NUMBER: _ClassVar[int]
     PEER_NANO_FIELD_NUMBER: _ClassVar[int]
@@ -247,7 +249,6 @@ class Gates(_message.Message):
     RECOMPUTE_NANO_FIELD_NUMBER: _ClassVar[int]
     OWN_PREFILL_NANO_FIELD_NUMBER: _ClassVar[int]
     ENCODER_NANO_FIELD_NUMBER: _ClassVar[int]
-    UNLOADED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     queue_nano: int
     handshake_queue_nano: int
     peer_nano: int
@@ -255,8 +256,7 @@ class Gates(_message.Message):
     recompute_nano: int
     own_prefill_nano: int
     encoder_nano: int
-    unloaded_tokens: int
-    def __init__(self, queue_nano: _Optional[int] = ..., handshake_queue_nano: _Optional[int] = ..., peer_nano: _Optional[int] = ..., transfer_nano: _Optional[int] = ..., recompute_nano: _Optional[int] = ..., own_prefill_nano: _Optional[int] = ..., encoder_nano: _Optional[int] = ..., unloaded_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue_nano: _Optional[int] = ..., handshake_queue_nano: _Optional[int] = ..., peer_nano: _Optional[int] = ..., transfer_nano: _Optional[int] = ..., recompute_nano: _Optional[int] = ..., own_prefill_nano: _Optional[int] = ..., encoder_nano: _Optional[int] = ...) -> None: ...
 
 class Handshake(_message.Message):
     __slots__ = ("id", "connector", "peer", "result", "error_type", "queued_time_unix_nano", "start_time_unix_nano", "end_time_unix_nano", "clock_offset_nano", "waiting_request_ids", "waiters_total", "error_class", "error_text")
