@@ -14,6 +14,7 @@ import yaml
 from click.testing import CliRunner
 from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
+from penstock.proto.v1.policy_pb2 import StackDump
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.admin_server import AdminHarness, running_admin
@@ -42,7 +43,7 @@ def harness() -> Iterator[AdminHarness]:
             facts = {"model": "tiny", "compatibility_hash": key}
             # Of this moment: `doctor` takes what is a second late for a clock that is behind.
             running.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts))
-            running.engine(key)
+            running.engine(key, stacks=StackDump(process="engine-core", pid=1))
         running.append(
             first,
             transfer_failure("req-1", time_ns=now),

@@ -6,7 +6,6 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-import pytest
 from penstock.agent.admin.calls import stacks as stack_calls
 from penstock.agent.ctl.diagnosis import stall_checks
 from penstock.agent.model import EngineKey
@@ -16,6 +15,7 @@ from penstock.proto.v1.policy_pb2 import StackDump
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
     from click.testing import Result
 
     from tests.support.agent.admin_server import AdminHarness

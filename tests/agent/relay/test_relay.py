@@ -80,11 +80,10 @@ def test_the_agent_of_an_engine_is_asked_for_its_stacks(pods: Pods) -> None:
     said = pods.relay.agentctl("debug", "stacks", "decode-1/0")
     assert said.exit_code == 1
     assert "engine 0 is not connected to the policy feed" in said.stderr
-    audited = {
-        name: agent.agentctl("get", "audit", "-o", "json").stdout for name, agent in pods.agents.items()
-    }
-    assert {name for name, text in audited.items() if "debug-stacks" in text} == {"decode-1"}
-    assert "relay: " in audited["decode-1"]
+    (entry,) = json.loads(pods.relay.agentctl("get", "audit", "-o", "json").stdout)["entries"]
+    assert (entry["action"], entry["name"]) == ("debug-stacks", "engine 0")
+    assert entry["author"].endswith(" at decode-1")
+    assert "relay: " in entry["author"]
     assert (
         "no agent of this relay has nowhere/0" in pods.relay.agentctl("debug", "stacks", "nowhere/0").stderr
     )

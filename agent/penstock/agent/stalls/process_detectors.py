@@ -147,4 +147,5 @@ def _falls_behind(process: ProcessState, workers: list[ProcessState], limits: Li
 
 
 def _more(count: int, noun: str) -> str:
-    return f", and {count - 1} more {noun}{'s' if count > 2 else ''}" if count > 1 else ""
+    others = count - 1
+    return f", and {others} more {noun}{'s' if others > 1 else ''}" if others else ""
