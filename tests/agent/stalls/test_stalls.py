@@ -26,7 +26,7 @@ class Scene:
         self.watch = StallWatch(self.registry.sources, lambda: self.now)
         self.progress = {epoch: Progress() for epoch in (CORE, WORKER, SIBLING)}
         self.paused = False
-        self.facts = {
+        self.facts: dict[str, Any] = {
             "kv_connector": connector,
             "role": {"decode": 2, "prefill": 1}[role],
             "role_guessed": guessed,
