@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1.common_pb2 import ROLE_BOTH
+from penstock.proto.v1.policy_pb2 import StackDump
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.admin_server import AdminHarness, running_admin
@@ -49,7 +50,7 @@ def harness() -> Iterator[AdminHarness]:
             }
             # Of this moment: `doctor` takes what is a second late for a clock that is behind.
             running.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts))
-            running.engine(key)
+            running.engine(key, stacks=StackDump(process="engine-core", pid=1))
         running.append(
             first,
             transfer_failure("req-1", time_ns=now),

@@ -45,7 +45,15 @@ def _complete(address: str, line: str) -> list[str]:
 def test_commands_options_and_words(harness: AdminHarness) -> None:
     """Commands, options and choices complete without an agent; aliases complete, unknown commands do not."""
     nowhere = "/nowhere/admin.sock"
-    assert sorted(_complete(nowhere, "d")) == ["delete", "describe", "diagnose", "diff", "doctor", "drill"]
+    assert sorted(_complete(nowhere, "d")) == [
+        "debug",
+        "delete",
+        "describe",
+        "diagnose",
+        "diff",
+        "doctor",
+        "drill",
+    ]
     assert _complete(nowhere, "e") == ["explain", "edit"]
     assert _complete(nowhere, "describe ") == ["engine", "peer", "policy", "request"]
     assert "--no-headers" in _complete(nowhere, "get eng --")

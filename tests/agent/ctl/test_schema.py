@@ -20,8 +20,11 @@ from penstock.agent.ctl.command_schemas import COMMANDS
 from penstock.agent.ctl.main import cli
 from penstock.agent.ctl.render.json_values import MOST, as_json_values, moment
 from penstock.agent.ctl.render.output import dump
+from penstock.agent.model import EngineKey
+from penstock.agent.stalls import Stall, StallKind
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.policy_pb2 import StackDump
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.batches import deferral_start, sample_batch, transfer_failure
@@ -126,6 +129,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "get-requests": [["get", "requests"], ["get", "requests", "--deferred"]],
     "get-events": [["get", "events"]],
     "get-audit": [["get", "audit"]],
+    "debug-stacks": [["debug", "stacks", "0"]],
     "describe-engine": [["describe", "engine", "0"]],
     "describe-peer": [["describe", "peer", _PEER]],
     "describe-policy": [["describe", "policy", "p"]],
@@ -177,7 +181,12 @@ def filled(harness: AdminHarness) -> AdminHarness:
     now = time.time_ns()
     for key in ("0", "1"):
         core = harness.source(key)
-        harness.engine(key, supported=("kv_load_failure", "peer_quarantine"), faults_allowed=True)
+        dump = StackDump(process=_EVIL, threads=[{"name": _EVIL, "frames": [{"function": _EVIL, "line": 1}]}])
+        harness.engine(
+            key, supported=("kv_load_failure", "peer_quarantine"), faults_allowed=True, stacks=dump
+        )
+        stall = Stall(StallKind.LOAD_NOT_STARTED, 1, now / 1e9, _EVIL, _EVIL)
+        harness.stalls[EngineKey("", key)] = (stall,)
         snapshot = Snapshot(
             time_unix_nano=now,
             engine={"model": _EVIL, "compatibility_hash": key, "compatibility_factors": {_EVIL: _EVIL}},

@@ -265,6 +265,9 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
         # too few transfers, of one peer
         "penstock_transfer_throughput_usual_ratio",
         "penstock_transfer_throughput_peers_ratio",
+        # nothing is stalled
+        "penstock_stalls",
+        "penstock_stall_start_timestamp_seconds",
         # nothing is paused
         "penstock_engine_pause_expiry_timestamp_seconds",
         # there is no state directory here

@@ -76,6 +76,20 @@ def pods() -> Iterator[Pods]:
         yield running
 
 
+def test_the_agent_of_an_engine_is_asked_for_its_stacks(pods: Pods) -> None:
+    """Its refusal is the relay's answer, and the author of the question is in its audit log."""
+    said = pods.relay.agentctl("debug", "stacks", "decode-1/0")
+    assert said.exit_code == 1
+    assert "engine 0 is not connected to the policy feed" in said.stderr
+    (entry,) = json.loads(pods.relay.agentctl("get", "audit", "-o", "json").stdout)["entries"]
+    assert (entry["action"], entry["name"]) == ("debug-stacks", "engine 0")
+    assert entry["author"].endswith(" at decode-1")
+    assert "relay: " in entry["author"]
+    assert (
+        "no agent of this relay has nowhere/0" in pods.relay.agentctl("debug", "stacks", "nowhere/0").stderr
+    )
+
+
 def test_engines_have_their_agents_names(pods: Pods) -> None:
     """All are listed; one is named by agent and engine; a label selects in all."""
     listed = pods.relay.agentctl("get", "engines")

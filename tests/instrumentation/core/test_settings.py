@@ -69,6 +69,7 @@ def test_endpoints(endpoint: str) -> None:
             "keep at most 6144",
         ),
         ("PENSTOCK_ALLOW_FAULTS", "yes", "1 nor 0"),
+        ("PENSTOCK_ALLOW_STACKS", "yes", "1 nor 0"),
     ],
 )
 def test_wrong_value_is_one_line(

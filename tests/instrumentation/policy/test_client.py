@@ -119,6 +119,21 @@ def test_engine_that_hangs_in_a_step_refuses_and_follows_in_the_end(
     )
 
 
+def test_stacks_are_sent_while_a_step_hangs(agent: FakeAgent, subscribed: Runtime) -> None:
+    """The answer does not wait for the end of the step, as the rest of its push does."""
+    end = hold_step(subscribed)
+    push = Push(schedule=FAIL.schedule)
+    push.stacks.id = 5
+    agent.push(push)
+    agent.wait(lambda: count(agent, "stacks"), "the stacks")
+    dump = last(agent, "stacks").stacks
+    assert dump.id == 5
+    assert "PENSTOCK_ALLOW_STACKS=1" in dump.refusal
+    assert count(agent, "ack") == 0
+    end()
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+
+
 def test_stale_push_is_ignored(agent: FakeAgent, subscribed: Runtime) -> None:
     """A push that is not newer than the last one is neither put in force nor answered."""
     stream = policy_client_of(subscribed)._stream

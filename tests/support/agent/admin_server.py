@@ -29,7 +29,7 @@ from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.agent.sources.registry import Registry
 from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from penstock.proto.v1.ingest_pb2 import Batch
-from penstock.proto.v1.policy_pb2 import OrderRefusal
+from penstock.proto.v1.policy_pb2 import OrderRefusal, Report
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.policy.feed import Engine
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
+    from penstock.agent.stalls import Stall
     from penstock.proto.v1.admin_pb2 import AgentStatus
     from penstock.proto.v1.events_pb2 import Event
-    from penstock.proto.v1.policy_pb2 import Push
+    from penstock.proto.v1.policy_pb2 import Push, StackDump
 
 _DEADLINE = 60.0
 
@@ -123,11 +124,12 @@ class AdminHarness:
         refuse_drills: str = "",
         supported: tuple[str, ...] = (),
         faults_allowed: bool = False,
+        stacks: StackDump | None = None,
         **labels: str,
     ) -> Engine:
         """Subscribe an engine that answers each push: refuses with what *refuse* says, else acknowledges.
 
-        With *refuse_drills* none of the drills holds in it.
+        With *refuse_drills* none of the drills holds in it. To a question for its stacks it answers *stacks*, if given.
         """
         subscriber = Engine(self._feed_address, engine, **labels)
         self._engines.append(subscriber)
@@ -135,6 +137,9 @@ class AdminHarness:
         async def answer() -> None:
             while True:
                 push = await subscriber._stream.read()
+                if push.HasField("stacks") and stacks is not None:
+                    stacks.id = push.stacks.id
+                    await subscriber.report(Report(stacks=stacks))
                 error = refuse(push)
                 if error:
                     await subscriber.nack(push, error, "kvLoadFailure.action")
@@ -169,6 +174,7 @@ class AdminHarness:
     async def _start(self) -> None:
         # The clock that engines are retired by.
         self.now = 0.0
+        self.stalls: dict[EngineKey, tuple[Stall, ...]] = {}
         self.journal = Journal.open(self._directory)
         self.registry = Registry(time.time_ns)
         self.aggregator = Aggregator()
@@ -204,6 +210,7 @@ class AdminHarness:
                 rollouts=self.rollouts,
                 state_dir=self._directory,
                 statuses=(_describe,),
+                stalls=lambda: self.stalls,
             )
         )
         self._servers = [grpc.aio.server(), grpc.aio.server()]

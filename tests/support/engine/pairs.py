@@ -36,7 +36,7 @@ class Variant:
     model: Callable[[Path], Path] = tiny_model
 
 
-_FAULTS = {"PENSTOCK_ALLOW_FAULTS": "1"}
+_FAULTS = {"PENSTOCK_ALLOW_FAULTS": "1", "PENSTOCK_ALLOW_STACKS": "1"}
 CPU_DEFAULTS = Variant("cpu", env=_FAULTS)
 ASYNC_FORK_TP2 = Variant(
     "async-fork-tp2",

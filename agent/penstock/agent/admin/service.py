@@ -23,6 +23,7 @@ from penstock.agent.admin.calls import (
     quarantines,
     requests,
     rollouts,
+    stacks,
     status,
     suspects,
     what_if,
@@ -130,6 +131,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     Diagnose = _unary(diagnoses.diagnose_engines)
     WhatIf = _unary(what_if.what_if)
 
+    GetStacks = _unary(stacks.get_stacks)
     Backup = _unary(backup.backup)
     GetBundle = _stream(bundles.get_bundle)
     Forget = _unary(forget.forget)

@@ -100,6 +100,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 COMMANDS: dict[str, dict[str, Any]] = {
     "apply": _CHANGES,
     "config-get-contexts": object_of({"currentContext": TEXT, "items": list_of(ref("Context"))}),
+    "debug-stacks": message_ref(admin.EngineStacks),
     "delete-policy": ref("Change"),
     "describe-engine": {
         "allOf": [

@@ -76,6 +76,7 @@ _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
 _MESSAGES = (
     admin.ApplyPolicyResponse,
     admin.EffectivePolicy,
+    admin.EngineStacks,
     admin.Explanation,
     admin.Diagnosis,
     admin.ForgetResponse,

@@ -43,6 +43,7 @@ _COMMANDS = {
     "resume": (f"{_ORDERS}.pause", "Undo a pause."),
     "diagnose": (f"{_INSPECT}.diagnose", "Say what is wrong, the most harmful cause first."),
     "doctor": (f"{_INSPECT}.doctor", "Find problems and print what to do about them."),
+    "debug": (f"{_PACKAGE}.debug", "Look into a running engine: the stacks of its threads."),
     "forget": (f"{_PACKAGE}.forget", "Forget a disconnected engine, or a peer."),
     "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
     "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
@@ -54,7 +55,7 @@ _COMMANDS = {
 _HIDDEN = ("export", "import")
 
 _SECTIONS = {
-    "Inspect": ("top", "diagnose", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
+    "Inspect": ("top", "diagnose", "doctor", "get", "describe", "diff", "explain", "trace", "watch", "debug"),
     "Change policies": ("what-if", "set-policy", "apply", "edit", "rollback", "rollout", "delete"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("bundle", "forget", "config", "version", "completion"),

@@ -31,6 +31,7 @@ from penstock.agent.policy.rollouts import RolloutLeader
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
 from penstock.agent.sources import EngineOwners, Registry
+from penstock.agent.stalls import StallWatch
 from penstock.agent.state import StateDirectory
 from penstock.agent.traces.export import probe_endpoint
 from penstock.agent.traces.export.exporter import TraceExporter
@@ -84,6 +85,7 @@ class Daemon:
         policies = await distribute_policies(stored, owners, self._config, self._parts)
         self._health.sources = policies.sources
         registry = _registry(log)
+        stalls = StallWatch(registry.sources, time.time)
         rollouts = self._lead_rollouts(log, policies)
         exemplars, metrics = Exemplars(), self._measure(directory, log, policies, rollouts)
         self._report.exporter = self._start_export(
@@ -96,11 +98,12 @@ class Daemon:
             metrics,
             wanted=policies.feed.wanted,
             pause_ends=stored.pauses.ends_unix_nano,
+            stalls=lambda: stalls.now,
         )
         ingest = self._make_ingest(log, registry, owners, policies, metrics)
         retirement = self._make_retirement(log, registry, policies)
         admin = await self._servers.serve_admin(
-            self._admin_context(directory, log, registry, policies, retirement, rollouts)
+            self._admin_context(directory, log, registry, policies, retirement, rollouts, stalls)
         )
         if self._config.registration is not None:
             self._health.registration = register_agent(
@@ -111,7 +114,7 @@ class Daemon:
             ingest, PolicyFeedService(policies.feed, metrics.count_refused)
         )
         self._parts.push_async_callback(self._drain, ingest, policies.feed, engines)
-        self._start_upkeep(directory, policies, retirement)
+        self._start_upkeep(directory, policies, retirement, stalls)
         self._report.listen_address = str(engines.address)
         self._health.phase = "serving"
         addresses = {"listen": str(engines.address), **admin, "http": str(http.address)}
@@ -252,6 +255,7 @@ class Daemon:
         policies: DistributedPolicies,
         retirement: Retirement,
         rollouts: RolloutLeader,
+        stalls: StallWatch,
     ) -> AgentContext:
         """Return what the admin service reads and changes."""
         return AgentContext(
@@ -273,6 +277,7 @@ class Daemon:
                 "configuration.json": lambda: shown_config(self._config),
             },
             statuses=(self._report.describe, policies.describe),
+            stalls=lambda: stalls.now,
         )
 
     def _lead_rollouts(self, log: CountedLog, policies: DistributedPolicies) -> RolloutLeader:
@@ -298,11 +303,15 @@ class Daemon:
         self._parts.callback(ending.cancel)
 
     def _start_upkeep(
-        self, directory: StateDirectory, policies: DistributedPolicies, retirement: Retirement
+        self,
+        directory: StateDirectory,
+        policies: DistributedPolicies,
+        retirement: Retirement,
+        stalls: StallWatch,
     ) -> None:
-        """Start what runs beside the servers: retirement and housekeeping."""
-        retiring = asyncio.ensure_future(retirement.keep_retiring())
-        self._parts.callback(retiring.cancel)
+        """Start what runs beside the servers: retirement, the look-out for stalls, housekeeping."""
+        for work in (retirement.keep_retiring(), stalls.keep_looking()):
+            self._parts.callback(asyncio.ensure_future(work).cancel)
         house = Housekeeper(directory, policies.stored.database, self._health, self.fatal)
         self._parts.push_async_callback(house.stop)
 

@@ -17,7 +17,7 @@ from penstock.agent.metrics.exposition import (
     write,
     write_registry,
 )
-from penstock.agent.metrics.gauges import GaugeSet, add_snapshots, add_speeds, by_engine
+from penstock.agent.metrics.gauges import GaugeSet, add_snapshots, add_speeds, add_stalls, by_engine
 from penstock.proto.names import ENGINE_CORE, NANOS
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.series import Row
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import LiveSource
+    from penstock.agent.stalls import Stall
 
 _T = TypeVar("_T")
 _ORDER = {metric: index for index, metric in enumerate(METRICS)}
@@ -45,6 +46,7 @@ class Gatherer:
         sources: returns the registry's sources, disconnected ones included.
         wanted: hash of the policy that an engine should have; None where that is not known yet.
         pause_ends: when the pause of an engine ends by itself, unix nanoseconds; 0 without a pause or without an end.
+        stalls: what should go on in each engine and does not.
         clock: unix nanoseconds.
 
     """
@@ -58,6 +60,7 @@ class Gatherer:
         *,
         wanted: Wanted | None = None,
         pause_ends: Callable[[EngineKey], int] = lambda _: 0,
+        stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._aggregator = aggregator
@@ -66,6 +69,7 @@ class Gatherer:
         self._agent = agent
         self._wanted = wanted
         self._pause_ends = pause_ends
+        self._stalls = stalls
         self._clock = clock
 
     def render(self, accept: str) -> tuple[bytes, str]:
@@ -135,6 +139,7 @@ class Gatherer:
         sheet = GaugeSet()
         add_snapshots(sheet, sources, self._wanted)
         self._add_speeds(sheet, sources)
+        add_stalls(sheet, self._stalls())
         connected, stopped = self._connected(sources)
         for key, value in connected.items():
             sheet.set(from_snapshots.ENGINE_CONNECTED, key, value)

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 _NAMED = 5
 _LISTED = 20
 # Which field names one engine.
-_KEYS: dict[type[Any], str] = {admin.GetEffectivePolicyRequest: "key", admin.ForgetRequest: "engine"}
+_KEYS: dict[type[Any], str] = {
+    admin.GetEffectivePolicyRequest: "key",
+    admin.GetStacksRequest: "key",
+    admin.ForgetRequest: "engine",
+}
 
 
 def for_agent(request: Any, agent: str) -> Any:

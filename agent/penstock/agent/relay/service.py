@@ -362,6 +362,16 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             whole.engines.extend(drill.engines)
         return await self._sent(whole, context)
 
+    async def GetStacks(  # noqa: N802
+        self, request: admin.GetStacksRequest, context: Context
+    ) -> admin.EngineStacks:
+        """Return the answer of the agent that has the engine."""
+        request.author = _author(request.author)
+        name, answer = _named(await self._ask("GetStacks", request, context))[0]
+        found: admin.EngineStacks = answer
+        qualify(found.key, name)
+        return await self._sent(found, context)
+
     async def Forget(self, request: admin.ForgetRequest, context: Context) -> admin.ForgetResponse:  # noqa: N802
         """Forget an engine, or a peer at all agents."""
         request.author = _author(request.author)

@@ -56,6 +56,7 @@ class Settings:
         labels: ``PENSTOCK_LABELS``, ``PENSTOCK_POD_LABELS`` and the downward API, at most 64.
         hooks_disabled: names of hooks that are not installed.
         allow_faults: whether this engine accepts a ``FaultDrill``.
+        allow_stacks: whether this engine tells what its threads execute.
 
     """
 
@@ -64,6 +65,7 @@ class Settings:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     hooks_disabled: frozenset[str] = frozenset()
     allow_faults: bool = False
+    allow_stacks: bool = False
 
 
 def load(environ: Mapping[str, str]) -> Settings | None:
@@ -94,6 +96,7 @@ def parse(environ: Mapping[str, str]) -> Settings | None:
         labels=_labels(environ),
         hooks_disabled=_names(environ.get("PENSTOCK_HOOKS_DISABLED", "")),
         allow_faults=_switch("PENSTOCK_ALLOW_FAULTS", environ.get("PENSTOCK_ALLOW_FAULTS", "")),
+        allow_stacks=_switch("PENSTOCK_ALLOW_STACKS", environ.get("PENSTOCK_ALLOW_STACKS", "")),
     )
 
 

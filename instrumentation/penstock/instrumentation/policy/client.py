@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.resilience import NO_POLICY
 from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.core import Session, Settings
     from penstock.instrumentation.policy.applier import PolicyApplier
+    from penstock.instrumentation.policy.stack_dump import StackDumper
     from penstock.instrumentation.transport.grpc_stream import Stream, StreamEnd
     from penstock.proto.v1.policy_pb2 import Push, Report
     from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -67,6 +69,7 @@ class PolicyClient(BackgroundThread):
         self._proven_at = _NEVER
         self._nonce = 0
         self._heard = False
+        self._stacks: StackDumper | None = None
         session.subscribe(self.resubscribe)
 
     def resubscribe(self) -> None:
@@ -187,7 +190,17 @@ class PolicyClient(BackgroundThread):
         if push.nonce <= self._nonce:
             return  # stale: a newer one has been applied already
         self._nonce = push.nonce
+        if push.HasField("stacks"):
+            # First: to apply the rest may take as long as a step that hangs.
+            self._show_stacks(push.stacks.id)
         self._send(self._applier.apply(push))
+
+    def _show_stacks(self, question: int) -> None:
+        from penstock.instrumentation.policy.stack_dump import StackDumper  # noqa: PLC0415  (protobuf)
+
+        with guard("stacks"):
+            self._stacks = self._stacks or StackDumper(allowed=self._settings.allow_stacks)
+            self._send(self._stacks.answer(question, self._identity.process))
 
 
 def _connect(endpoint: str, inbox: SimpleQueue[Message]) -> Stream[Push]:

@@ -3,6 +3,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from penstock.proto.v1 import common_pb2 as _common_pb2
 from penstock.proto.v1 import events_pb2 as _events_pb2
 from penstock.proto.v1 import ingest_pb2 as _ingest_pb2
+from penstock.proto.v1 import policy_pb2 as _policy_pb2
 from penstock.proto.v1 import snapshot_pb2 as _snapshot_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -528,7 +529,7 @@ class ListEnginesResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ...) -> None: ...
 
 class Engine(_message.Message):
-    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires", "pause", "policies", "wanted_policies", "last_loads", "compared")
+    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires", "pause", "policies", "wanted_policies", "last_loads", "compared", "stalls")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -562,6 +563,7 @@ class Engine(_message.Message):
     WANTED_POLICIES_FIELD_NUMBER: _ClassVar[int]
     LAST_LOADS_FIELD_NUMBER: _ClassVar[int]
     COMPARED_FIELD_NUMBER: _ClassVar[int]
+    STALLS_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     connected: bool
     last_seen: _timestamp_pb2.Timestamp
@@ -588,7 +590,22 @@ class Engine(_message.Message):
     wanted_policies: _containers.RepeatedCompositeFieldContainer[_common_pb2.PolicySource]
     last_loads: _containers.RepeatedCompositeFieldContainer[LastLoads]
     compared: ComparedEngine
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., last_loads: _Optional[_Iterable[_Union[LastLoads, _Mapping]]] = ..., compared: _Optional[_Union[ComparedEngine, _Mapping]] = ...) -> None: ...
+    stalls: _containers.RepeatedCompositeFieldContainer[Stall]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., last_loads: _Optional[_Iterable[_Union[LastLoads, _Mapping]]] = ..., compared: _Optional[_Union[ComparedEngine, _Mapping]] = ..., stalls: _Optional[_Iterable[_Union[Stall, _Mapping]]] = ...) -> None: ...
+
+class Stall(_message.Message):
+    __slots__ = ("kind", "peer", "count", "since", "sentence")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    peer: str
+    count: int
+    since: _timestamp_pb2.Timestamp
+    sentence: str
+    def __init__(self, kind: _Optional[str] = ..., peer: _Optional[str] = ..., count: _Optional[int] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class ComparedEngine(_message.Message):
     __slots__ = ("identity", "model", "requests", "failed", "deferred_seconds", "recomputed_tokens", "refuses")
@@ -1697,3 +1714,21 @@ class WhatIfNote(_message.Message):
     loads: int
     text: str
     def __init__(self, loads: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class GetStacksRequest(_message.Message):
+    __slots__ = ("key", "author", "reason")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    author: str
+    reason: str
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class EngineStacks(_message.Message):
+    __slots__ = ("key", "processes")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    processes: _containers.RepeatedCompositeFieldContainer[_policy_pb2.StackDump]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., processes: _Optional[_Iterable[_Union[_policy_pb2.StackDump, _Mapping]]] = ...) -> None: ...

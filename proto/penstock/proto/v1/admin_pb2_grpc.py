@@ -199,6 +199,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetBundleRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.BundlePart.FromString,
                 _registered_method=True)
+        self.GetStacks = channel.unary_unary(
+                '/penstock.v1.Admin/GetStacks',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetStacksRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.EngineStacks.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -411,6 +416,14 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStacks(self, request, context):
+        """What the threads of an engine's EngineCore execute. FAILED_PRECONDITION where
+        the engine does not allow it, is away or does not answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -578,6 +591,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetBundle,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetBundleRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.BundlePart.SerializeToString,
+            ),
+            'GetStacks': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStacks,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetStacksRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.EngineStacks.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1471,6 +1489,33 @@ class Admin(object):
             '/penstock.v1.Admin/GetBundle',
             penstock_dot_proto_dot_v1_dot_admin__pb2.GetBundleRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.BundlePart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStacks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/GetStacks',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.GetStacksRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.EngineStacks.FromString,
             options,
             channel_credentials,
             insecure,

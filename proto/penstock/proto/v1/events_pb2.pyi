@@ -224,7 +224,7 @@ class DeferralEnd(_message.Message):
     def __init__(self, reason: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., ending: _Optional[_Union[_common_pb2.DeferralEnding, str]] = ..., start_time_unix_nano: _Optional[int] = ..., transfer_start_time_unix_nano: _Optional[int] = ..., observed_reason: _Optional[str] = ..., duration_nano: _Optional[int] = ...) -> None: ...
 
 class RequestClosed(_message.Message):
-    __slots__ = ("traceparent", "tracestate", "external_request_id", "kv_role", "remote_request_id", "peer", "arrival_time_unix_nano", "scheduled_time_unix_nano", "first_token_time_unix_nano", "prompt_tokens", "output_tokens", "local_cached_tokens", "external_cached_tokens", "preemptions", "finish_reason", "leased_blocks", "gates", "nans_in_logits", "verifications")
+    __slots__ = ("traceparent", "tracestate", "external_request_id", "kv_role", "remote_request_id", "peer", "arrival_time_unix_nano", "scheduled_time_unix_nano", "first_token_time_unix_nano", "prompt_tokens", "output_tokens", "local_cached_tokens", "external_cached_tokens", "preemptions", "finish_reason", "leased_blocks", "gates", "nans_in_logits", "verifications", "unloaded_tokens")
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +244,7 @@ class RequestClosed(_message.Message):
     GATES_FIELD_NUMBER: _ClassVar[int]
     NANS_IN_LOGITS_FIELD_NUMBER: _ClassVar[int]
     VERIFICATIONS_FIELD_NUMBER: _ClassVar[int]
+    UNLOADED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     traceparent: str
     tracestate: str
     external_request_id: str
@@ -263,7 +264,8 @@ class RequestClosed(_message.Message):
     gates: Gates
     nans_in_logits: int
     verifications: _containers.RepeatedCompositeFieldContainer[Verification]
-    def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., external_request_id: _Optional[str] = ..., kv_role: _Optional[_Union[_common_pb2.Role, str]] = ..., remote_request_id: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., arrival_time_unix_nano: _Optional[int] = ..., scheduled_time_unix_nano: _Optional[int] = ..., first_token_time_unix_nano: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., local_cached_tokens: _Optional[int] = ..., external_cached_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., finish_reason: _Optional[str] = ..., leased_blocks: _Optional[int] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ..., nans_in_logits: _Optional[int] = ..., verifications: _Optional[_Iterable[_Union[Verification, _Mapping]]] = ...) -> None: ...
+    unloaded_tokens: int
+    def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., external_request_id: _Optional[str] = ..., kv_role: _Optional[_Union[_common_pb2.Role, str]] = ..., remote_request_id: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., arrival_time_unix_nano: _Optional[int] = ..., scheduled_time_unix_nano: _Optional[int] = ..., first_token_time_unix_nano: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., local_cached_tokens: _Optional[int] = ..., external_cached_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., finish_reason: _Optional[str] = ..., leased_blocks: _Optional[int] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ..., nans_in_logits: _Optional[int] = ..., verifications: _Optional[_Iterable[_Union[Verification, _Mapping]]] = ..., unloaded_tokens: _Optional[int] = ...) -> None: ...
 
 class Gates(_message.Message):
     __slots__ = ("queue_nano", "handshake_queue_nano", "peer_nano", "transfer_nano", "recompute_nano", "own_prefill_nano", "encoder_nano")

@@ -30,16 +30,18 @@ INTEGRITY_ACTION_OBSERVE: IntegrityAction
 INTEGRITY_ACTION_ENFORCE: IntegrityAction
 
 class Report(_message.Message):
-    __slots__ = ("subscribe", "ack", "nack", "moved")
+    __slots__ = ("subscribe", "ack", "nack", "moved", "stacks")
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     NACK_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
     subscribe: Subscribe
     ack: PolicyAck
     nack: PolicyNack
     moved: PolicyMoved
-    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., ack: _Optional[_Union[PolicyAck, _Mapping]] = ..., nack: _Optional[_Union[PolicyNack, _Mapping]] = ..., moved: _Optional[_Union[PolicyMoved, _Mapping]] = ...) -> None: ...
+    stacks: StackDump
+    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., ack: _Optional[_Union[PolicyAck, _Mapping]] = ..., nack: _Optional[_Union[PolicyNack, _Mapping]] = ..., moved: _Optional[_Union[PolicyMoved, _Mapping]] = ..., stacks: _Optional[_Union[StackDump, _Mapping]] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("schema_version", "epoch", "key", "model", "labels", "hash_in_force", "supported_fields", "faults_allowed", "paused", "secret", "takes_policy_names")
@@ -115,18 +117,68 @@ class PolicyMoved(_message.Message):
     def __init__(self, hash: _Optional[str] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("nonce", "schedule", "paused", "drills", "quarantines")
+    __slots__ = ("nonce", "schedule", "paused", "drills", "quarantines", "stacks")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     DRILLS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINES_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
     nonce: int
     schedule: _containers.RepeatedCompositeFieldContainer[ScheduledPolicy]
     paused: bool
     drills: _containers.RepeatedCompositeFieldContainer[FaultDrill]
     quarantines: _containers.RepeatedCompositeFieldContainer[QuarantineOrder]
-    def __init__(self, nonce: _Optional[int] = ..., schedule: _Optional[_Iterable[_Union[ScheduledPolicy, _Mapping]]] = ..., paused: bool = ..., drills: _Optional[_Iterable[_Union[FaultDrill, _Mapping]]] = ..., quarantines: _Optional[_Iterable[_Union[QuarantineOrder, _Mapping]]] = ...) -> None: ...
+    stacks: StackRequest
+    def __init__(self, nonce: _Optional[int] = ..., schedule: _Optional[_Iterable[_Union[ScheduledPolicy, _Mapping]]] = ..., paused: bool = ..., drills: _Optional[_Iterable[_Union[FaultDrill, _Mapping]]] = ..., quarantines: _Optional[_Iterable[_Union[QuarantineOrder, _Mapping]]] = ..., stacks: _Optional[_Union[StackRequest, _Mapping]] = ...) -> None: ...
+
+class StackRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class StackDump(_message.Message):
+    __slots__ = ("id", "refusal", "time_unix_nano", "process", "pid", "threads", "threads_left_out")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    refusal: str
+    time_unix_nano: int
+    process: str
+    pid: int
+    threads: _containers.RepeatedCompositeFieldContainer[ThreadStack]
+    threads_left_out: int
+    def __init__(self, id: _Optional[int] = ..., refusal: _Optional[str] = ..., time_unix_nano: _Optional[int] = ..., process: _Optional[str] = ..., pid: _Optional[int] = ..., threads: _Optional[_Iterable[_Union[ThreadStack, _Mapping]]] = ..., threads_left_out: _Optional[int] = ...) -> None: ...
+
+class ThreadStack(_message.Message):
+    __slots__ = ("name", "daemon", "frames", "frames_left_out")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DAEMON_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    daemon: bool
+    frames: _containers.RepeatedCompositeFieldContainer[StackFrame]
+    frames_left_out: int
+    def __init__(self, name: _Optional[str] = ..., daemon: bool = ..., frames: _Optional[_Iterable[_Union[StackFrame, _Mapping]]] = ..., frames_left_out: _Optional[int] = ...) -> None: ...
+
+class StackFrame(_message.Message):
+    __slots__ = ("function", "file", "line", "module")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    function: str
+    file: str
+    line: int
+    module: str
+    def __init__(self, function: _Optional[str] = ..., file: _Optional[str] = ..., line: _Optional[int] = ..., module: _Optional[str] = ...) -> None: ...
 
 class ScheduledPolicy(_message.Message):
     __slots__ = ("hash", "body", "observed", "valid_for", "policies")

@@ -24,7 +24,7 @@ BLOCK_HOLDER_SAVE: BlockHolder
 BLOCK_HOLDER_LEASE: BlockHolder
 
 class Snapshot(_message.Message):
-    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts", "transfer")
+    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts", "progress", "transfer")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class Snapshot(_message.Message):
     EPLB_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     in_flight: _containers.RepeatedCompositeFieldContainer[InFlight]
@@ -52,8 +53,79 @@ class Snapshot(_message.Message):
     eplb: EplbFacts
     held: _containers.RepeatedCompositeFieldContainer[HeldBlocks]
     upstream_counts: _containers.RepeatedCompositeFieldContainer[UpstreamCount]
+    progress: Progress
     transfer: TransferFacts
-    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ..., upstream_counts: _Optional[_Iterable[_Union[UpstreamCount, _Mapping]]] = ..., transfer: _Optional[_Union[TransferFacts, _Mapping]] = ...) -> None: ...
+    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ..., upstream_counts: _Optional[_Iterable[_Union[UpstreamCount, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., transfer: _Optional[_Union[TransferFacts, _Mapping]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("steps", "step_start_time_unix_nano", "requests", "requests_to_load", "unloaded_requests", "unstarted", "handshaking", "calls", "eplb", "threads")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEP_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_TO_LOAD_FIELD_NUMBER: _ClassVar[int]
+    UNLOADED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    UNSTARTED_FIELD_NUMBER: _ClassVar[int]
+    HANDSHAKING_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    EPLB_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    step_start_time_unix_nano: int
+    requests: int
+    requests_to_load: int
+    unloaded_requests: int
+    unstarted: _containers.RepeatedCompositeFieldContainer[Waiting]
+    handshaking: _containers.RepeatedCompositeFieldContainer[Waiting]
+    calls: _containers.RepeatedCompositeFieldContainer[OpenCall]
+    eplb: _containers.RepeatedCompositeFieldContainer[EplbProgress]
+    threads: _containers.RepeatedCompositeFieldContainer[ConnectorThread]
+    def __init__(self, steps: _Optional[int] = ..., step_start_time_unix_nano: _Optional[int] = ..., requests: _Optional[int] = ..., requests_to_load: _Optional[int] = ..., unloaded_requests: _Optional[int] = ..., unstarted: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., handshaking: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., calls: _Optional[_Iterable[_Union[OpenCall, _Mapping]]] = ..., eplb: _Optional[_Iterable[_Union[EplbProgress, _Mapping]]] = ..., threads: _Optional[_Iterable[_Union[ConnectorThread, _Mapping]]] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("peer", "count", "oldest_start_time_unix_nano")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    peer: _common_pb2.Peer
+    count: int
+    oldest_start_time_unix_nano: int
+    def __init__(self, peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., count: _Optional[int] = ..., oldest_start_time_unix_nano: _Optional[int] = ...) -> None: ...
+
+class OpenCall(_message.Message):
+    __slots__ = ("name", "connector", "channel", "rank", "start_time_unix_nano")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    connector: str
+    channel: _common_pb2.Channel
+    rank: int
+    start_time_unix_nano: int
+    def __init__(self, name: _Optional[str] = ..., connector: _Optional[str] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., rank: _Optional[int] = ..., start_time_unix_nano: _Optional[int] = ...) -> None: ...
+
+class EplbProgress(_message.Message):
+    __slots__ = ("rank", "steps", "last_begun_step", "open_start_time_unix_nano")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    LAST_BEGUN_STEP_FIELD_NUMBER: _ClassVar[int]
+    OPEN_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    steps: int
+    last_begun_step: int
+    open_start_time_unix_nano: int
+    def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., last_begun_step: _Optional[int] = ..., open_start_time_unix_nano: _Optional[int] = ...) -> None: ...
+
+class ConnectorThread(_message.Message):
+    __slots__ = ("name", "alive", "ended_time_unix_nano")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    alive: int
+    ended_time_unix_nano: int
+    def __init__(self, name: _Optional[str] = ..., alive: _Optional[int] = ..., ended_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class TransferFacts(_message.Message):
     __slots__ = ("connector", "rank", "kv_layout", "attention_backend", "memory", "backends", "parameters", "environment")

@@ -17,6 +17,7 @@ from penstock.agent.admin.calls import (
     quarantines,
     requests,
     rollouts,
+    stacks,
     status,
     what_if,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "quarantines",
     "requests",
     "rollouts",
+    "stacks",
     "status",
     "what_if",
     "write_backup",

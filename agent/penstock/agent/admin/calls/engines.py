@@ -147,6 +147,7 @@ def _engine(
         engine.in_flight.extend(snapshot.in_flight)
         if snapshot.HasField("eplb"):
             engine.eplb.CopyFrom(snapshot.eplb)
+    engine.stalls.extend(map(messages.stall_message, agent.stalls().get(view.key, ())))
     _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
     return engine
 

@@ -13,12 +13,13 @@ from penstock.agent.policy.distribution import PolicySources
 from penstock.agent.policy.manifest import effective_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from penstock.agent.admin.support.retirement import Retirement
     from penstock.agent.journal import Journal
     from penstock.agent.metrics import Aggregator
+    from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Target
     from penstock.agent.policy.distribution import PolicyFeed
     from penstock.agent.policy.manifest import ScheduleStep
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.sources.follower import SourceFollower
     from penstock.agent.policy.store import Store
     from penstock.agent.sources import Registry
+    from penstock.agent.stalls import Stall
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 
@@ -56,6 +58,7 @@ class AgentContext:
         rollouts: leads the roll-outs of the store's policies; None for no leader.
         pages: what a bundle has as files, by name: the metrics page and the configuration; called on the loop.
         statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
+        stalls: what should go on in each engine and does not; from any thread.
         clock: seconds since the epoch.
         stopping: set when the agent starts to stop, for threads.
         turns: limits concurrent log queries, which slow down ingest.
@@ -76,6 +79,7 @@ class AgentContext:
     pages: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
     statuses: tuple[StatusSource, ...] = ()
     try_backend: Callable[[], Awaitable[str]] = _no_backend
+    stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict
     clock: Callable[[], float] = time.time
     stopping: threading.Event = field(default_factory=threading.Event)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_QUERIES))

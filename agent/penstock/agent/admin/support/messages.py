@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.manifest import FieldSource, Leaves, Merged, ScheduleStep
     from penstock.agent.policy.orders import Pause
     from penstock.agent.policy.store import AuditEntry, StoredPolicy
+    from penstock.agent.stalls import Stall
 
     # The policies behind a hash that is in force in an engine now.
     PolicyNames: TypeAlias = Callable[[EngineKey, str], Iterable[PolicySource]]
@@ -111,6 +112,17 @@ def engine_rollout(
     if engine.took is not None:
         message.took.FromTimedelta(timedelta(seconds=max(engine.took, 0.0)))
     return message
+
+
+def stall_message(stall: Stall) -> admin.Stall:
+    """Return a stall as the agent sees it."""
+    return admin.Stall(
+        kind=stall.kind,
+        peer=stall.peer,
+        count=clamp_unsigned(stall.count, MAX_UINT32),
+        since=timestamp_message(int(stall.since * 1e9)),
+        sentence=stall.sentence,
+    )
 
 
 def pause_message(pause: Pause) -> admin.Pause:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
 from penstock.agent.ctl.diagnosis.load_checks import NO_ORDERS, Orders, load_findings
+from penstock.agent.ctl.diagnosis.stall_checks import stall_findings
 from penstock.agent.ctl.diagnosis.upstream_checks import upstream_findings
 from penstock.agent.ctl.render import rows, text
 
@@ -48,6 +49,7 @@ def engine_findings(
         *_policy(engine, subject),
     ]
     found += load_findings(engine, subject, orders, now)
+    found += stall_findings(engine, subject)
     found += upstream_findings(engine, subject)
     for source in engine.sources:
         if source.epoch not in seen:

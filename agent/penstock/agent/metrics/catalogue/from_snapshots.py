@@ -209,6 +209,22 @@ ENGINE_STOPPED: Final = Metric(
     MetricKind.GAUGE,
     "1 if the engine is away and said goodbye: it was stopped on purpose; 0 while it is connected or if it vanished.",
 )
+STALLS: Final = Metric(
+    "penstock_stalls",
+    MetricKind.GAUGE,
+    "Requests, calls, threads or workers of which something that should go on does not; absent where all goes on. kind: "
+    "load_not_started, load_missing, no_transfer_params, rebalance_overdue, rebalance_unfinished, call_stuck, step_stuck, "
+    "thread_dead, worker_silent. peer: of load_not_started only.",
+    ("kind", "peer"),
+    free=PEER,
+)
+STALL_START: Final = Metric(
+    "penstock_stall_start_timestamp_seconds",
+    MetricKind.GAUGE,
+    "Since when it does not go on.",
+    ("kind", "peer"),
+    free=PEER,
+)
 
 PENDING_ENTRIES: Final = Metric(
     "penstock_pending_entries",

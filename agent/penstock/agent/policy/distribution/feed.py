@@ -5,6 +5,7 @@ Every push is the full state. The first one is due at once after Subscribe.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,9 +17,10 @@ from penstock.agent.model import EngineKey, digest, policy_names
 from penstock.agent.parsing import Target
 from penstock.agent.policy.distribution.effective_policies import EffectivePolicies
 from penstock.agent.policy.distribution.push_encoding import drill_message, quarantine_message
+from penstock.agent.policy.distribution.stack_questions import StackQuestions
 from penstock.agent.policy.distribution.subscriber import DesiredState, Subscriber
 from penstock.agent.sources import EngineOwners
-from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
+from penstock.proto.v1.policy_pb2 import Push, Report, StackDump, StackRequest, Subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,6 +79,7 @@ class PolicyFeed:
         self._clock = clock
         self._patience = patience
         self._subscribers: dict[EngineKey, Subscriber] = {}
+        self._stacks = StackQuestions()
         self.closing = False
         self.changed = ChangeSignal()
         self._end = tuple(part.subscribe(self._refresh) for part in (store, pauses, orders))
@@ -147,6 +150,21 @@ class PolicyFeed:
             replaced.wake.notify()
         return subscriber
 
+    async def ask_stacks(self, subscriber: Subscriber, seconds: float) -> StackDump | None:
+        """Ask an engine what its threads execute; None if it does not answer within *seconds*.
+
+        Raises:
+            FullError: someone else asks it.
+
+        """
+        with self._stacks.asked(subscriber.target.key) as (question, answer):
+            subscriber.stacks_asked = question
+            subscriber.wake.notify()
+            try:
+                return await asyncio.wait_for(answer, seconds)
+            except TimeoutError:
+                return None
+
     def end_stream(self, subscriber: Subscriber) -> None:
         """Mark a stream as ended; the last state of the engine stays."""
         subscriber.connected = False
@@ -174,6 +192,9 @@ class PolicyFeed:
             return None
         push = Push(nonce=subscriber.record_push(now), paused=subscriber.wanted.paused)
         moment = self._orders.now_unix_nano
+        if subscriber.stacks_asked:
+            push.stacks.CopyFrom(StackRequest(id=subscriber.stacks_asked))
+            subscriber.stacks_asked = 0
         push.drills.extend(drill_message(drill, moment) for drill in desired.drills)
         push.quarantines.extend(quarantine_message(order, moment) for order in desired.quarantines)
         self.changed.notify()
@@ -217,8 +238,13 @@ class PolicyFeed:
             self._log_refusals(subscriber)
         elif kind == "moved":
             subscriber.on_moved(report.moved, now)
+        elif kind == "stacks":
+            self._stacks.answer(subscriber.target.key, report.stacks)
+            return
         else:
-            raise ContractError(f"a report is {kind or 'empty'}; send ack, nack or moved after Subscribe")
+            raise ContractError(
+                f"a report is {kind or 'empty'}; send ack, nack, moved or stacks after Subscribe"
+            )
         if subscriber.due(now, self._patience) or subscriber.due_at(now, self._patience) is not None:
             # Otherwise nothing is due: do not wake the stream for every answer.
             subscriber.wake.notify()

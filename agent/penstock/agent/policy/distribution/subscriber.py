@@ -107,6 +107,7 @@ class Subscriber:
         faults_allowed: the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
         takes_policy_names: it accepts the names of policies in a push.
         paused_before: it was paused when the stream began.
+        stacks_asked: number of a question for its stacks that the next push has; 0 for none.
         ousted: the former owner of the engine is back, so this stream must end.
         wake: wakes the stream's task when a push may be due.
 
@@ -121,6 +122,7 @@ class Subscriber:
     takes_policy_names: bool = False
     connected: bool = True
     ownership: Ownership | None = None
+    stacks_asked: int = 0
     ousted: bool = False
     wanted: DesiredState = field(default_factory=DesiredState)
     answer: EngineAck | None = None
@@ -215,7 +217,7 @@ class Subscriber:
 
     def due(self, now: float, patience: float) -> bool:
         """Return whether a push is due at *now*; *patience*: seconds that one may be unanswered."""
-        if self._pushed is None:
+        if self._pushed is None or self.stacks_asked:
             return True
         again = self.due_at(now, patience)
         if again is not None and now >= again:

@@ -134,6 +134,21 @@ class OrderStore:
             await to_completion(self._write(self.quarantines(), drills, change))
             return drill
 
+    async def record_question(self, name: str, *, author: str, reason: str) -> None:
+        """Write into the audit log that *author* asks an engine for its stacks; *name* is the engine's.
+
+        Raises:
+            StateError: it could not be written.
+
+        """
+        change = audit.Change(author=author, action="debug-stacks", name=name, reason=reason)
+
+        def write() -> None:
+            with self._database.transaction() as connection:
+                audit.append(connection, change, self.now_unix_nano)
+
+        await to_completion(asyncio.to_thread(write))
+
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call *callback* on the loop after every change; return a function that unsubscribes."""
         return self._listeners.add(callback)

@@ -21,6 +21,7 @@ from penstock.instrumentation.vllm.ec.placeholders import Placeholders
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcTransfer
 from penstock.instrumentation.vllm.messages import EcReport, ItemFailure
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
+from penstock.instrumentation.vllm.progress import ConnectorCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
@@ -38,6 +39,7 @@ class EcWorker:
         """Watch *connector*, which vLLM has built from *config*."""
         self._rank: int = config.parallel_config.rank
         self._observer = EcObserver(type(connector).__name__, c.COMPONENT_WORKER, self._rank)
+        self.calls = ConnectorCalls(type(connector).__name__, self._rank, c.CHANNEL_EC)
         # A connector that moves items ahead of scheduling reports its transfers itself; here it only copies.
         self._moves_ahead = isinstance(connector, EcLoader)
         if self._moves_ahead:

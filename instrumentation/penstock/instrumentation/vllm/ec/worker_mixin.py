@@ -32,15 +32,21 @@ class EcWorkerSideMixin(ABC):
             upstream.start_load_caches(encoder_cache, **kwargs)
 
         items = tuple(ExternalItem(*each) for each in getattr(metadata, "penstock_items", ()))
-        if worker is not None:
-            with _GUARD:
-                worker.before_load(metadata)
-        if worker is None or not items:
+        if worker is None:
             load()
-        elif getattr(metadata, "penstock_guarded", False):
-            worker.guarded(items, encoder_cache, load)
-        else:
-            worker.watched(items, encoder_cache, load)
+            return
+        with _GUARD:
+            worker.before_load(metadata)
+        worker.calls.begin("start_load_caches")
+        try:
+            if not items:
+                load()
+            elif getattr(metadata, "penstock_guarded", False):
+                worker.guarded(items, encoder_cache, load)
+            else:
+                worker.watched(items, encoder_cache, load)
+        finally:
+            worker.calls.end()
 
     def start_save_caches(self, **kwargs: Any) -> None:
         """Keep placeholders from being published."""
@@ -61,12 +67,14 @@ class EcWorkerSideMixin(ABC):
         with _GUARD:
             worker.on_encoded(mm_hash, encoder_cache[mm_hash])
         error: Exception | None = None
+        worker.calls.begin("save_caches")
         try:
             upstream.save_caches(encoder_cache, mm_hash, **kwargs)
         except Exception as raised:
             error = raised
             raise
         finally:
+            worker.calls.end()
             with _GUARD:
                 worker.on_saved(mm_hash, encoder_cache[mm_hash], start_ns, error)
 

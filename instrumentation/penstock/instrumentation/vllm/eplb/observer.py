@@ -55,6 +55,7 @@ class EplbObserver:
         self._config = state.parallel_config
         self._open: dict[int, tuple[Any, Rebalance]] = {}
         self._steps = 0
+        self._last_begun = 0
         self._step_began: int | None = None
         runtime.snapshots.add("eplb", self.fill)
         _identify(state.parallel_config)
@@ -76,6 +77,7 @@ class EplbObserver:
             self._add_pause(self._step_began)
         self._end_all(STOPPED)
         _thread_state.balance = None
+        self._last_begun = self._steps
         for model in state.model_states.values():
             communicator = model.communicator
             site = RebalanceSite(self._config.rank, type(communicator).__name__, str(model.model_name))
@@ -140,8 +142,15 @@ class EplbObserver:
         status.step_interval = int(config.step_interval)
         status.window_size = int(config.window_size)
         status.communicator = str(config.communicator or "")
-        for _, rebalance in list(self._open.values()):
+        opened = [rebalance for _, rebalance in list(self._open.values())]
+        for rebalance in opened:
             rebalance.fill(snapshot)
+        snapshot.progress.eplb.add(
+            rank=self._config.rank,
+            steps=self._steps,
+            last_begun_step=self._last_begun,
+            open_start_time_unix_nano=min((each.start_ns for each in opened), default=0),
+        )
 
     def _add_pause(self, since: int) -> None:
         """Divide this thread's time from *since*: each rebalance gets the time up to its last layer, the last one the rest."""

@@ -147,6 +147,15 @@ class Deferrals:
         reasons = [reason for owner, reason in self._open if owner == request_id]
         return [ended for reason in reasons if (ended := self.end(request_id, reason)) is not None]
 
+    def unstarted(self) -> list[tuple[Peer | None, int, int]]:
+        """Return (peer, how many, oldest start) of the waits for remote KV whose transfer has not begun, from any thread."""
+        groups: dict[Peer | None, tuple[int, int]] = {}
+        for deferral in self._open.copy().values():
+            if deferral.reason == c.DEFERRAL_REASON_REMOTE_KV and not deferral.transfer_start_ns:
+                count, oldest = groups.get(deferral.peer, (0, deferral.start_ns))
+                groups[deferral.peer] = (count + 1, min(oldest, deferral.start_ns))
+        return [(peer, *group) for peer, group in groups.items()]
+
     def gauges(self) -> list[tuple[int, Peer | None, int, int]]:
         """Return (reason, peer, how many, oldest start) of what is open now, from any thread."""
         groups: dict[tuple[int, Peer | None], tuple[int, int]] = {}

@@ -13,6 +13,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.messages import find_reports
+from penstock.instrumentation.vllm.progress import RequestCounts
 from penstock.instrumentation.vllm.requests import outcomes
 from penstock.instrumentation.vllm.requests import record as requests
 from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
@@ -52,8 +53,10 @@ class SchedulerObserver:
 
     """
 
-    def __init__(self, connector: str) -> None:
+    def __init__(self, connector: str, block_size: int = 0) -> None:
         self.connector = connector
+        self._block_size = block_size
+        self._counts = RequestCounts()
         self.roles: set[int] = set()
         self.compatibility_hash = ""
         self.compatibility_factors: dict[str, str] = {}
@@ -73,6 +76,7 @@ class SchedulerObserver:
 
     def _begin(self, request: Any) -> RequestRecord:
         record = self._records[request.request_id] = requests.capture(request)
+        self._counts.on_arrived(to_load=record.kv_role == c.ROLE_DECODE)
         if record.kv_role:
             self.roles.add(record.kv_role)
         return record
@@ -135,7 +139,11 @@ class SchedulerObserver:
             by_drill = rehearsal and fields["reason"] == c.SUSPECT_REASON_FAILED_READ
             self._emit("answer_suspected", fields, request_id, rehearsal=by_drill)
         lease = self._leases.get(request_id)
-        self._emit("request_closed", record.closed_fields(request, lease.blocks if lease else 0), request_id)
+        fields = record.closed_fields(request, lease.blocks if lease else 0)
+        if record.kv_role == c.ROLE_DECODE:
+            fields["unloaded_tokens"] = unloaded = record.unloaded_tokens(request, self._block_size)
+            self._counts.unloaded += unloaded > 0
+        self._emit("request_closed", fields, request_id)
 
     # Deferrals
 
@@ -285,6 +293,13 @@ class SchedulerObserver:
         for reason, peer, count, oldest in self._deferrals.gauges():
             snapshot.deferred.add(
                 reason=reason,
+                peer=peer.fields() if peer is not None else None,
+                count=count,
+                oldest_start_time_unix_nano=oldest,
+            )
+        self._counts.fill(snapshot.progress)
+        for peer, count, oldest in self._deferrals.unstarted():
+            snapshot.progress.unstarted.add(
                 peer=peer.fields() if peer is not None else None,
                 count=count,
                 oldest_start_time_unix_nano=oldest,

@@ -130,6 +130,16 @@ class RequestRecord:
             gates.on_computed(request.num_computed_tokens, now_ns)
         return False
 
+    def unloaded_tokens(self, request: Any, block_size: int) -> int:
+        """Return the prompt tokens of a request that was to load them, and that it computed although nothing says why.
+
+        A load that was begun, refused or failed says why. Up to a block is computed after a full hit of the local cache, too.
+        """
+        if self.kv_role != c.ROLE_DECODE or self.attempt or self.decided or not self.first_token_ns:
+            return 0
+        computed: int = request.num_prompt_tokens - self.local_cached_tokens - self.external_cached_tokens
+        return computed if computed > max(block_size, 1) else 0
+
     def closed_fields(self, request: Any, leased_blocks: int) -> dict[str, Any]:
         """Return the fields of ``RequestClosed``."""
         fields: dict[str, Any] = {

@@ -78,7 +78,7 @@ class SchedulerMixin:
             else:
                 outputs = self._penstock_carry_out(plan, scheduler_output, model_runner_output)
             if session is not None:
-                session.after_update(outputs)
+                session.after_update(scheduler_output, outputs)
         return outputs
 
     def _penstock_carry_out(self, plan: RecoveryPlan, scheduler_output: Any, model_runner_output: Any) -> Any:

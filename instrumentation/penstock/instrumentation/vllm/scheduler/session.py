@@ -17,6 +17,7 @@ from penstock.instrumentation.vllm.admission import PeerGate
 from penstock.instrumentation.vllm.ec import EcLoadController, EcSchedulerSideMixin
 from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
 from penstock.instrumentation.vllm.naming import engine_identity
+from penstock.instrumentation.vllm.progress import SchedulerSteps, connector_threads
 from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
 from penstock.instrumentation.vllm.requests import SchedulerObserver
 from penstock.instrumentation.vllm.scheduler.engine_facts import engine_facts
@@ -66,7 +67,8 @@ class SchedulerSession:
         self._ec_connector = scheduler.ec_connector
         self._facts = engine_facts(scheduler)
         self._weights = WeightsFacts(self._config)
-        self.observer = SchedulerObserver(self._facts["kv_connector"])
+        self.observer = SchedulerObserver(self._facts["kv_connector"], self._facts["block_size"])
+        self._steps = SchedulerSteps()
         self.media = WorkerEncoderInputs(scheduler)
         self.gate = PeerGate()
         self.loads = KvLoadController(scheduler, self.observer, self.media, self.gate)
@@ -102,6 +104,8 @@ class SchedulerSession:
             runtime.policy.subscribe(self.ec.on_policy_change)
             runtime.policy.unfit_drill = self.ec.unfit_drill
         runtime.snapshots.add("scheduler", self.fill)
+        if self._has_connector:
+            connector_threads.report()
         runtime.policy.subscribe(self.loads.on_policy_change)
         runtime.start_policy(POLICY_FIELDS)
         return self
@@ -199,6 +203,7 @@ class SchedulerSession:
     @guarded(_HOOK, default=None)
     def before_schedule(self) -> None:
         """Name the loads that are over a deadline to the workers; decide about encoder outputs that failed."""
+        self._steps.on_started()
         if self._waiting and runtime.active:
             _contained(self._waiting.check)
         if self.ec is not None:
@@ -207,6 +212,7 @@ class SchedulerSession:
     @guarded(_HOOK, default=None)
     def after_schedule(self, output: Any) -> None:
         """Record what the step loads, and which requests it schedules for the first time; *output* is the step's."""
+        self._steps.on_scheduled(output)
         if self.ec is not None:
             _contained(self.ec.after_schedule, output)
         if self._allocated:
@@ -279,8 +285,9 @@ class SchedulerSession:
             )
 
     @guarded(_HOOK, default=None)
-    def after_update(self, outputs: Any) -> None:
+    def after_update(self, scheduler_output: Any, outputs: Any) -> None:
         """Attach the reasons of failed requests to the step's *outputs*; note first tokens."""
+        self._steps.on_updated(scheduler_output)
         if self._failing and runtime.active:
             _contained(self._failing.attach_errors, outputs)
         if self.ec is not None:
@@ -292,6 +299,7 @@ class SchedulerSession:
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add the engine's facts, its gauges and what it does about failed loads; on the exporter's thread."""
+        self._steps.fill(snapshot.progress)
         self.observer.fill(snapshot)
         self.gate.fill(snapshot)
         if self.ec is not None:

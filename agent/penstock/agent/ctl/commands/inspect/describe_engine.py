@@ -72,6 +72,7 @@ def description(
     yield from _section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
     yield from _section("Facts", _facts(item, now))
     yield from _section("Policy", _policy(item, effective, now))
+    yield from _section("Stalled", _stalled(item, now))
     yield from _section("Waiting", _waiting(item, now))
     yield from _section("In flight", _in_flight(item, now))
     if item.leases.count:
@@ -182,6 +183,12 @@ def _named(policies: Sequence[common.PolicySource], hash_: str) -> str:
 def _but_for(item: admin.Engine, wanted: str) -> str:
     """Return what would be in force without the pause."""
     return f", {words.style(words.paused(wanted), 'yellow')}" if item.paused and wanted else ""
+
+
+def _stalled(item: admin.Engine, now: float) -> Iterator[str]:
+    for stall in item.stalls:
+        sentence = words.one_line(stall.sentence, _LONGEST_ERROR)
+        yield words.style(f"{stall.kind} since {words.ago_of(stall.since, now)}: {sentence}", "red")
 
 
 def _waiting(item: admin.Engine, now: float) -> Iterator[str]:

@@ -26,6 +26,7 @@ from penstock.instrumentation.vllm.messages import (
     saves_of,
 )
 from penstock.instrumentation.vllm.naming import failure_modes
+from penstock.instrumentation.vllm.progress import ConnectorCalls
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -45,6 +46,7 @@ class KvObserver:
 
     Attributes:
         connector: the name of its class.
+        calls: vLLM's calls into it.
 
     """
 
@@ -68,6 +70,7 @@ class KvObserver:
 
         """
         self.connector = connector
+        self.calls = ConnectorCalls(connector, rank, c.CHANNEL_KV)
         self._rank = rank
         self._place = place
         self._jobs = JobTable(jobs) if jobs is not None else None

@@ -33,6 +33,8 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
         upstream: Any = super()
         result = upstream.bind_connector_metadata(connector_metadata)
         observer = self._penstock_observer
+        if observer is not None:
+            observer.calls.steps += 1
         if self._penstock_busy:
             self._penstock_unwrap()
         if observer is not None and runtime.active and observer.has_work(connector_metadata):
@@ -63,11 +65,7 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
     def _penstock_call_timed(self, direction: int, method: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the connector's *method*; record its duration, or report its exception."""
         wall, start = time.time_ns(), time.perf_counter_ns()
-        try:
-            result = method(*args, **kwargs)
-        except Exception as error:
-            self._penstock_on_exception(error, direction)
-            raise
+        result = self._penstock_call(direction, method, *args, **kwargs)
         observer = self._penstock_observer
         if observer is not None:
             with _GUARD:
@@ -77,6 +75,20 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
                 else:
                     observer.add_save_time(wall, duration)
         return result
+
+    def _penstock_call(self, direction: int, method: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the connector's *method* as the call that has not returned; report its exception."""
+        observer = self._penstock_observer
+        if observer is not None:
+            observer.calls.begin(method.__name__)
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            self._penstock_on_exception(error, direction)
+            raise
+        finally:
+            if observer is not None:
+                observer.calls.end()
 
     def _penstock_on_exception(self, error: Exception, direction: int) -> None:
         observer = self._penstock_observer
@@ -93,21 +105,13 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
                 observer.on_loads_started()
         if self._penstock_waits:
             return self._penstock_call_timed(c.DIRECTION_RECEIVE, upstream.start_load_kv, *args, **kwargs)
-        try:
-            return upstream.start_load_kv(*args, **kwargs)
-        except Exception as error:
-            self._penstock_on_exception(error, c.DIRECTION_RECEIVE)
-            raise
+        return self._penstock_call(c.DIRECTION_RECEIVE, upstream.start_load_kv, *args, **kwargs)
 
     def wait_for_save(self) -> Any:
         """Record that the saves of this step are finished."""
         upstream: Any = super()
         if not self._penstock_saves:
-            try:
-                return upstream.wait_for_save()
-            except Exception as error:
-                self._penstock_on_exception(error, c.DIRECTION_SEND)
-                raise
+            return self._penstock_call(c.DIRECTION_SEND, upstream.wait_for_save)
         result = self._penstock_call_timed(c.DIRECTION_SEND, upstream.wait_for_save)
         observer = self._penstock_observer
         if observer is not None:
@@ -118,11 +122,7 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
     def get_transfer_results(self, *args: Any, **kwargs: Any) -> Any:
         """Record the finished loads and sends."""
         upstream: Any = super()
-        try:
-            results = upstream.get_transfer_results(*args, **kwargs)
-        except Exception as error:
-            self._penstock_on_exception(error, c.DIRECTION_RECEIVE)
-            raise
+        results = self._penstock_call(c.DIRECTION_RECEIVE, upstream.get_transfer_results, *args, **kwargs)
         observer = self._penstock_observer
         ended = results.finished_recving or results.finished_sending
         if (self._penstock_busy or ended) and observer is not None and runtime.active:

@@ -270,6 +270,20 @@ class HandshakeTable:
                 handshake.remove_waiter(request_id)
             return waited
 
+    def waiting(self) -> list[tuple[Peer, int, int]]:
+        """Return (peer, how many, oldest start) of the requests whose handshake is queued or runs."""
+        with self._lock:
+            waits = [
+                (handshake, since)
+                for handshake, since in self._waiting.values()
+                if handshake.future is not None
+            ]
+        groups: dict[Peer, tuple[int, int]] = {}
+        for handshake, since in waits:
+            count, oldest = groups.get(handshake.peer, (0, since))
+            groups[handshake.peer] = (count + 1, min(oldest, since))
+        return [(peer, *group) for peer, group in groups.items()]
+
     def forget(self, request_id: str) -> None:
         """Forget the wait of a request."""
         with self._lock:

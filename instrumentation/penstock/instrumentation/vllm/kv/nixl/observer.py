@@ -22,6 +22,7 @@ from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer
 from penstock.instrumentation.vllm.kv.nixl.verification import WorkerVerification
 from penstock.instrumentation.vllm.messages import WorkerReport
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
+from penstock.instrumentation.vllm.progress import ConnectorCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,6 +46,7 @@ class NixlObserver(NixlFailureObserver):
     Attributes:
         log_limit: limits vLLM's own log lines about failures.
         verification: what is digested and compared on this rank.
+        calls: vLLM's calls into the worker.
 
     """
 
@@ -52,6 +54,7 @@ class NixlObserver(NixlFailureObserver):
         """Observe *worker*, a NIXL worker built by vLLM."""
         super().__init__(worker, name=name)
         self.log_limit = LogLimit()
+        self.calls = ConnectorCalls(self.connector, self.rank, c.CHANNEL_KV)
         self._started: deque[tuple[str, int]] = deque(maxlen=PENDING)
         self._expired: deque[str] = deque(maxlen=PENDING)
         self._pinned_ids: deque[str] = deque(maxlen=PENDING)

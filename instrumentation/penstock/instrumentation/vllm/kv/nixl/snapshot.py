@@ -44,6 +44,10 @@ class NixlSnapshot:
                 component=c.COMPONENT_WORKER,
                 rank=observer.rank,
             )
+        for peer, count, oldest in observer.handshakes.waiting():
+            snapshot.progress.handshaking.add(
+                peer=peer.fields(), count=count, oldest_start_time_unix_nano=oldest
+            )
         self._fill_held(snapshot)
         for name, upstream, seen in observer.counts.totals:
             snapshot.upstream_counts.add(

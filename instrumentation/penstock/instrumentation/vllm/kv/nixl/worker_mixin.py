@@ -49,7 +49,11 @@ class NixlWorkerMixin(NixlPushMixin):
                 if cancel and runtime.active:
                     observer.cancel_overdue(self, cancel)
                 observer.verification.take_orders(metadata)
+            observer.calls.steps += 1
+            observer.calls.begin("start_load_kv")
         upstream.start_load_kv(metadata)
+        if observer is not None:
+            observer.calls.end()
 
     def _read_blocks(self, *args: Any, **kwargs: Any) -> Any:
         return self._penstock_with_plan("_read_blocks", *args, **kwargs)
@@ -184,10 +188,14 @@ class NixlWorkerMixin(NixlPushMixin):
         """Compare what has arrived before vLLM uses it, digest what others will read, forget the finished requests."""
         upstream: Any = super()
         observer = self._penstock
-        loads = observer.verification.loads_of(self) if observer is not None else None
-        results = upstream.get_transfer_results()
         if observer is None:
-            return results
+            return upstream.get_transfer_results()
+        loads: dict[str, Any] | None = None
+        with _GUARD:
+            loads = observer.verification.loads_of(self)
+        observer.calls.begin("get_transfer_results")
+        results = upstream.get_transfer_results()
+        observer.calls.end()
         with _GUARD:
             if loads and results.finished_recving:
                 self._penstock_verify(observer, results, loads)

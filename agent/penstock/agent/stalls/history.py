@@ -1,0 +1,81 @@
+"""The counts of one process over the last minutes."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.proto.v1.snapshot_pb2 import Progress
+
+_SPACING: Final = 5.0
+"""Seconds between two readings that are kept: 61 readings for five minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The counts of a process at one time, seconds by the agent's clock."""
+
+    time: float
+    steps: int = 0
+    requests: int = 0
+    to_load: int = 0
+    unloaded: int = 0
+    eplb_steps: int = 0
+
+    @classmethod
+    def of(cls, progress: Progress, now: float) -> Reading:
+        """Return what *progress* says at *now*."""
+        return cls(
+            now,
+            progress.steps,
+            progress.requests,
+            progress.requests_to_load,
+            progress.unloaded_requests,
+            max((row.steps for row in progress.eplb), default=0),
+        )
+
+
+class CountHistory:
+    """Readings of one process, the last one as it is, the earlier ones every five seconds."""
+
+    def __init__(self, window: float) -> None:
+        """Keep *window* seconds."""
+        self._window = window
+        self._kept: deque[Reading] = deque()
+        self._steps_at = 0.0
+        self._eplb_at = 0.0
+        self.last = Reading(0.0)
+
+    def add(self, reading: Reading) -> None:
+        """Add the newest reading."""
+        if not self._kept or reading.steps != self.last.steps:
+            self._steps_at = reading.time
+        if not self._kept or reading.eplb_steps != self.last.eplb_steps:
+            self._eplb_at = reading.time
+        self.last = reading
+        if not self._kept or reading.time - self._kept[-1].time >= _SPACING:
+            self._kept.append(reading)
+        while len(self._kept) > 1 and self._kept[1].time <= reading.time - self._window:
+            self._kept.popleft()
+
+    @property
+    def first(self) -> Reading:
+        """The reading of a window ago, or the first that there is."""
+        return self._kept[0] if self._kept else self.last
+
+    @property
+    def standing(self) -> float:
+        """Seconds since the steps have changed, or since the first reading."""
+        return self.last.time - self._steps_at
+
+    @property
+    def eplb_standing(self) -> float:
+        """Seconds since the forward passes that EPLB counts have changed."""
+        return self.last.time - self._eplb_at
+
+    def steps_since(self, time: float) -> int:
+        """Return how many steps there were since *time*, as far as readings tell."""
+        earlier = [each for each in self._kept if each.time <= time]
+        return self.last.steps - (earlier[-1] if earlier else self.first).steps

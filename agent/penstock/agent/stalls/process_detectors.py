@@ -1,0 +1,151 @@
+"""Detectors of calls, steps, threads, rebalances and workers that stand still."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.stalls.stall import Stall, StallKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.stalls.limits import Limits
+    from penstock.agent.stalls.process_state import EngineState, ProcessState
+    from penstock.proto.v1.snapshot_pb2 import EplbFacts, EplbProgress
+
+
+def calls_stuck(engine: EngineState, limits: Limits) -> Iterator[Stall]:
+    """Yield that calls of vLLM into a connector do not return."""
+    found = [
+        (process.age(call.start_time_unix_nano), process, call)
+        for process, progress in engine.reporting
+        for call in progress.calls
+    ]
+    stuck = [each for each in found if each[0] >= limits.call]
+    if stuck:
+        lasted, process, call = max(stuck, key=lambda each: each[0])
+        yield Stall(
+            StallKind.CALL_STUCK,
+            len(stuck),
+            engine.now - lasted,
+            f"{process.name} has been in {call.connector}.{call.name} for {lasted:.0f} s{_more(len(stuck), 'call')}",
+        )
+
+
+def step_stuck(engine: EngineState, limits: Limits) -> Iterator[Stall]:
+    """Yield that a step of the engine does not end."""
+    core = engine.core
+    if core is None or core.progress is None:
+        return
+    lasted = core.age(core.progress.step_start_time_unix_nano)
+    if lasted >= limits.step:
+        yield Stall(
+            StallKind.STEP_STUCK,
+            1,
+            engine.now - lasted,
+            f"no step of the engine has ended for {lasted:.0f} s",
+        )
+
+
+def threads_dead(engine: EngineState, limits: Limits) -> Iterator[Stall]:
+    """Yield that threads of a connector have ended in a process that goes on."""
+    found = [
+        (process.age(thread.ended_time_unix_nano), process, thread.name)
+        for process, progress in engine.reporting
+        for thread in progress.threads
+        if not thread.alive
+    ]
+    dead = [each for each in found if each[0] >= limits.thread]
+    if dead:
+        longest = max(dead, key=lambda each: each[0])[0]
+        names = ", ".join(sorted({f"{name} of {process.name}" for _, process, name in dead}))
+        yield Stall(
+            StallKind.THREAD_DEAD,
+            len(dead),
+            engine.now - longest,
+            f"thread {names} ended {longest:.0f} s ago and the process goes on without it",
+        )
+
+
+def rebalances(engine: EngineState, limits: Limits) -> Iterator[Stall]:
+    """Yield that EPLB has begun no rebalance for several intervals, or does not end one, while steps go on."""
+    for process, progress in engine.reporting:
+        snapshot = process.snapshot
+        if snapshot is None or not snapshot.eplb.step_interval:
+            continue
+        for row in progress.eplb:
+            if process.history.eplb_standing < limits.idle and process.history.first.eplb_steps != row.steps:
+                yield from _rebalance(engine, process, snapshot.eplb, row, limits)
+
+
+def _rebalance(
+    engine: EngineState, process: ProcessState, facts: EplbFacts, row: EplbProgress, limits: Limits
+) -> Iterator[Stall]:
+    steps = row.steps - row.last_begun_step
+    lasted = process.age(row.open_start_time_unix_nano)
+    if lasted >= limits.rebalance and steps > facts.step_interval:
+        yield Stall(
+            StallKind.REBALANCE_UNFINISHED,
+            1,
+            engine.now - lasted,
+            f"rank {row.rank} has not ended a rebalance of experts that began {lasted:.0f} s and {steps} steps ago",
+        )
+    elif not lasted and steps > limits.intervals * facts.step_interval:
+        yield Stall(
+            StallKind.REBALANCE_OVERDUE,
+            1,
+            engine.now,
+            f"rank {row.rank} has begun no rebalance of experts for {steps} steps; one is due every "
+            f"{facts.step_interval}",
+        )
+
+
+def workers_silent(engine: EngineState, limits: Limits) -> Iterator[Stall]:
+    """Yield that workers say nothing while their EngineCore does, or stand still while their siblings go on."""
+    core = engine.core
+    if core is None or engine.silence(core) >= limits.silent / 2:
+        return
+    workers = [each for each in engine.processes if _is_of(each, core)]
+    silent = [
+        (engine.silence(each), each, "has reported nothing") for each in workers if not each.live.said_goodbye
+    ]
+    behind = [
+        (each.history.standing, each, "has begun no step, while others go on")
+        for each in workers
+        if each.progress is not None and _falls_behind(each, workers, limits)
+    ]
+    found = [each for each in silent if each[0] >= limits.silent] + behind
+    if found:
+        lasted, process, what = max(found, key=lambda each: each[0])
+        count = len({id(each[1]) for each in found})
+        yield Stall(
+            StallKind.WORKER_SILENT,
+            count,
+            engine.now - lasted,
+            f"{process.name} {what} for {lasted:.0f} s{_more(count, 'worker')}",
+        )
+
+
+def _is_of(process: ProcessState, core: ProcessState) -> bool:
+    """Return whether a worker belongs to this life of its engine, and not to one before."""
+    source = process.live.source
+    return source.process == "worker" and source.start_time_unix_nano >= core.live.source.start_time_unix_nano
+
+
+def _falls_behind(process: ProcessState, workers: list[ProcessState], limits: Limits) -> bool:
+    """Return whether others have taken two steps or more since the worker's last one."""
+    last, standing = process.history.last, process.history.standing
+    return (
+        last.steps > 0
+        and standing >= limits.behind
+        and any(
+            each.history.last.steps > last.steps + 1 and each.history.steps_since(last.time - standing) > 1
+            for each in workers
+            if each.progress is not None
+        )
+    )
+
+
+def _more(count: int, noun: str) -> str:
+    others = count - 1
+    return f", and {others} more {noun}{'s' if others > 1 else ''}" if others else ""

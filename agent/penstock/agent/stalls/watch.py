@@ -1,0 +1,109 @@
+"""Looks once a second which stalls there are: histories and hysteresis around the detectors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from penstock.agent.stalls import process_detectors, request_detectors
+from penstock.agent.stalls.history import CountHistory, Reading
+from penstock.agent.stalls.limits import Limits
+from penstock.agent.stalls.process_state import EngineState, ProcessState
+from penstock.agent.stalls.stall import Stall, StallKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from penstock.agent.model import EngineKey
+    from penstock.agent.sources import LiveSource
+
+_SECONDS: Final = 1.0
+_log = structlog.get_logger(__name__)
+
+
+class StallWatch:
+    """The stalls of all engines. :meth:`look` runs on the loop; :attr:`now` may be read from any thread."""
+
+    def __init__(
+        self,
+        sources: Callable[[], Iterable[LiveSource]],
+        clock: Callable[[], float],
+        limits: Limits | None = None,
+    ) -> None:
+        """Watch what *sources* returns, by a *clock* of seconds since the epoch."""
+        self._sources = sources
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._begin = clock()
+        self._histories: dict[int, CountHistory] = {}
+        self.now: Mapping[EngineKey, tuple[Stall, ...]] = {}
+
+    async def keep_looking(self) -> None:
+        """Look once a second, until cancelled."""
+        while True:
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001  (a bug must not end the loop)
+                _log.exception("the look-out for stalls failed; the last ones stay")
+            await asyncio.sleep(_SECONDS)
+
+    def look(self) -> None:
+        """Read what the sources say now."""
+        now = self._clock()
+        engines: defaultdict[EngineKey, list[ProcessState]] = defaultdict(list)
+        present: dict[int, CountHistory] = {}
+        for live in self._sources():
+            if not live.source.key.engine:
+                continue
+            history = self._histories.get(live.source.epoch) or CountHistory(self._limits.window)
+            process = ProcessState(live, history)
+            if process.progress is not None:
+                history.add(Reading.of(process.progress, now))
+            elif not live.connected or live.snapshot is not None:
+                # What a pause or an absence hides is no silence of what is counted.
+                history = CountHistory(self._limits.window)
+                process = ProcessState(live, history)
+            present[live.source.epoch] = history
+            engines[live.source.key].append(process)
+        self._histories = present
+        found = {
+            key: self._stalls(key, EngineState(now, states, self._begin)) for key, states in engines.items()
+        }
+        self._report(found)
+        self.now = {key: stalls for key, stalls in found.items() if stalls}
+
+    def _stalls(self, key: EngineKey, engine: EngineState) -> tuple[Stall, ...]:
+        before = {(each.kind, each.peer): each for each in self.now.get(key, ())}
+        limits = self._limits
+        params_missing = (StallKind.NO_TRANSFER_PARAMS, "") in before
+        merged: dict[tuple[StallKind, str], Stall] = {}
+        for stall in (
+            *request_detectors.loads_not_started(engine, limits),
+            *request_detectors.loads_missing(engine, limits),
+            *request_detectors.no_transfer_params(engine, limits, present=params_missing),
+            *process_detectors.rebalances(engine, limits),
+            *process_detectors.calls_stuck(engine, limits),
+            *process_detectors.step_stuck(engine, limits),
+            *process_detectors.threads_dead(engine, limits),
+            *process_detectors.workers_silent(engine, limits),
+        ):
+            place = (stall.kind, stall.peer)
+            earlier = merged.get(place) or before.get(place)
+            count = stall.count + merged[place].count if place in merged else stall.count
+            since = min(stall.since, earlier.since) if earlier is not None else stall.since
+            merged[place] = replace(stall, since=since, count=count)
+        return tuple(merged.values())
+
+    def _report(self, found: Mapping[EngineKey, tuple[Stall, ...]]) -> None:
+        """Log each stall that begins, and each that ends."""
+        for key in self.now.keys() | found.keys():
+            before = {(each.kind, each.peer) for each in self.now.get(key, ())}
+            after = {(each.kind, each.peer): each for each in found.get(key, ())}
+            for place, stall in after.items():
+                if place not in before:
+                    _log.warning("stall", engine=str(key), kind=str(stall.kind), what=stall.sentence)
+            for kind, peer in before - after.keys():
+                _log.info("stall is over", engine=str(key), kind=str(kind), peer=peer)

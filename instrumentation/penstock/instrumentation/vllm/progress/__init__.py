@@ -1,0 +1,10 @@
+"""What goes on in this process now: counts, calls that have not returned, threads. A reader sees by it what does not go on."""
+
+from __future__ import annotations
+
+from penstock.instrumentation.vllm.progress.connector_threads import connector_threads
+from penstock.instrumentation.vllm.progress.open_calls import ConnectorCalls
+from penstock.instrumentation.vllm.progress.request_counts import RequestCounts
+from penstock.instrumentation.vllm.progress.scheduler_steps import SchedulerSteps
+
+__all__ = ["ConnectorCalls", "RequestCounts", "SchedulerSteps", "connector_threads"]

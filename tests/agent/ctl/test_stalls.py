@@ -1,0 +1,93 @@
+"""What does not happen, as ``describe engine``, ``doctor`` and ``debug stacks`` say it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.calls import stacks as stack_calls
+from penstock.agent.ctl.diagnosis import stall_checks
+from penstock.agent.model import EngineKey
+from penstock.agent.stalls import KINDS, Stall, StallKind
+from penstock.proto.v1.policy_pb2 import StackDump
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+    from click.testing import Result
+
+    from tests.support.agent.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+_KEY = EngineKey("", "0")
+
+
+def _dump() -> StackDump:
+    dump = StackDump(process="engine-core", pid=42, time_unix_nano=1, threads_left_out=1)
+    thread = dump.threads.add(name="MainThread", frames_left_out=2)
+    thread.frames.add(function="Core.step", file="core.py", line=7, module="vllm.v1.engine.core")
+    return dump
+
+
+def test_a_stall_is_a_section_and_a_finding(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """With its kind, since when, its sentence and the next command; without one neither is there."""
+    harness.source("0")
+    assert "Stalled" not in agentctl("describe", "engine", "0").stdout
+    stall = Stall(StallKind.CALL_STUCK, 1, time.time() - 100, "worker 1 has been in Some.save for 100 s")
+    harness.stalls = {_KEY: (stall,)}
+    said = agentctl("describe", "engine", "0").stdout
+    assert "Stalled:\n  call_stuck since 100s ago: worker 1 has been in Some.save for 100 s\n" in said
+    doctor = agentctl("doctor")
+    assert doctor.exit_code == 1
+    assert "engine 0: worker 1 has been in Some.save for 100 s" in doctor.stdout
+    assert "agentctl debug stacks 0 shows where it stands" in doctor.stdout
+    (engine,) = json.loads(agentctl("get", "engines", "-o", "json").stdout)["engines"]
+    assert engine["stalls"][0]["kind"] == "call_stuck"
+
+
+def test_each_kind_has_a_next_command() -> None:
+    """A kind of a newer agent has one, too."""
+    assert set(stall_checks._ADVICE) == set(KINDS)
+
+
+def test_stacks(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """One line a frame, the innermost first; the question is in the audit log."""
+    harness.engine("0", stacks=_dump())
+    said = agentctl("debug", "stacks", "0", "--reason", "it hangs")
+    assert said.stdout == (
+        "engine-core (pid 42): 1 thread\n"
+        "  MainThread:\n"
+        "    vllm.v1.engine.core.Core.step (core.py:7)\n"
+        "    2 outer frames not shown\n"
+        "1 more thread not shown\n"
+    )
+    found = json.loads(agentctl("debug", "stacks", "0", "-o", "json").stdout)
+    assert found["processes"][0]["threads"][0]["frames"][0]["line"] == 7
+    entries = json.loads(agentctl("get", "audit", "-o", "json").stdout)["entries"]
+    assert {(entry["action"], entry["name"]) for entry in entries} == {("debug-stacks", "engine 0")}
+    assert "it hangs" in {entry.get("reason") for entry in entries}
+
+
+def test_an_engine_that_refuses(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Its sentence is what the operator reads."""
+    harness.engine(
+        "0", stacks=StackDump(refusal="this engine does not show its stacks: PENSTOCK_ALLOW_STACKS=1")
+    )
+    said = agentctl("debug", "stacks", "0")
+    assert said.exit_code == 1
+    assert "engine 0: this engine does not show its stacks: PENSTOCK_ALLOW_STACKS=1" in said.stderr
+
+
+def test_an_engine_that_does_not_answer(
+    harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older one ignores the question; one that is away is not asked; an unknown one is not there."""
+    monkeypatch.setattr(stack_calls, "ANSWER_SECONDS", 0.2)
+    engine = harness.engine("0")
+    assert "has not answered within 0.2 s" in agentctl("debug", "stacks", "0").stderr
+    harness.hang_up(engine)
+    assert "is not connected to the policy feed" in agentctl("debug", "stacks", "0").stderr
+    assert "there is no engine '7'" in agentctl("debug", "stacks", "7").stderr
