@@ -432,3 +432,33 @@ def test_nothing_is_wrong() -> None:
     assert verdict.answer == VerdictKind.NOTHING_WRONG
     assert verdict.sentence == "nothing is wrong in the last 10m"
     assert "10 closed requests" in verdict.looked_at[1]
+
+
+@pytest.mark.parametrize("gate", ["queue", "own_prefill", "transfer"])
+def test_first_tokens_that_come_late(gate: str) -> None:
+    """The gate that took the time is named, against the time before."""
+    rows = [
+        closed(f"r-{n}", ago + n, gates={f"{gate}_nano": int(seconds * 1e9), "peer_nano": 10_000_000})
+        for ago, seconds in ((60, 2.0), (900, 0.1))
+        for n in range(6)
+    ]
+    cause = verdict_of([*calm(), *rows]).causes[0]
+    assert cause.kind == "first_tokens_late"
+    assert cause.sentence.endswith(f"the time is spent at {gate.replace('_', ' ')}")
+    assert "110ms" in cause.evidence[0].before
+
+
+def test_first_tokens_behind_a_slow_peer_are_its_own() -> None:
+    """The gates are evidence of the peer."""
+    rows = [
+        entry
+        for ago, seconds in ((60, 2.0), (900, 0.1))
+        for n in range(6)
+        for entry in (
+            waited(f"r-{n}", ago + n, seconds),
+            closed(f"r-{n}", ago + n, gates={"transfer_nano": int(seconds * 1e9)}),
+        )
+    ]
+    verdict = verdict_of([*calm(), *rows])
+    assert [cause.kind for cause in verdict.causes] == ["peer_slow"]
+    assert any("2.0s at transfer" in each.fact for each in verdict.causes[0].evidence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.diagnosis.facts import words
 from penstock.agent.diagnosis.facts.attribution import EC, KV, Attribution, PeerTrouble, attribute
+from penstock.agent.diagnosis.facts.first_tokens import FirstTokens
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame
 from penstock.agent.diagnosis.facts.records import Failure, LoadEnd, Loss, Rebalance
@@ -32,6 +33,7 @@ __all__ = [
     "Evidence",
     "Facts",
     "Failure",
+    "FirstTokens",
     "FoundCause",
     "Held",
     "LoadEnd",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent.batch import gate_times
 from penstock.agent.diagnosis.facts import records
 from penstock.agent.diagnosis.facts.windows import Window
 from penstock.proto.names import NANOS
@@ -156,6 +157,7 @@ def _closed(window: Window, time: int, key: EngineKey, event: Event, _: str) -> 
         records.Closed(
             time, key, event.request_id, body.kv_role, body.peer.address, seconds, body.prompt_tokens,
             body.finish_reason,
+            gate_times(body),
         )
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from penstock.agent.batch import GateTimes
     from penstock.agent.model import EngineKey
 
 
@@ -103,7 +104,13 @@ class Loss(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """A request that left the scheduler; ``first_token`` is seconds from its arrival, 0 for none."""
+    """A request that left the scheduler.
+
+    Attributes:
+        first_token: seconds from its arrival; 0 for none.
+        gates: how long it was at each gate; None where its engine does not report it.
+
+    """
 
     time: int
     key: EngineKey
@@ -113,6 +120,7 @@ class Closed(NamedTuple):
     first_token: float
     prompt_tokens: int
     finish_reason: str
+    gates: GateTimes | None = None
 
 
 class PolicyRefusal(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.agent.diagnosis.rules.cut_off import cut_off_causes
 from penstock.agent.diagnosis.rules.engines import engine_causes
 from penstock.agent.diagnosis.rules.experts import expert_causes
+from penstock.agent.diagnosis.rules.first_tokens import first_token_causes
 from penstock.agent.diagnosis.rules.held import held_causes
 from penstock.agent.diagnosis.rules.incompatible import incompatible_causes
 from penstock.agent.diagnosis.rules.leases import lease_causes
@@ -36,6 +37,7 @@ RULES: Final[tuple[Callable[[Facts, Attribution], Iterator[FoundCause]], ...]] =
     engine_causes,
     cut_off_causes,
     transfer_causes,
+    first_token_causes,
     router_causes,
     recompute_causes,
 )

@@ -11,7 +11,7 @@ from penstock.proto.v1 import common_pb2 as common
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.facts import Attribution, Facts, Loss
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Loss, Window
     from penstock.agent.model import EngineKey
 
 # What counts for a process that vanished beside its requests, seconds; what for one that is back.

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.diagnosis.facts import EC, KV, RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import (
+    EC,
+    KV,
+    RECOMPUTED_SECONDS,
+    Confidence,
+    Evidence,
+    FirstTokens,
+    FoundCause,
+    words,
+)
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
@@ -229,6 +238,7 @@ def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) 
             f"{words.span(words.quantile(waits, 0.5))}",
             f"9 of 10 took up to {words.span(usual)}" if usual else "no earlier waits to compare with",
         )
+    yield from _first_tokens(facts, trouble)
     for each in trouble.present:
         usual_words = f"9 of 10 took up to {words.span(each.usual)}" if each.usual else ""
         yield Evidence(
@@ -241,6 +251,15 @@ def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) 
         yield Evidence(
             f"{words.named(held, 'peer')} {'is' if len(held) == 1 else 'are'} not to blame: their requests waited behind this one"
         )
+
+
+def _first_tokens(facts: Facts, trouble: PeerTrouble) -> Iterator[Evidence]:
+    """Yield the time to first token of the requests that read from the peer, by gate, where engines report it."""
+    peers = {each.wait.peer for each in trouble.slow} | {each.peer for each in trouble.failures}
+    now = FirstTokens.of(each for each in facts.present.closed if each.peer in peers)
+    if now.number:
+        before = FirstTokens.of(each for each in facts.before.closed if each.peer in peers)
+        yield Evidence(now.words(), before.words())
 
 
 def _what(failure: Failure) -> str:

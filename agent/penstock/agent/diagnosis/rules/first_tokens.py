@@ -1,0 +1,71 @@
+"""First tokens that come later than in the time before, by the gate that took the time: where no peer is to blame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.agent.batch import GATES
+from penstock.agent.diagnosis.facts import Evidence, FirstTokens, FoundCause, words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts
+    from penstock.agent.model import EngineKey
+
+# Requests on both sides from which medians compare; times and seconds from which they differ.
+_ENOUGH, _TIMES, _SECONDS = 5, 2.0, 0.05
+# Gates of the engine itself; the others are a peer's or a policy's, which have causes of their own.
+_OWN: Final = {
+    "queue": (
+        "more requests than it can run: see its running and waiting requests in vLLM's metrics",
+        "blocks that others hold: agentctl describe engine shows what is held",
+    ),
+    "own_prefill": (
+        "longer prompts, or prompts whose remote prefix no longer comes",
+        "other requests in the same steps: chunked prefill shares them",
+    ),
+}
+_OTHERS = ("another peer, policy or queue in front of it: see the causes beside this one",)
+
+
+def first_token_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    """Yield engines whose first tokens come later; at a peer's gate only if no peer of the engine has a cause."""
+    troubled = {
+        key
+        for trouble in shares.peers.values()
+        for key in (
+            *(each.key for each in trouble.failures),
+            *(each.wait.key for each in (*trouble.slow, *trouble.delayed)),
+            *(each.key for each in trouble.present),
+        )
+    }
+    for key in words.keys_of(each.key for each in facts.present.closed):
+        now = FirstTokens.of(each for each in facts.present.closed if each.key == key)
+        before = FirstTokens.of(each for each in facts.before.closed if each.key == key)
+        slower = now.median > _TIMES * before.median and now.median - before.median > _SECONDS
+        if min(now.number, before.number) < _ENOUGH or not slower:
+            continue
+        risen = [after - usual for after, usual in zip(now.gates, before.gates, strict=True)]
+        gate = GATES[risen.index(max(risen))]
+        if gate in _OWN or key not in troubled:
+            yield _later(key, gate, now, before)
+
+
+def _later(key: EngineKey, gate: str, now: FirstTokens, before: FirstTokens) -> FoundCause:
+    return FoundCause(
+        "first_tokens_late",
+        f"first tokens of engine {key} take {words.span(now.median)}, {words.span(before.median)} before: the time is spent at "
+        f"{gate.replace('_', ' ')}",
+        (key,),
+        (
+            Evidence(
+                f"{now.words()}, of {words.count(now.number, 'request')}",
+                f"{before.words()}, of {before.number}",
+            ),
+        ),
+        requests=now.number,
+        seconds=now.number * (now.median - before.median),
+        alternatives=_OWN.get(gate, _OTHERS),
+        commands=("agentctl get requests --slow --since 10m", f"agentctl describe engine {key}"),
+    )
