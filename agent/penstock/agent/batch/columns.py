@@ -123,8 +123,9 @@ class EventGroup:
         return self._transposed(path) or self.column(path)
 
     def may_have(self, path: str) -> bool:
-        """Return whether a body may have a field other than 0 or empty, of those that have a column; False is certain."""
-        return self._of.transposed is None or bool(self._transposed(path))
+        """Return whether a body may have a field of a repeated message, ``verifications.channel``; False is certain."""
+        transposed = self._of.transposed
+        return transposed is None or bool(attrgetter(f"{self.kind}.{path}")(transposed))
 
     def _transposed(self, path: str) -> Sequence[Any]:
         transposed = self._of.transposed

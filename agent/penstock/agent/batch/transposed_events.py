@@ -31,8 +31,10 @@ _EVENT: Final = ("time_unix_nano", "request_id")
 _BODIES: Final = {
     "deferral_start": ("reason", "remote_request_id"),
     "deferral_end": ("reason", "ending", "peer.address", "start_time_unix_nano"),
-    "request_closed": ("remote_request_id", "external_request_id", "verifications.channel"),
+    "request_closed": ("remote_request_id", "external_request_id"),
 }
+# Of bodies that have any number of a message: whether there is one at all.
+_PRESENCE: Final = {"request_closed": ("verifications.channel",)}
 _PACKAGE: Final = "penstock.agent.batch.transposed_events"
 
 TRANSPOSED: Final = frozenset((kind, name) for kind, names in _BODIES.items() for name in names)
@@ -74,7 +76,7 @@ def _make_class() -> type[Message]:
     for kind, names in _BODIES.items():
         field = event.fields_by_name[kind]
         body = file.message_type.add(name=field.message_type.name)
-        _add_columns(body, field.message_type, names)
+        _add_columns(body, field.message_type, (*names, *_PRESENCE.get(kind, ())))
         _add_message(events, kind, field.number, body.name)
     batch = file.message_type.add(name="Batch")
     _add_message(batch, "events", Batch.DESCRIPTOR.fields_by_name["events"].number, events.name)
