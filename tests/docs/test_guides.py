@@ -63,6 +63,7 @@ def test_every_metric_attribute_and_alert_exists(guide: Path) -> None:
     modules = {path.stem for path in (_ROOT / "deploy" / "payload").glob("penstock_*.py")}
     assert set(re.findall(r"\bpenstock_\w+", text)) <= metrics | modules | {
         AGENTS,
+        "penstock_digest",  # among the transfer parameters of a request
         LEASE_HELD,
         ROLLOUT_ABORTS,
         STATUS_PATCHES,

@@ -127,6 +127,11 @@ class EventGroup:
         known = self._of.transposed is not None and (self.kind, path) in TRANSPOSED
         return self._transposed(path) if known else None
 
+    def may_have(self, path: str) -> bool:
+        """Return whether a body may have a field of a repeated message, ``verifications.channel``; False is certain."""
+        transposed = self._of.transposed
+        return transposed is None or bool(attrgetter(f"{self.kind}.{path}")(transposed))
+
     def _transposed(self, path: str) -> Sequence[Any]:
         transposed = self._of.transposed
         if transposed is None or (self.kind, path) not in TRANSPOSED:

@@ -36,10 +36,11 @@ _BODIES: Final = {
         "remote_request_id",
         "external_request_id",
         "first_token_time_unix_nano",
-        "verifications.channel",
         *(f"gates.{gate}_nano" for gate in GATES),
     ),
 }
+# Of bodies that have any number of a message: whether there is one at all.
+_PRESENCE: Final = {"request_closed": ("verifications.channel",)}
 _PACKAGE: Final = "penstock.agent.batch.transposed_events"
 
 TRANSPOSED: Final = frozenset((kind, name) for kind, names in _BODIES.items() for name in names)
@@ -83,7 +84,7 @@ def _make_class() -> type[Message]:
     for kind, names in _BODIES.items():
         field = event.fields_by_name[kind]
         body = file.message_type.add(name=field.message_type.name)
-        _add_columns(body, field.message_type, names)
+        _add_columns(body, field.message_type, (*names, *_PRESENCE.get(kind, ())))
         _add_message(events, kind, field.number, body.name)
     batch = file.message_type.add(name="Batch")
     _add_message(batch, "events", Batch.DESCRIPTOR.fields_by_name["events"].number, events.name)

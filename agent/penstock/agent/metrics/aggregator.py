@@ -305,7 +305,7 @@ def _add_closed(engine: EngineSeries, group: EventGroup) -> bool:
     """Count ended requests all at once; False if they have to be counted one by one."""
     try:
         # Most requests have no verification.
-        if group.present("verifications.channel") or (bulks := closed_bulks(group)) is None:
+        if group.may_have("verifications.channel") or (bulks := closed_bulks(group)) is None:
             return False
         return engine.add_known(tuple(bulks))
     except Exception:  # noqa: BLE001  (one by one, each costs itself)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -160,6 +161,10 @@ def test_tensor_parallel_ranks(make_engine: MakeEngine, senders: int, readers: i
     assert [bool(results.failed_recving) for results, _, _ in answers] == [True] + [False] * (readers - 1)
 
 
+def _has_come(request_id: str, _: Any, theirs: Any) -> bool:
+    return request_id in theirs[0].finished_recving
+
+
 def test_push(make_engine: MakeEngine) -> None:
     """What a prefill engine has written is compared as what was read."""
     push = {"connector": "NixlPushConnector"}
@@ -171,8 +176,6 @@ def test_push(make_engine: MakeEngine) -> None:
             damage(prefill)
         decode.await_push(reader, prefill, penstock_verify=(VerifyOrder(reader, sent, enforce=True),))
         prefill.push(sender)
-        prefill.both_until(
-            decode, lambda _, theirs, reader=reader: reader in theirs[0].finished_recving, "the write"
-        )
+        prefill.both_until(decode, partial(_has_come, reader), "the write")
         (checked,) = decode.checked
         assert (checked.compared, bool(checked.mismatched)) == (3, damage is not None)
