@@ -136,6 +136,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "diff-engine": [["diff", "engine", "0", "1"]],
     "trace": [["trace", "req-1"]],
     "explain": [["explain", "req-1"]],
+    "what-if": [["what-if"], ["what-if", "-f", "POLICIES", "--only"]],
     "watch": [["watch", "--since", "1h", "--count", "1"]],
     "doctor": [["doctor"]],
     "quarantine-add": [["quarantine", "add", _PEER]],

@@ -29,7 +29,19 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 AUTHOR = "ada@ops"
 _PLACEHOLDERS = {"ENGINE": "0", "OTHER": "1", "REQUEST": REQUEST, "REQUEST_ID": REQUEST, "PEER": BAD}
-_READ_ONLY = {"get", "describe", "explain", "trace", "doctor", "top", "watch", "diff", "export", "curl", "what-if"}
+_READ_ONLY = {
+    "get",
+    "describe",
+    "explain",
+    "trace",
+    "doctor",
+    "top",
+    "watch",
+    "diff",
+    "export",
+    "curl",
+    "what-if",
+}
 _SNAPSHOT_INTERVAL = 0.05
 _PROGRESS = re.compile(r"engine \S+ waiting")
 _ANSWER = re.compile(r"engine \S+ acknowledged")

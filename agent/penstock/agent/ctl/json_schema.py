@@ -89,6 +89,7 @@ _MESSAGES = (
     admin.PolicyRollout,
     admin.Rollout,
     admin.Trace,
+    admin.WhatIfResponse,
 )
 
 

@@ -52,8 +52,8 @@ _COMMANDS = {
 _HIDDEN = ("export", "import")
 
 _SECTIONS = {
-    "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
-    "Change policies": ("what-if", "set-policy", "apply", "edit", "rollback", "rollout", "delete"),
+    "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch", "what-if"),
+    "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("forget", "config", "version", "completion"),
 }
