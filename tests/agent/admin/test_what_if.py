@@ -135,3 +135,18 @@ def test_what_is_not_read_is_said(failing: AdminHarness, monkeypatch: pytest.Mon
     monkeypatch.setattr(what_if, "_MAX_ENTRIES", 4)
     found = _ask(failing, _policy("b", **_RECOMPUTE), seconds=10_000)
     assert (found.entries, found.truncated) == (4, True)
+
+
+def test_no_number_of_an_engine_is_too_large(harness: AdminHarness) -> None:
+    """Sums end where the wire's numbers do, and a wait that ends before it began lasts no time."""
+    core, now = harness.source("0"), time.time_ns()
+    for name in ("a", "b"):
+        harness.append(
+            core,
+            outcome(name, common.OUTCOME_RECOMPUTED, time_ns=now, tokens_recomputed=2**64 - 1),
+            deferral_end(name, start_ns=2**64 - 1, time_ns=now),
+            deferral_end(name, start_ns=1, time_ns=2**64 - 1),
+        )
+    (found,) = _ask(harness, _policy("b", **_RECOMPUTE)).engines
+    assert found.was.tokens_recomputed == found.would.tokens_recomputed == 2**64 - 1
+    assert found.was.waited.seconds > 0

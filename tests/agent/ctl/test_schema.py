@@ -142,6 +142,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "trace": [["trace", "req-1"]],
     "diagnose": [["diagnose"], ["diagnose", "--since", "5m", "--baseline", "30m"]],
     "explain": [["explain", "req-1"]],
+    "what-if": [["what-if"], ["what-if", "-f", "POLICIES", "--only"]],
     "watch": [["watch", "--since", "1h", "--count", "1"]],
     "doctor": [["doctor"]],
     "quarantine-add": [["quarantine", "add", _PEER]],

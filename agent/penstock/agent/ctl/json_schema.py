@@ -92,6 +92,7 @@ _MESSAGES = (
     admin.PolicyRollout,
     admin.Rollout,
     admin.Trace,
+    admin.WhatIfResponse,
 )
 
 

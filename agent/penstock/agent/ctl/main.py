@@ -55,8 +55,13 @@ _COMMANDS = {
 _HIDDEN = ("export", "import")
 
 _SECTIONS = {
+<<<<<<< HEAD
     "Inspect": ("top", "diagnose", "doctor", "get", "describe", "diff", "explain", "trace", "watch", "debug"),
     "Change policies": ("what-if", "set-policy", "apply", "edit", "rollback", "rollout", "delete"),
+=======
+    "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch", "what-if"),
+    "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
+>>>>>>> i19-whatif
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("bundle", "forget", "config", "version", "completion"),
 }

@@ -166,7 +166,7 @@ def what_if(answers: Sequence[Named], _: admin.WhatIfRequest) -> admin.WhatIfRes
         for engine in answer.engines:
             qualify(engine.key, name)
         merged.engines.extend(answer.engines)
-        merged.entries += answer.entries
+        merged.entries = min(merged.entries + answer.entries, (1 << 64) - 1)
         merged.truncated |= answer.truncated
         merged.unreadable_batches = min(merged.unreadable_batches + answer.unreadable_batches, _MAX_UINT32)
     return merged

@@ -103,7 +103,7 @@ class RecordedLoads:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class _RecordedWait:
     channel: int
     peer: str
     engine_id: str
@@ -125,7 +125,7 @@ class Recording:
     """Collects the events of one engine, in any order, and keeps of each only what a replay needs."""
 
     def __init__(self) -> None:
-        self._waits: defaultdict[tuple[str, int], list[_Wait]] = defaultdict(list)
+        self._waits: defaultdict[tuple[str, int], list[_RecordedWait]] = defaultdict(list)
         self._outcomes: defaultdict[tuple[str, int], list[tuple[int, RecordedLoad | None]]] = defaultdict(
             list
         )
@@ -207,13 +207,13 @@ class Recording:
         if channel is None or not body.start_time_unix_nano:
             return
         self._waits[event.request_id, channel].append(
-            _Wait(
+            _RecordedWait(
                 channel,
                 body.peer.address,
                 body.peer.engine_id,
                 body.start_time_unix_nano,
                 body.transfer_start_time_unix_nano,
-                event.time_unix_nano,
+                max(event.time_unix_nano, body.start_time_unix_nano),
                 body.ending == c.DEFERRAL_ENDING_READY,
             )
         )
@@ -229,7 +229,7 @@ class Recording:
 
 
 def _join(
-    waits: list[_Wait],
+    waits: list[_RecordedWait],
     outcomes: list[tuple[int, RecordedLoad | None]],
     closed: _Closed | None,
     unusable: Counter[Note],
@@ -257,7 +257,7 @@ def _join(
     return found
 
 
-def _ends(wait: _Wait, load: RecordedLoad | None, at: int) -> bool:
+def _ends(wait: _RecordedWait, load: RecordedLoad | None, at: int) -> bool:
     """Return whether a failure at *at* ended that wait; *load* is None for one that is left out."""
     failed = None if load is None else load.failed
     if failed is None:
@@ -268,5 +268,5 @@ def _ends(wait: _Wait, load: RecordedLoad | None, at: int) -> bool:
     return wait.started_ns <= at and (failed.mode != c.FAILURE_MODE_COLLATERAL or wait.ended_ns >= at)
 
 
-def _with_wait(load: RecordedLoad, wait: _Wait) -> RecordedLoad:
+def _with_wait(load: RecordedLoad, wait: _RecordedWait) -> RecordedLoad:
     return replace(load, started_ns=wait.started_ns, transfer_ns=wait.transfer_ns)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.rules import Policy
 
 _MAX_ENTRIES = 100_000
+_MAX_UINT64 = (1 << 64) - 1
 _READ_BYTES, _READ_SECONDS = 256 << 20, 6.0
 _FIELDS: Final = tuple(field.name for field in PolicyBody.DESCRIPTOR.fields)
 _OWN: Final = {"recompute": Outcome.RECOMPUTED, "fail": Outcome.FAILED}
@@ -154,20 +155,14 @@ def _engine(key: EngineKey, merged: Merged, result: Replayed) -> admin.WhatIfEng
 
 
 def _counts(counts: Counts) -> admin.WhatIfCounts:
-    message = admin.WhatIfCounts(
-        loads=counts.loads,
-        loaded=counts.loaded,
-        recomputed=counts.recomputed,
-        failed=counts.failed,
-        unknown=counts.unknown,
-        tokens_recomputed=counts.tokens_recomputed,
-        items_recomputed=counts.items_recomputed,
-        waits_cut=counts.waits_cut,
-        not_tried=counts.not_tried,
-    )
+    message = admin.WhatIfCounts()
+    for field in message.DESCRIPTOR.fields:
+        if field.name != "waited":
+            setattr(message, field.name, messages.clamp_unsigned(getattr(counts, field.name)))
     _set(message.waited, counts.waited_ns)
     return message
 
 
 def _set(duration: Duration, nano: int) -> None:
-    duration.FromNanoseconds(nano)
+    # Sums of an engine's times may be more than a duration can say.
+    duration.FromNanoseconds(min(nano, _MAX_UINT64))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
     from penstock.agent.ctl.manifest_files import ManifestText
 
+_MAX_UINT64 = (1 << 64) - 1
 # Seconds; the agent reads at most 6, and a relay waits for many.
 _DEADLINE = 30.0
 
@@ -156,8 +157,9 @@ def _total(counts: Iterable[admin.WhatIfCounts]) -> admin.WhatIfCounts:
     for each in counts:
         waited += each.waited.ToNanoseconds()
         for row in _ROWS:
-            setattr(total, row.field, getattr(total, row.field) + getattr(each, row.field))
-    total.waited.FromNanoseconds(waited)
+            summed = getattr(total, row.field) + getattr(each, row.field)
+            setattr(total, row.field, min(summed, _MAX_UINT64))
+    total.waited.FromNanoseconds(min(waited, _MAX_UINT64))
     return total
 
 
