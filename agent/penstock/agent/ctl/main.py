@@ -55,13 +55,8 @@ _COMMANDS = {
 _HIDDEN = ("export", "import")
 
 _SECTIONS = {
-<<<<<<< HEAD
-    "Inspect": ("top", "diagnose", "doctor", "get", "describe", "diff", "explain", "trace", "watch", "debug"),
-    "Change policies": ("what-if", "set-policy", "apply", "edit", "rollback", "rollout", "delete"),
-=======
-    "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch", "what-if"),
+    "Inspect": ("top", "diagnose", "doctor", "get", "describe", "diff", "explain", "trace", "watch", "what-if", "debug"),
     "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
->>>>>>> i19-whatif
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("bundle", "forget", "config", "version", "completion"),
 }
