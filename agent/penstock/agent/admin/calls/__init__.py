@@ -8,6 +8,7 @@ from penstock.agent.admin.calls import (
     engines,
     events,
     forget,
+    holders,
     policies,
     policy_bundles,
     policy_rollouts,
@@ -15,6 +16,7 @@ from penstock.agent.admin.calls import (
     requests,
     rollouts,
     status,
+    suspects,
 )
 from penstock.agent.admin.calls.backup import write_backup
 
@@ -24,6 +26,7 @@ __all__ = [
     "engines",
     "events",
     "forget",
+    "holders",
     "policies",
     "policy_bundles",
     "policy_rollouts",
@@ -31,5 +34,6 @@ __all__ = [
     "requests",
     "rollouts",
     "status",
+    "suspects",
     "write_backup",
 ]
