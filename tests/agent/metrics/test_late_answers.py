@@ -9,21 +9,20 @@ from penstock.agent.metrics.late_answers import MAX_READS, LateAnswers
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
-from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent.batches import event, transfer_failure
 from tests.support.agent.stories import DECODE_CORE, PREFILL_CORE
 
 
-def late(request_id: str, *, direction: int = common.DIRECTION_SEND, rehearsal: bool = False) -> Event:
+def late(request_id: str, *, direction: int = common.DIRECTION_SEND, rehearsal: bool = False) -> events.Event:
     """Return a late read."""
     found = transfer_failure(request_id, mode=common.FAILURE_MODE_LATE_READ, direction=direction)
     found.rehearsal = rehearsal
     return found
 
 
-def contents(*told: Event) -> BatchColumns:
+def contents(*told: events.Event) -> BatchColumns:
     """Return a batch of events."""
     return BatchColumns(Batch(epoch=1, seq=1, events=told))
 
@@ -48,7 +47,7 @@ def test_memory_is_bounded() -> None:
 
 def _value(aggregator: Aggregator, reason: str) -> int:
     return sum(
-        row.value
+        row.total
         for engine in aggregator.engines([c.SUSPECT_ANSWERS])
         for row in engine.rows.get(c.SUSPECT_ANSWERS, ())
         if row.labels == (reason,)

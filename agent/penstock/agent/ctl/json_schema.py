@@ -83,6 +83,8 @@ _MESSAGES = (
     admin.ListEnginesResponse,
     admin.ListEventsResponse,
     admin.ListPeersResponse,
+    admin.ListHoldersResponse,
+    admin.ListSuspectsResponse,
     admin.ListPolicyRolloutsResponse,
     admin.ListQuarantinesResponse,
     admin.ListRequestsResponse,
