@@ -24,6 +24,7 @@ PAGES = {
     "PenstockFailuresAfterPolicyChange",
     "PenstockTransferStuck",
     "PenstockLateReads",
+    "PenstockSuspectAnswers",
     "PenstockEngineDark",
     "PenstockWeightsDiffer",
 }

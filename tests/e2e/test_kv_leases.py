@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,10 @@ def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare) ->
     """Unread blocks are freed (expired); a later read may get another request's (late_read)."""
     request = kv.prefilled(server=spare.server())
     unread = request.remote_request_id
+    until(
+        lambda: re.search(r"spare/0 +lease .*%", kv.agent.ctl("get", "holders").output),
+        lambda: f"agentctl get holders does not show the lease:\n{kv.agent.ctl('get', 'holders').output}",
+    )
 
     until(lambda: kv.events("lease_closed", unread), "The lease does not end", seconds=LEASE_SECONDS + 30)
     lease = kv.event("lease_closed", unread).lease_closed
@@ -52,6 +57,7 @@ def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare) ->
         lambda: kv.agent.metrics().value("penstock_late_reads_total", server="spare") == before + 1,
         "penstock_late_reads_total does not count the late read",
     )
+    _is_suspect(kv, unread)
     # vLLM has counted both as well.
     agreed = r"engine spare/0: vLLM's own counters agree: .*late read.*expired lease"
 
@@ -65,3 +71,22 @@ def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare) ->
     assert not [
         line for line in doctor().splitlines() if "vLLM counts" in line or re.match("wrong.*spare/0", line)
     ]
+    assert re.search(r"wrong +answers: \d+ answers? of the last hour may be wrong", doctor())
+
+
+def _is_suspect(kv: Bench, unread: str) -> None:
+    """Check that the answer is named that was computed from the blocks of *unread*, and said to be suspect."""
+
+    def found() -> list[dict[str, object]]:
+        document = json.loads(kv.agent.ctl("get", "suspects", "-o", "json").output)
+        return [each for each in document["suspects"] if each["peerRequestId"] == unread]
+
+    until(
+        lambda: found() and found()[0].get("finishReason"), "agentctl get suspects does not name the answer"
+    )
+    (suspect,) = found()
+    assert suspect["reasons"] == ["late_read"]
+    assert suspect["peerKey"] == {"server": "spare", "engine": "0"}
+    assert "missing" not in suspect or not suspect["missing"]
+    explained = kv.agent.ctl("explain", str(suspect["requestId"])).output
+    assert f"The answer to {suspect['requestId']} is suspect" in explained

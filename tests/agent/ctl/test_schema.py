@@ -124,8 +124,13 @@ _TYPED: dict[str, list[list[str]]] = {
         ["get", "policy", "--effective", "0"],
     ],
     "get-engines": [["get", "engines"], ["get", "engine", "0"], ["get", "engine", "0", "1"]],
+<<<<<<< HEAD
     "get-pairs": [["get", "pairs"]],
+=======
+    "get-holders": [["get", "holders"], ["get", "holders", "0"]],
+>>>>>>> i19-suspects
     "get-peers": [["get", "peers"]],
+    "get-suspects": [["get", "suspects"], ["get", "suspects", "--since", "2h"]],
     "get-requests": [["get", "requests"], ["get", "requests", "--deferred"]],
     "get-events": [["get", "events"]],
     "get-audit": [["get", "audit"]],
@@ -341,6 +346,10 @@ def test_what_engines_may_send_at_most_is_valid(variant: int) -> None:
         "get-peers": admin.ListPeersResponse(**_extremes(admin.ListPeersResponse.DESCRIPTOR, variant)),
         "get-requests": admin.ListRequestsResponse(
             **_extremes(admin.ListRequestsResponse.DESCRIPTOR, variant)
+        ),
+        "get-holders": admin.ListHoldersResponse(**_extremes(admin.ListHoldersResponse.DESCRIPTOR, variant)),
+        "get-suspects": admin.ListSuspectsResponse(
+            **_extremes(admin.ListSuspectsResponse.DESCRIPTOR, variant)
         ),
         "trace": admin.Trace(**_extremes(admin.Trace.DESCRIPTOR, variant)),
         "drill-list": admin.ListDrillsResponse(**_extremes(admin.ListDrillsResponse.DESCRIPTOR, variant)),

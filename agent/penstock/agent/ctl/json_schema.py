@@ -86,6 +86,8 @@ _MESSAGES = (
     admin.ListEventsResponse,
     admin.ListPairsResponse,
     admin.ListPeersResponse,
+    admin.ListHoldersResponse,
+    admin.ListSuspectsResponse,
     admin.ListPolicyRolloutsResponse,
     admin.ListQuarantinesResponse,
     admin.ListRequestsResponse,

@@ -55,7 +55,19 @@ _COMMANDS = {
 _HIDDEN = ("export", "import")
 
 _SECTIONS = {
-    "Inspect": ("top", "diagnose", "doctor", "get", "describe", "diff", "explain", "trace", "watch", "what-if", "debug"),
+    "Inspect": (
+        "top",
+        "diagnose",
+        "doctor",
+        "get",
+        "describe",
+        "diff",
+        "explain",
+        "trace",
+        "watch",
+        "what-if",
+        "debug",
+    ),
     "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("bundle", "forget", "config", "version", "completion"),

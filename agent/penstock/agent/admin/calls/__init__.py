@@ -10,7 +10,11 @@ from penstock.agent.admin.calls import (
     engines,
     events,
     forget,
+<<<<<<< HEAD
     pairs,
+=======
+    holders,
+>>>>>>> i19-suspects
     policies,
     policy_bundles,
     policy_rollouts,
@@ -19,7 +23,11 @@ from penstock.agent.admin.calls import (
     rollouts,
     stacks,
     status,
+<<<<<<< HEAD
     what_if,
+=======
+    suspects,
+>>>>>>> i19-suspects
 )
 from penstock.agent.admin.calls.backup import write_backup
 
@@ -31,7 +39,11 @@ __all__ = [
     "engines",
     "events",
     "forget",
+<<<<<<< HEAD
     "pairs",
+=======
+    "holders",
+>>>>>>> i19-suspects
     "policies",
     "policy_bundles",
     "policy_rollouts",
@@ -40,6 +52,10 @@ __all__ = [
     "rollouts",
     "stacks",
     "status",
+<<<<<<< HEAD
     "what_if",
+=======
+    "suspects",
+>>>>>>> i19-suspects
     "write_backup",
 ]

@@ -94,7 +94,7 @@ LATE_READS: Final = Metric(
 SUSPECT_ANSWERS: Final = Metric(
     "penstock_suspect_answers_total",
     MetricKind.COUNTER,
-    "Answers that may be wrong, one per request and reason, drills left out: of blocks that were read late (late_read, counted where "
+    "Answers that may be wrong, one per request and reason: of blocks that were read late (late_read, counted where "
     "the blocks were), of a load that failed and that nothing was done about (failed_read), with NaNs among the logits (nan).",
     ("reason",),
 )

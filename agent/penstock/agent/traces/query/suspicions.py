@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 # vLLM's finish reasons of answers that were not delivered, or not to their end.
 _ABORTED = "abort"
 _NOT_DELIVERED = frozenset(("", "error"))
+# With these a read had begun.
+_OF_A_READ = frozenset(
+    (common.FAILURE_MODE_TRANSFER, common.FAILURE_MODE_EXCEPTION, common.FAILURE_MODE_LOAD)
+)
 _DONE = frozenset((common.OUTCOME_RECOMPUTED, common.OUTCOME_FAILED))
 
 
@@ -111,7 +115,7 @@ def _failed_reads(facts: RequestFacts) -> Iterator[Suspicion]:
             continue
         failures = [entry.event.transfer_failure for entry in load.failures]
         corrupt = any(map(is_corrupt, failures))
-        if not corrupt and load.channel != common.CHANNEL_KV:
+        if not corrupt and not (load.channel == common.CHANNEL_KV and failures[0].mode in _OF_A_READ):
             continue
         reason = events.SUSPECT_REASON_MISMATCH if corrupt else events.SUSPECT_REASON_FAILED_READ
         evidence = (
@@ -128,7 +132,9 @@ def _failed_words(peer: common.Peer, cause: str) -> str:
 
 
 def _is_dealt_with(load: Load) -> bool:
-    return load.outcome is not None and load.outcome.outcome in _DONE
+    """Return whether something was done about a failed load; that its request ended before, vLLM says of itself."""
+    outcome = load.outcome
+    return outcome is not None and (outcome.outcome in _DONE or outcome.decided_by != common.DECIDED_BY_VLLM)
 
 
 def _may_have_answered(facts: RequestFacts) -> bool:

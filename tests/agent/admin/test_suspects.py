@@ -1,0 +1,146 @@
+"""ListSuspects and ListHolders of a real admin service."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from penstock.agent.admin.calls.suspects import MAX_LATE_IDS
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+from penstock.proto.v1.snapshot_pb2 import (
+    BLOCK_HOLDER_ABORTED,
+    BLOCK_HOLDER_LEASE,
+    BLOCK_HOLDER_PINNED,
+    EngineFacts,
+    HeldBlocks,
+    Leases,
+    Snapshot,
+)
+
+from tests.support.agent.batches import PEER, event, transfer_failure
+from tests.support.agent.stories import MS, closed, closed_decode
+
+if TYPE_CHECKING:
+    from penstock.proto.v1.events_pb2 import Event
+
+    from tests.support.agent.admin_server import AdminHarness
+
+LATE, NAN = events.SUSPECT_REASON_LATE_READ, events.SUSPECT_REASON_NAN
+
+
+def late_read(request_id: str, **fields: Any) -> Event:
+    """Return the late read of a request's blocks, now."""
+    body = {"direction": common.DIRECTION_SEND, "error_type": common.ERROR_TYPE_EVICTED, **fields}
+    return transfer_failure(request_id, mode=common.FAILURE_MODE_LATE_READ, time_ns=time.time_ns(), **body)
+
+
+def ask(harness: AdminHarness, **fields: Any) -> admin.ListSuspectsResponse:
+    """Return the answer to a request."""
+    response: admin.ListSuspectsResponse = harness.stub.ListSuspects(admin.ListSuspectsRequest(**fields))
+    return response
+
+
+def test_both_sides_in_one_log(harness: AdminHarness) -> None:
+    """The answer is named, the engine whose blocks it read, and the trace that both share; each rank's report is one."""
+    decode, prefill = harness.source("0"), harness.source("1", labels={"role": "prefill"}, role="prefill")
+    harness.append(decode, closed_decode("answer", "kept", time_ns=time.time_ns()))
+    harness.append(prefill, closed("kept", kv_role=common.ROLE_PREFILL))
+    harness.append(prefill, late_read("kept"), late_read("kept", connector="other"))
+    (suspect,) = ask(harness).suspects
+    assert (suspect.request_id, suspect.key.engine) == ("answer", "0")
+    assert (suspect.peer_request_id, suspect.peer_key.engine) == ("kept", "1")
+    assert list(suspect.reasons) == [LATE]
+    assert len(suspect.evidence) == 1
+    assert (suspect.finish_reason, suspect.missing, suspect.cleared) == ("stop", "", False)
+    assert suspect.trace_id == harness.stub.GetTrace(admin.GetTraceRequest(request_id="answer")).trace_id
+    assert not ask(harness, selector={"labels": "role=prefill"}).suspects
+    (said,) = [
+        each
+        for each in harness.stub.Explain(admin.GetTraceRequest(request_id="answer")).sentences
+        if each.startswith("The answer to answer is suspect")
+    ]
+    assert "already freed" in said
+
+
+def test_one_side_alone(harness: AdminHarness) -> None:
+    """The owner of the blocks lists its half and says what is missing; the reader answers a relay's question."""
+    prefill = harness.source("1", labels={"role": "prefill"}, role="prefill")
+    harness.append(prefill, late_read("kept"))
+    (half,) = ask(harness).suspects
+    assert (half.request_id, half.HasField("key"), half.peer_request_id) == ("", False, "kept")
+    assert half.peer_key.engine == "1"
+    assert "does not have the request" in half.missing
+    harness.append(harness.source("0"), closed_decode("answer", "elsewhere"))
+    harness.append(harness.source("0"), closed_decode("failed", "elsewhere", finish_reason="error"))
+    found = ask(harness, late_request_ids=["elsewhere", "unknown"]).suspects
+    assert {each.request_id: each.cleared for each in found} == {"answer": False, "failed": True}
+    with pytest.raises(grpc.RpcError, match="at most"):
+        ask(harness, late_request_ids=["x"] * (MAX_LATE_IDS + 1))
+
+
+def test_what_engines_say_and_how_much_is_shown(harness: AdminHarness) -> None:
+    """NaNs are the engine's word; the newest are shown, and that there are more; old ones are not looked at."""
+    core = harness.source("0")
+    now = time.time_ns()
+    for number in range(3):
+        told = event(
+            "answer_suspected", f"r{number}", time_ns=now + number * MS, reason=NAN, nans_in_logits=2
+        )
+        harness.append(core, told, closed(f"r{number}", time_ns=now + number * MS, nans_in_logits=2))
+    old = event("answer_suspected", "old", time_ns=now - 7200 * 1000 * MS, reason=NAN)
+    harness.append(core, old)
+    response = ask(harness, limit=2)
+    assert [each.request_id for each in response.suspects] == ["r2", "r1"]
+    assert response.truncated
+    assert "2 of its logits were NaN" in response.suspects[0].evidence[0]
+    assert [each.request_id for each in ask(harness, since={"seconds": 10800}).suspects][-1] == "old"
+
+
+def test_a_late_write_has_no_known_victim(harness: AdminHarness) -> None:
+    """The engine is known, the answer is not, and the row says so."""
+    body = {"direction": common.DIRECTION_RECEIVE, "error_type": common.ERROR_TYPE_CORRUPT}
+    harness.append(harness.source("0"), late_read("gone", **body))
+    (suspect,) = ask(harness).suspects
+    assert list(suspect.reasons) == [events.SUSPECT_REASON_LATE_WRITE]
+    assert (suspect.key.engine, suspect.request_id) == ("0", "")
+    assert suspect.missing
+
+
+def test_holders(harness: AdminHarness) -> None:
+    """Leases and held blocks by peer, with their share; of several processes the highest counts."""
+    core, worker = harness.source("0"), harness.source("0", process="worker")
+    now = time.time_ns()
+    peer = {"address": PEER}
+    harness.snapshot(
+        core,
+        Snapshot(
+            time_unix_nano=now,
+            engine=EngineFacts(num_gpu_blocks=200),
+            leases=Leases(count=2, blocks=50, oldest_start_time_unix_nano=now - 1000),
+            held=[
+                HeldBlocks(
+                    holder=BLOCK_HOLDER_ABORTED,
+                    peer=peer,
+                    requests=1,
+                    blocks=3,
+                    oldest_start_time_unix_nano=now,
+                )
+            ],
+        ),
+    )
+    pinned = HeldBlocks(holder=BLOCK_HOLDER_PINNED, peer=peer, blocks=4)
+    harness.snapshot(worker, Snapshot(time_unix_nano=now, held=[pinned]))
+    response = harness.stub.ListHolders(admin.ListHoldersRequest())
+    rows = [(each.holder, each.peer.address, each.requests, each.blocks) for each in response.holders]
+    assert rows == [
+        (BLOCK_HOLDER_LEASE, "", 2, 50),
+        (BLOCK_HOLDER_PINNED, PEER, 0, 4),
+        (BLOCK_HOLDER_ABORTED, PEER, 1, 3),
+    ]
+    assert [each.share for each in response.holders] == [0.25, 0.02, 0.015]
+    assert response.holders[0].oldest.ToNanoseconds() == now - 1000
+    assert not response.holders[1].HasField("oldest")
