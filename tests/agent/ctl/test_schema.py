@@ -124,11 +124,8 @@ _TYPED: dict[str, list[list[str]]] = {
         ["get", "policy", "--effective", "0"],
     ],
     "get-engines": [["get", "engines"], ["get", "engine", "0"], ["get", "engine", "0", "1"]],
-<<<<<<< HEAD
     "get-pairs": [["get", "pairs"]],
-=======
     "get-holders": [["get", "holders"], ["get", "holders", "0"]],
->>>>>>> i19-suspects
     "get-peers": [["get", "peers"]],
     "get-suspects": [["get", "suspects"], ["get", "suspects", "--since", "2h"]],
     "get-requests": [["get", "requests"], ["get", "requests", "--deferred"]],

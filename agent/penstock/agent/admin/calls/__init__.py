@@ -10,11 +10,8 @@ from penstock.agent.admin.calls import (
     engines,
     events,
     forget,
-<<<<<<< HEAD
-    pairs,
-=======
     holders,
->>>>>>> i19-suspects
+    pairs,
     policies,
     policy_bundles,
     policy_rollouts,
@@ -23,11 +20,8 @@ from penstock.agent.admin.calls import (
     rollouts,
     stacks,
     status,
-<<<<<<< HEAD
-    what_if,
-=======
     suspects,
->>>>>>> i19-suspects
+    what_if,
 )
 from penstock.agent.admin.calls.backup import write_backup
 
@@ -39,11 +33,8 @@ __all__ = [
     "engines",
     "events",
     "forget",
-<<<<<<< HEAD
-    "pairs",
-=======
     "holders",
->>>>>>> i19-suspects
+    "pairs",
     "policies",
     "policy_bundles",
     "policy_rollouts",
@@ -52,10 +43,7 @@ __all__ = [
     "rollouts",
     "stacks",
     "status",
-<<<<<<< HEAD
-    "what_if",
-=======
     "suspects",
->>>>>>> i19-suspects
+    "what_if",
     "write_backup",
 ]
