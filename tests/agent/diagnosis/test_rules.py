@@ -331,6 +331,11 @@ def test_a_worker_that_vanished() -> None:
     """Its engine is there."""
     lost = event("source_lost", time_ns=at(50), process="worker")
     assert verdict_of([*calm(), lost]).causes[0].kind == "process_lost"
+    gone, there = ({"hello": {"process": "worker"}, "connected": connected} for connected in (False, True))
+    left = verdict_of([*calm(), lost], engines=[engine(sources=[gone, there])])
+    assert [cause.kind for cause in left.causes] == ["process_lost"]
+    # A child that ended, or a worker that was replaced.
+    assert not verdict_of([*calm(), lost], engines=[engine(sources=[there])]).causes
 
 
 def test_an_engine_that_went_earlier() -> None:
@@ -462,3 +467,15 @@ def test_first_tokens_behind_a_slow_peer_are_its_own() -> None:
     verdict = verdict_of([*calm(), *rows])
     assert [cause.kind for cause in verdict.causes] == ["peer_slow"]
     assert any("2.0s at transfer" in each.fact for each in verdict.causes[0].evidence)
+
+
+def test_a_log_that_is_too_full_for_a_time_before() -> None:
+    """What the agent keeps of each peer says what is usual."""
+    kept = admin.PeerSummary(
+        key={"server": "decode", "engine": "0"},
+        peer={"address": PEER},
+        waits={"hour_before": {"count": 500, "p99_seconds": 0.02}},
+    )
+    slow = [waited(f"slow-{n}", 20 + n, 0.4) for n in range(6)]
+    assert verdict_of(slow, baseline=0, peers=[kept]).causes[0].kind == "peer_slow"
+    assert not verdict_of(slow, baseline=0).causes

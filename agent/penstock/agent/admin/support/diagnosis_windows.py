@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.admin.support.bounded_scan import EventScan
 from penstock.agent.diagnosis import OF_REQUESTS, RARE, WindowFold
+from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # The first batch may hold what happened so long before it was received: engines send once a second.
 _SENT_SECONDS = 5.0
+# Of each kind: some 20 MiB of records, and about as many as two seconds allow.
+_MAX_EVENTS = 100_000
 
 
 class ReadWindows(NamedTuple):
@@ -67,7 +70,12 @@ def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
     fold = WindowFold(question.now, since, baseline, question.ahead)
     policies: dict[tuple[EngineKey, str], Sequence[PolicySource]] = {}
     for kinds in (RARE, OF_REQUESTS):
-        scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=fold.start)
+        allowance = ReadBudget(seconds=STEP_SECONDS)
+        # One more than is read, to detect the cut.
+        rows = reader.scan(
+            kinds=kinds, since_unix_nano=fold.start, limit=_MAX_EVENTS + 1, allowance=allowance
+        )
+        scan = EventScan(reader, rows, events=_MAX_EVENTS, allowance=allowance)
         oldest = question.now
         for found in scan:
             oldest = found.logged.received_unix_nano

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis.facts.words import quantile
+from penstock.agent.diagnosis.facts.words import key_of, quantile
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Deferred
 
 # Waits that it takes to know what is usual; PenstockPeerSlow and 'get peers' want more of an hour.
-_ENOUGH = 5
+_ENOUGH, _ENOUGH_KEPT = 5, 20
 _RATIO = 0.9
 # A wait is slow that is so many times the usual, and so many seconds longer; where nothing is usual, one of a second.
 _TIMES, _SECONDS, _ANYWAY = 3.0, 0.05, 1.0
@@ -26,7 +26,11 @@ _Place = tuple["EngineKey", int, str]
 
 
 class UsualWaits:
-    """The 90th percentile of the waits before the window, by engine, reason and peer; else by engine and reason."""
+    """How long requests usually wait, by engine, reason and peer.
+
+    The 90th percentile of the waits before the window for that peer; else the 99th of its hour before, which the agent
+    keeps of each peer however full the log is; else that of the waits for all peers.
+    """
 
     def __init__(self, facts: Facts) -> None:
         """Read the time before the window of *facts*."""
@@ -37,11 +41,18 @@ class UsualWaits:
         self._usual = {
             place: quantile(seconds, _RATIO) for place, seconds in found.items() if len(seconds) >= _ENOUGH
         }
+        self._kept = {
+            (key_of(each.key), each.peer.address): each.waits.hour_before.p99_seconds
+            for each in facts.peers
+            if each.waits.hour_before.count >= _ENOUGH_KEPT
+        }
         self._now = facts.now
 
     def of(self, key: EngineKey, reason: int, peer: str) -> float | None:
         """Return the usual wait in seconds; None if too few are known."""
         own = self._usual.get((key, reason, peer))
+        if own is None:
+            own = self._kept.get((key, peer))
         return self._usual.get((key, reason, "")) if own is None else own
 
     def slow(self, wait: Wait) -> tuple[float, float] | None:

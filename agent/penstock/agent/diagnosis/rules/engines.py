@@ -33,7 +33,7 @@ def _lost(facts: Facts) -> Iterator[FoundCause]:
     present = {words.key_of(each.key): each.connected for each in facts.engines}
     for key in words.keys_of(each.key for each in facts.present.losses):
         losses = _of_engine(facts.present, key)
-        if not losses:
+        if not losses or _is_replaced(facts, key, losses):
             continue
         waits = [
             each
@@ -42,6 +42,18 @@ def _lost(facts: Facts) -> Iterator[FoundCause]:
         ]
         back = present.get(key, False)
         yield _loss(facts, key, losses, len(waits), back=back)
+
+
+def _is_replaced(facts: Facts, key: EngineKey, losses: list[Loss]) -> bool:
+    """Return whether other processes than an EngineCore went, and others do their work: a child that ended is no loss."""
+    lost = {each.process for each in losses}
+    if ENGINE_CORE in lost:
+        return False
+    sources = [
+        source for engine in facts.engines if words.key_of(engine.key) == key for source in engine.sources
+    ]
+    away = {source.hello.process for source in sources if not source.connected}
+    return bool(sources) and not lost & away
 
 
 def _of_engine(window: Window, key: EngineKey) -> list[Loss]:
