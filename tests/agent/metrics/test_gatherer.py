@@ -248,6 +248,8 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
         "penstock_label_sets_folded_total",
         "penstock_label_sets_evicted_total",
         "penstock_agent_label_sets_hidden",
+        # no answer is suspect
+        "penstock_suspect_answers_total",
         # nothing is paused
         "penstock_engine_pause_expiry_timestamp_seconds",
         # there is no state directory here
