@@ -134,7 +134,8 @@ def _value(field: Any, kind: FieldKind, value: Any) -> Any:  # noqa: PLR0911  (o
     if kind is FieldKind.COUNT:
         return min(max(value, -MOST), MOST)
     if kind is FieldKind.WORD:
-        return label(_Enum(field.enum_type), value)
+        # 0 is only met in a list; elsewhere it is left out.
+        return label(_Enum(field.enum_type), value) if value else "unknown"
     if kind is FieldKind.MESSAGE:
         return as_json_values(value)
     if kind is FieldKind.FLOAT and not math.isfinite(value):
