@@ -82,7 +82,8 @@ class TimeSlots:
         A slot belongs to where it ends; what has moved to the widest slots is older than 15 minutes.
         """
         *finer, widest = zip(self._widths, self._levels, strict=True)
-        before, since = list(widest[1].values()), list[array[int]]()
+        before: list[array[int]] = list(widest[1].values())
+        since: list[array[int]] = []
         for (width, _, _), slots in finer:
             for index, counts in slots.items():
                 (since if (index + 1) * width > at else before).append(counts)
