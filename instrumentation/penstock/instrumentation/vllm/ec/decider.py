@@ -11,6 +11,8 @@ from penstock.instrumentation.vllm.recovery import HELD, FailingRequests, client
 from penstock.instrumentation.vllm.requests import outcomes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.instrumentation.resilience import Policy
     from penstock.instrumentation.vllm.requests import Affected, Cause, SchedulerObserver
 
@@ -75,6 +77,9 @@ class EcFailureDecider:
     def _report(self, request: Any, affected: Affected, decision: Decision, cause: Cause) -> None:
         record = self._observer.record_of(request)
         record.ec_attempt += 1
+        if decision.outcome is Outcome.RECOMPUTED:
+            ends = _ends_of(request, affected.items)
+            self._observer.on_lost(request.request_id, max(affected.kept + affected.lost, *ends))
         fields = outcomes.outcome_fields(
             affected,
             decision,
@@ -86,3 +91,9 @@ class EcFailureDecider:
             policy_hash=self.policy.hash,
         )
         self._observer.emit_outcome(fields, affected.request_id, rehearsal=cause.rehearsal)
+
+
+def _ends_of(request: Any, items: Sequence[str]) -> list[int]:
+    """Return the token behind each input of a request that is one of *items*, and 0."""
+    places = (each.mm_position for each in request.mm_features if each.identifier in items)
+    return [0, *(place.offset + place.length for place in places)]

@@ -55,6 +55,7 @@ class WorkerReport(RankReport[LoadFailure]):
         stuck: loads whose blocks have become pinned, by an order or by a refused release: only the gauges use it.
         moves: loads and saves that have ended, of a connector that does not report them itself.
         broken: blocks that such a connector did not load.
+        handshakes: when a request came to wait behind other peers' handshakes, and when (True) the one that it waits for began.
         reasons: why loads of such a connector have failed, where it says so; no later than the failures themselves.
 
     """
@@ -66,6 +67,7 @@ class WorkerReport(RankReport[LoadFailure]):
     moves: tuple[FinishedTransfer, ...] = ()
     broken: tuple[BrokenBlocks, ...] = ()
     reasons: tuple[LoadReason, ...] = ()
+    handshakes: tuple[tuple[str, int, bool], ...] = ()
 
 
 def find_reports(metadata: Any) -> Iterator[WorkerReport]:

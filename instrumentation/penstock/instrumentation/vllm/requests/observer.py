@@ -7,14 +7,16 @@ the scheduler's own requests: each one's end removes all that is known about it.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.messages import find_reports
 from penstock.instrumentation.vllm.requests import outcomes
 from penstock.instrumentation.vllm.requests import record as requests
 from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
+from penstock.instrumentation.vllm.requests.gates import Gate, RequestGates
 from penstock.instrumentation.vllm.requests.held_blocks import HeldBlocks, Holding
 from penstock.instrumentation.vllm.requests.leases import Lease, Leases
 
@@ -22,10 +24,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.resilience import Decision
+    from penstock.instrumentation.vllm.messages import FinishedTransfer
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests.affected import Affected, Cause
     from penstock.instrumentation.vllm.requests.record import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import BlockHolder, Snapshot
+
+
+# What these waits are for is a gate of its own; other waits are for the engine.
+_GATE_IS_ENCODER: Final = {
+    c.DEFERRAL_REASON_REMOTE_KV: False,
+    c.DEFERRAL_REASON_KV_LOOKUP: False,
+    c.DEFERRAL_REASON_ENCODER_CACHE: True,
+}
 
 
 class SchedulerObserver:
@@ -55,12 +66,15 @@ class SchedulerObserver:
 
     def on_request_added(self, request: Any) -> None:
         """Begin a request's record; an update of a streaming session is the same request."""
-        if request.request_id in self._records:
-            return
-        record = requests.capture(request)
-        self._records[request.request_id] = record
+        if request.request_id not in self._records:
+            record = self._begin(request)
+            record.gates = RequestGates(record.arrival_ns, runtime.interruptions)
+
+    def _begin(self, request: Any) -> RequestRecord:
+        record = self._records[request.request_id] = requests.capture(request)
         if record.kv_role:
             self.roles.add(record.kv_role)
+        return record
 
     def record(self, request_id: str) -> RequestRecord | None:
         """Return what is known about a live request."""
@@ -68,8 +82,7 @@ class SchedulerObserver:
 
     def record_of(self, request: Any) -> RequestRecord:
         """Return what is known about a live request; of one that arrived during a pause the record begins now."""
-        self.on_request_added(request)
-        return self._records[request.request_id]
+        return self._records.get(request.request_id) or self._begin(request)
 
     def on_scheduled(self, new: Iterable[Any], live: dict[str, Any]) -> None:
         """Record the requests that this step schedules for the first time; *live* is the scheduler's table."""
@@ -86,7 +99,7 @@ class SchedulerObserver:
         now = time.time_ns()
         for request_id, request in list(self.awaiting_token.items()):
             record = self._records.get(request_id)
-            if record is None or record.has_token(request, now):
+            if record is None or record.has_token(request, now, runtime.interruptions):
                 del self.awaiting_token[request_id]
 
     def on_finished(self, request: Any) -> None:
@@ -105,7 +118,9 @@ class SchedulerObserver:
         if cause is not None:
             fields = outcomes.abandoned_fields(record, cause, record.connector or self.connector)
             self.emit_outcome(fields, request_id, rehearsal=cause.rehearsal)
-        record.has_token(request, time.time_ns())
+        now = time.time_ns()
+        if not record.has_token(request, now, runtime.interruptions) and record.gates is not None:
+            record.gates.end(now, runtime.interruptions)
         lease = self._leases.get(request_id)
         self._emit("request_closed", record.closed_fields(request, lease.blocks if lease else 0), request_id)
 
@@ -129,6 +144,9 @@ class SchedulerObserver:
             record.remote_request_id if record is not None and remote else "",
         )
         if self._deferrals.begin(deferral):
+            encoder = _GATE_IS_ENCODER.get(reason)
+            if encoder is not None and record is not None and record.gates is not None:
+                record.gates.on_wait(deferral.start_ns, encoder=encoder)
             self._emit("deferral_start", deferral.start_fields(), request_id)
 
     def on_transfer_began(self, request_id: str, reason: int, began_ns: int, peer: Peer | None) -> None:
@@ -140,6 +158,9 @@ class SchedulerObserver:
         ended = self._deferrals.end(request_id, reason)
         if ended is not None:
             record = self._records.get(request_id)
+            encoder = _GATE_IS_ENCODER.get(reason)
+            if encoder is not None and record is not None and record.gates is not None:
+                record.gates.on_ready(time.time_ns(), encoder=encoder)
             if reason == c.DEFERRAL_REASON_REMOTE_KV:
                 timed_out = record is not None and record.timed_out
             ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_READY
@@ -165,17 +186,41 @@ class SchedulerObserver:
     def on_worker_report(self, metadata: Any) -> None:
         """Apply the workers' reports of this step."""
         for report in find_reports(metadata):
+            for request_id, at_ns, began in report.handshakes:
+                self._on_stage(request_id, Gate.PEER if began else Gate.HANDSHAKE_QUEUE, at_ns)
             for request_id, began_ns in report.began:
                 self._deferrals.on_transfer_began(request_id, began_ns)
+                self._on_stage(request_id, Gate.TRANSFER, began_ns)
+            for move in report.moves:
+                if move.loads and not move.waits:
+                    self._on_step_load(move)
             for request_id in report.expired:
                 self._leases.on_expired(request_id)
             for request_id in report.stuck:
                 self._held.on_pinned(request_id, time.time_ns())
 
+    def _on_stage(self, request_id: str, stage: Gate, at_ns: int) -> None:
+        record = self._records.get(request_id)
+        if record is not None and record.gates is not None:
+            record.gates.on_stage(stage, at_ns, time.time_ns())
+
+    def _on_step_load(self, move: FinishedTransfer) -> None:
+        record = self._records.get(move.request_id)
+        if record is not None and record.gates is not None:
+            record.gates.on_loaded(move.start_ns, move.end_ns, time.time_ns())
+
+    def on_lost(self, request_id: str, until: int) -> None:
+        """Record that a request has lost what it had up to the token *until*, and computes it here."""
+        record = self._records.get(request_id)
+        if record is not None and record.gates is not None:
+            record.gates.on_lost(until, time.time_ns())
+
     def on_load_decided(
         self, record: RequestRecord, affected: Affected, decision: Decision, cause: Cause, policy_hash: str
     ) -> None:
         """Emit the outcome of a KV load."""
+        if decision.outcome is Outcome.RECOMPUTED:
+            self.on_lost(affected.request_id, affected.kept + affected.lost)
         fields = outcomes.outcome_fields(
             affected,
             decision,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.messages import LoadFailure
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests.affected import UnreportedOutcome
+    from penstock.instrumentation.vllm.requests.gates import RequestGates
 
 # The front end appends eight hexadecimal digits to the id that it makes from X-Request-Id.
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
@@ -44,6 +45,7 @@ class RequestRecord:
         probe: the number by which its load decides about a half-open peer, 0 for none.
         ec_attempt: number of its loads of encoder outputs that were decided about.
         ec_lost: number of encoder outputs that it has lost by that.
+        gates: what it waits for before its first token; None if it arrived unobserved.
 
     """
 
@@ -72,6 +74,7 @@ class RequestRecord:
     probe: int = 0
     ec_attempt: int = 0
     ec_lost: int = 0
+    gates: RequestGates | None = None
 
     @property
     def present_attempt(self) -> int:
@@ -101,16 +104,27 @@ class RequestRecord:
         if self.scheduled_ns:
             return
         self.scheduled_ns = now_ns
+        if self.gates is not None:
+            self.gates.on_scheduled(now_ns)
         stats = request.prefill_stats
         if stats is not None:
             self.local_cached_tokens = stats.num_local_cached_tokens
             self.external_cached_tokens = stats.num_external_cached_tokens
 
-    def has_token(self, request: Any, now_ns: int) -> bool:
-        """Record the first token if it is there; tell whether it is."""
-        if not self.first_token_ns and request.num_output_tokens:
-            self.first_token_ns = now_ns
-        return bool(self.first_token_ns)
+    def has_token(self, request: Any, now_ns: int, interruptions: int = 0) -> bool:
+        """Record the first token if it is there, else what is computed so far; tell whether it is.
+
+        *interruptions*: how often the observation was interrupted so far.
+        """
+        if self.first_token_ns:
+            return True
+        gates = self.gates
+        if request.num_output_tokens:
+            self.first_token_ns = now_ns if gates is None else gates.end(now_ns, interruptions)
+            return True
+        if gates is not None and gates.lost_until:
+            gates.on_computed(request.num_computed_tokens, now_ns)
+        return False
 
     def closed_fields(self, request: Any, leased_blocks: int) -> dict[str, Any]:
         """Return the fields of ``RequestClosed``."""
@@ -133,6 +147,9 @@ class RequestRecord:
         }
         if self.peer is not None:
             fields["peer"] = self.peer.fields()
+        gates = self.gates.fields() if self.gates is not None else None
+        if gates is not None:
+            fields["gates"] = gates
         return fields
 
 

@@ -158,7 +158,7 @@ class SchedulerMixin:
         upstream: Any = super()
         session = self._penstock
         if session is not None:
-            session.before_free(request)
+            session.before_preempt(request)
         return upstream._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -152,6 +152,12 @@ class SchedulerSession:
         groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
         return (each for group in groups for each in group if not each.is_null)
 
+    def before_preempt(self, request: Any) -> None:
+        """Record that a request is about to lose what is computed for it."""
+        self.before_free(request)
+        if runtime.active:
+            _contained(self.observer.on_lost, request.request_id, request.num_computed_tokens)
+
     @guarded(_HOOK, default=None)
     def before_free(self, request: Any) -> None:
         """Record the blocks of a request that is about to lose them: a result that is awaited may show that they are tainted."""

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.kv.nixl.failure_attribution import (
@@ -37,6 +37,12 @@ WAITERS_MAX: Final = 64
 
 RUNS_MAX: Final = 256
 """Runs that are kept to find blocking peers; that many slow handshakes take minutes."""
+
+EDGES_MAX: Final = 1_024
+"""Edges that wait for the scheduler's next step; an idle engine has no steps."""
+
+HandshakeEdge: TypeAlias = "tuple[str, int, bool]"
+"""A request, a moment (wall clock, nanoseconds), and whether its handshake began then; it came to wait behind others otherwise."""
 
 MIN_DELAY_NS: Final = 50_000_000
 """Shorter waits behind another peer's handshake are not emitted: a handshake takes some milliseconds."""
@@ -70,6 +76,7 @@ class Handshake:
         id: random; events of delayed and failed requests refer to it.
         initiator: the request that asked for it; empty for a heartbeat.
         waiters: requests that wait for it, at most 64, with the start of their wait.
+        queued: those of them that came to wait behind other peers' handshakes.
         rehearsal: a drill failed it.
         clock_offset_ns: of its run; None until it ends.
 
@@ -81,6 +88,7 @@ class Handshake:
     id: int = field(default_factory=lambda: secrets.randbits(64) or 1)
     waiters: dict[str, int] = field(default_factory=dict)
     waiters_total: int = 0
+    queued: list[str] = field(default_factory=list)
     future: Any = None
     rehearsal: bool = False
     clock_offset_ns: int | None = None
@@ -149,7 +157,12 @@ def attribute_shared(handshake: Handshake, failure: Failure) -> FailureAttributi
 
 
 class HandshakeTable:
-    """The last handshake of each remote engine and the last runs, bounded. Thread-safe."""
+    """The last handshake of each remote engine and the last runs, bounded. Thread-safe.
+
+    Attributes:
+        edges: what has changed for waiting requests since the scheduler heard of it last.
+
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -158,6 +171,9 @@ class HandshakeTable:
         self._recent: deque[HandshakeTurn] = deque(maxlen=RUNS_MAX)
         self._running: tuple[str, int, bool] | None = None
         self._waiting: OrderedDict[str, tuple[Handshake, int]] = OrderedDict()
+        # Engines whose handshake is submitted and has not started, in the order of the thread.
+        self._pending: OrderedDict[str, None] = OrderedDict()
+        self.edges: deque[HandshakeEdge] = deque(maxlen=EDGES_MAX)
 
     def join(self, peer: Peer, request_id: str, future: Any, queued_ns: int) -> Handshake | None:
         """Add *request_id* to the handshake of *future*; return the handshake if it is new."""
@@ -167,8 +183,14 @@ class HandshakeTable:
             if handshake is None or is_new:
                 handshake = Handshake(peer, queued_ns, initiator=request_id, future=future)
                 self._keep(self._last, peer.engine_id, handshake)
+            if is_new and not handshake.has_started:
+                self._keep(self._pending, peer.engine_id, None)
             if self._waiting.get(request_id, (None,))[0] is not handshake:
                 handshake.add_waiter(request_id, queued_ns)
+                known = len(handshake.queued) < EDGES_MAX
+                if request_id and known and self._is_behind_others(handshake):
+                    handshake.queued.append(request_id)
+                    self.edges.append((request_id, queued_ns, False))
             if request_id:
                 # vLLM may ask again for a request whose peer it has dropped: the wait continues.
                 _, since_ns = self._waiting.get(request_id, (handshake, queued_ns))
@@ -179,11 +201,24 @@ class HandshakeTable:
         """Record the start of a run on the handshake thread; *rehearsal*: a drill delays and fails it."""
         with self._lock:
             self._running = (engine_id, start_ns, rehearsal)
+            self._pending.pop(engine_id, None)
+            handshake = self._last.get(engine_id)
+            if handshake is not None:
+                self.edges.extend((each, start_ns, True) for each in handshake.queued)
+                handshake.queued.clear()
+
+    def _is_behind_others(self, handshake: Handshake) -> bool:
+        """Return whether a handshake waits until others have run; the thread takes them in their order."""
+        engine_id = handshake.peer.engine_id
+        if engine_id not in self._pending:
+            return False
+        return self._running is not None or next(iter(self._pending)) != engine_id
 
     def on_finished(self, engine_id: str, run: HandshakeRun | None) -> None:
         """Record the end of a run on the handshake thread; None discards it."""
         with self._lock:
             self._running = None
+            self._pending.pop(engine_id, None)
             if run is None:
                 return
             self._keep(self._runs, engine_id, run)

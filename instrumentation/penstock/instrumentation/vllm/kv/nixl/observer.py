@@ -269,7 +269,8 @@ class NixlObserver(NixlFailureObserver):
 
         *inner* is always wrapped: vLLM aggregates the metadata of all ranks, which must have one type.
         """
-        pending = (self._failures, self._started, self._expired, self._pinned_ids, self._stuck)
+        edges = self.handshakes.edges
+        pending = (self._failures, self._started, self._expired, self._pinned_ids, self._stuck, edges)
         if inner is None and not any(pending):
             return None
         return WorkerReport(
@@ -278,6 +279,7 @@ class NixlObserver(NixlFailureObserver):
             expired=_drain(self._expired),
             pinned=_drain(self._pinned_ids),
             stuck=_drain(self._stuck),
+            handshakes=_drain(edges),
             inner=inner,
         )
 
