@@ -112,7 +112,7 @@ class EventGroup:
         """Return a field of each body: ``reason``, ``peer.address``."""
         column = self._columns.get(path)
         if column is None:
-            column = self._transposed(path)
+            column = self.transposed(path)
             if len(column) != len(self):
                 column = list(map(attrgetter(path), self.bodies))
             self._columns[path] = column
@@ -120,9 +120,10 @@ class EventGroup:
 
     def values(self, path: str) -> Sequence[Any]:
         """Return all values of a field that are not 0 or empty, and perhaps some that are."""
-        return self._transposed(path) or self.column(path)
+        return self.transposed(path) or self.column(path)
 
-    def _transposed(self, path: str) -> Sequence[Any]:
+    def transposed(self, path: str) -> Sequence[Any]:
+        """Return all values of a field that are not 0 or empty; none if there are no columns of it."""
         transposed = self._of.transposed
         if transposed is None or (self.kind, path) not in TRANSPOSED:
             return ()

@@ -17,6 +17,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+from penstock.agent.batch.gates import GATES
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -31,7 +32,12 @@ _EVENT: Final = ("time_unix_nano", "request_id")
 _BODIES: Final = {
     "deferral_start": ("reason", "remote_request_id"),
     "deferral_end": ("reason", "ending", "peer.address", "start_time_unix_nano"),
-    "request_closed": ("remote_request_id", "external_request_id"),
+    "request_closed": (
+        "remote_request_id",
+        "external_request_id",
+        "first_token_time_unix_nano",
+        *(f"gates.{gate}_nano" for gate in GATES),
+    ),
 }
 _PACKAGE: Final = "penstock.agent.batch.transposed_events"
 
@@ -41,13 +47,15 @@ TRANSPOSED: Final = frozenset((kind, name) for kind, names in _BODIES.items() fo
 
 def _add_columns(message: DescriptorProto, like: Any, paths: Iterable[str]) -> None:
     """Give *message* the fields of *like* that are at *paths*, repeated, each with its own number and type."""
+    nested: dict[str, DescriptorProto] = {}
     for path in paths:
         name, _, inner = path.partition(".")
         field = like.fields_by_name[name]
         if inner:
-            nested = message.nested_type.add(name=name.capitalize())
-            _add_columns(nested, field.message_type, (inner,))
-            _add_message(message, name, field.number, f"{message.name}.{nested.name}")
+            if name not in nested:
+                nested[name] = message.nested_type.add(name=name.capitalize())
+                _add_message(message, name, field.number, f"{message.name}.{nested[name].name}")
+            _add_columns(nested[name], field.message_type, (inner,))
             continue
         # An enum is on the wire what an int32 is.
         kind = FieldDescriptorProto.TYPE_INT32 if field.enum_type is not None else field.type

@@ -26,6 +26,7 @@ from penstock.agent.metrics.series import (
     Row,
     Series,
     SeriesBudget,
+    closed_bulks,
     ended_bulks,
     event_updates,
     probe_bulks,
@@ -49,6 +50,8 @@ _log = structlog.get_logger(__name__)
 
 # What every request that has waited has one of.
 _ENDED = "deferral_end"
+# What every request has one of.
+_CLOSED = "request_closed"
 _FORGOTTEN = "forgotten"
 
 
@@ -257,6 +260,8 @@ def _apply_events(
     counted = groups.keys() & COUNTED
     if _ENDED in counted and not seconds and _add_ended(engine, groups[_ENDED]):
         counted.discard(_ENDED)
+    if _CLOSED in counted and _add_closed(engine, groups[_CLOSED]):
+        counted.discard(_CLOSED)
     for place, kind, event in contents.placed(counted):
         if place in seconds:
             continue
@@ -275,6 +280,15 @@ def _add_ended(engine: EngineSeries, group: EventGroup) -> bool:
     """Count ended waits all at once; False if they have to be counted one by one, in their order."""
     try:
         return engine.add_known(tuple(ended_bulks(group)))
+    except Exception:  # noqa: BLE001  (one by one, each costs itself)
+        return False
+
+
+def _add_closed(engine: EngineSeries, group: EventGroup) -> bool:
+    """Count ended requests all at once; False if they have to be counted one by one."""
+    try:
+        bulks = closed_bulks(group)
+        return bulks is not None and engine.add_known(tuple(bulks))
     except Exception:  # noqa: BLE001  (one by one, each costs itself)
         return False
 

@@ -9,6 +9,7 @@ from penstock.proto.names import NANOS
 
 _DURATION = seconds(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _DEFERRED = seconds(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_FIRST_TOKEN = (*_DURATION, *seconds(60, 120, 300, 600))
 _SIZE = tuple(1 << exponent for exponent in range(14, 35, 2))
 _RATIO = tuple(tenth * NANOS // 10 for tenth in range(1, 11))
 
@@ -132,6 +133,16 @@ DEFERRED_TIME: Final = Metric(
     "Time from the start of a deferral to its end.",
     ("reason",),
     buckets=_DEFERRED,
+    scale=NANOS,
+    exemplars=True,
+)
+
+TIME_TO_FIRST_TOKEN: Final = Metric(
+    "penstock_time_to_first_token_seconds",
+    MetricKind.HISTOGRAM,
+    "Time of a request at a gate before its first token; each request counts at every gate, and the sum over the gates is its time to first token.",
+    ("gate",),
+    buckets=_FIRST_TOKEN,
     scale=NANOS,
     exemplars=True,
 )

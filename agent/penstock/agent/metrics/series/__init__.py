@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.metrics.series.bulk_updates import ended_bulks, probe_bulks, transfer_bulks
+from penstock.agent.metrics.series.bulk_updates import closed_bulks, ended_bulks, probe_bulks, transfer_bulks
 from penstock.agent.metrics.series.capped import CAP, IDLE_NANO, MAX_LABEL, TOTAL, Row, Series, SeriesBudget
 from penstock.agent.metrics.series.engine import EngineSeries, sorted_series
 from penstock.agent.metrics.series.updates import (
@@ -28,6 +28,7 @@ __all__ = [
     "SeriesBudget",
     "Update",
     "boolean",
+    "closed_bulks",
     "ended_bulks",
     "event_updates",
     "peer_of",

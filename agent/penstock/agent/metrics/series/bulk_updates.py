@@ -10,6 +10,7 @@ from itertools import islice
 from operator import gt, itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from penstock.agent.batch import GATES
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.metrics.series.updates import ENDINGS, REASONS, UNKNOWN, transfer_key
 from penstock.proto.names import label
@@ -133,6 +134,23 @@ def ended_bulks(group: EventGroup) -> Iterator[BulkUpdate]:
         waits = [end - start if end > start else 0 for start, end in rows]
         newest_end = max(map(itemgetter(1), rows))
         yield BulkUpdate(c.DEFERRED_TIME, (REASONS.get(reason, UNKNOWN),), 0, waits, newest_end)
+
+
+def closed_bulks(group: EventGroup) -> Iterable[BulkUpdate] | None:
+    """Return what the events ``request_closed`` of a batch do; None if they have to be looked at one by one."""
+    count = len(group)
+    values = {gate: group.transposed(f"gates.{gate}_nano") for gate in GATES}
+    if not any(values.values()):
+        return ()
+    # Each has gates and a first token.
+    if len(values["own_prefill"]) != count or len(group.transposed("first_token_time_unix_nano")) != count:
+        return None
+    if sum(max(nano, default=0) for nano in values.values()) > min(group.times):
+        return None
+    return [
+        BulkUpdate(c.TIME_TO_FIRST_TOKEN, (gate,), 0, [*nano, *([0] * (count - len(nano)))], group.newest)
+        for gate, nano in values.items()
+    ]
 
 
 def _newest(keys: Sequence[_Key], times: Sequence[int]) -> dict[_Key, int]:

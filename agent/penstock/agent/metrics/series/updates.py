@@ -7,6 +7,7 @@
 | `TransferFailure` | `transfer_failures_total`; with mode late_read also `late_reads_total` |
 | `LoadOutcome` | `load_outcomes_total`; with outcome recomputed also `recomputed_tokens_total`, `recomputed_items_total` |
 | `DeferralEnd`, the first of each deferral (see :mod:`ended`) | `deferrals_total`, `request_deferred_time_seconds` |
+| `RequestClosed` with gates and a first token | `time_to_first_token_seconds`, at each gate |
 | `Handshake` | `handshake_duration_seconds`, `handshake_queue_seconds` |
 | `TransferDelayed` | `collateral_delay_seconds` |
 | `PolicyApplied` | `policy_updates_total` |
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.agent.batch import balancedness
+from penstock.agent.batch import GATES, balancedness, gate_times
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.proto.names import NANOS, label, labels
 from penstock.proto.v1 import common_pb2 as common
@@ -144,6 +145,16 @@ def _deferral_end(event: events.Event, body: events.DeferralEnd) -> Iterable[Upd
     return ended, Update(c.DEFERRED_TIME, (reason,), _elapsed(start, event.time_unix_nano))
 
 
+def _request_closed(event: events.Event, body: events.RequestClosed) -> Iterable[Update]:
+    times = gate_times(body)
+    # None is not known; without a first token they are no time to it; no time leads below 1970.
+    if times is None or not times.first_token or not 0 < times.total_nano <= event.time_unix_nano:
+        return ()
+    return [
+        Update(c.TIME_TO_FIRST_TOKEN, (gate,), nano) for gate, nano in zip(GATES, times.nano, strict=True)
+    ]
+
+
 def _handshake(_event: events.Event, body: events.Handshake) -> Iterator[Update]:
     labels = (peer_of(body.peer),)
     start = body.start_time_unix_nano
@@ -196,6 +207,7 @@ _RULES: dict[str, Callable[[events.Event, Any], Iterable[Update]]] = {
     "transfer_failure": _transfer_failure,
     "load_outcome": _load_outcome,
     "deferral_end": _deferral_end,
+    "request_closed": _request_closed,
     "handshake": _handshake,
     "transfer_delayed": _transfer_delayed,
     "policy_applied": _policy_applied,

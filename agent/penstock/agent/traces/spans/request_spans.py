@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.batch import gate_times
 from penstock.agent.traces.spans import attributes, ids, semconv
 from penstock.agent.traces.spans.child_spans import ChildSpans
 from penstock.agent.traces.spans.loads import request_loads
@@ -78,6 +79,7 @@ def _request_span(
                 semconv.REQUEST_MODEL: facts.source.model,
                 **_state_attributes(facts),
                 **_closing_attributes(facts),
+                **_gate_attributes(facts),
                 **attributes.peer_attributes(facts.peer),
                 **attributes.cause_attributes(cause),
                 **attributes.outcome_attributes(outcome),
@@ -158,6 +160,19 @@ def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]
         semconv.LEASED_BLOCKS: closing.leased_blocks or None,
         semconv.TIME_IN_QUEUE: attributes.seconds_between(arrival, scheduled),
         semconv.TIME_TO_FIRST_TOKEN: attributes.seconds_between(arrival, token),
+    }
+
+
+def _gate_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
+    times = gate_times(facts.closing) if facts.closing is not None else None
+    if times is None:
+        return {}
+    return {
+        **{
+            f"{semconv.FIRST_TOKEN_GATE}.{gate}": attributes.seconds(facts.clamp(nano))
+            for gate, nano in times.largest_first()
+        },
+        semconv.FIRST_TOKEN_LONGEST_GATE: times.longest or None,
     }
 
 

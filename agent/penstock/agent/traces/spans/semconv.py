@@ -56,6 +56,9 @@ NETWORK_TRANSPORT = "network.transport"
 GEN_AI_REQUEST_ID = "gen_ai.request.id"
 TIME_IN_QUEUE = "gen_ai.latency.time_in_queue"
 TIME_TO_FIRST_TOKEN = "gen_ai.latency.time_to_first_token"  # noqa: S105  (a name)
+# Followed by a gate's name; of a request without a first token, of the time to its end.
+FIRST_TOKEN_GATE = "penstock.ttft.gate"  # noqa: S105  (a name)
+FIRST_TOKEN_LONGEST_GATE = "penstock.ttft.longest_gate"  # noqa: S105  (a name)
 
 # Copied onto the request: Jaeger matches all tags of a search on one span.
 OUTCOME = "penstock.outcome"
