@@ -736,7 +736,7 @@ class ListRequestsResponse(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ..., truncated: bool = ..., unnamed_deferred: _Optional[int] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class RequestSummary(_message.Message):
-    __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason", "duration", "wait", "time_to_first_token")
+    __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason", "duration", "wait", "time_to_first_token", "gates")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -751,6 +751,7 @@ class RequestSummary(_message.Message):
     DURATION_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
     TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    GATES_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     request_id: str
     trace_id: str
@@ -765,7 +766,16 @@ class RequestSummary(_message.Message):
     duration: _duration_pb2.Duration
     wait: _duration_pb2.Duration
     time_to_first_token: _duration_pb2.Duration
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    gates: _containers.RepeatedCompositeFieldContainer[GateTime]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., gates: _Optional[_Iterable[_Union[GateTime, _Mapping]]] = ...) -> None: ...
+
+class GateTime(_message.Message):
+    __slots__ = ("gate", "duration")
+    GATE_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    gate: str
+    duration: _duration_pb2.Duration
+    def __init__(self, gate: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ListEventsRequest(_message.Message):
     __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit", "after_batch", "after_agents")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.agent.batch import gate_times
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -66,6 +68,9 @@ def add_durations(summary: RequestSummary, facts: RequestFacts, now: int, *, los
     _set(summary, "wait", facts.deferred_nano)
     if closing is not None:
         _set(summary, "time_to_first_token", first_token_nano(closing))
+        times = gate_times(closing)
+        for gate, nano in times.largest_first() if times is not None else ():
+            summary.gates.add(gate=gate).duration.FromNanoseconds(nano)
 
 
 def _set(summary: RequestSummary, name: str, nano: int) -> None:

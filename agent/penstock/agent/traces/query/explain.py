@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
+from penstock.agent.traces.query.first_token import first_token_words
 from penstock.agent.traces.query.leases import held_words, lease_clauses, unusual_lease
 from penstock.agent.traces.query.search import find_request_traces
 from penstock.agent.traces.query.wait_parts import split_words, wait_parts, waited_words
@@ -82,6 +83,9 @@ def request_sentences(
         yield f"{_subject(request)} {clause}."
     if not troubled:
         yield f"{_subject(request)} {_good(facts)}."
+    token = first_token_words(facts)
+    if token:
+        yield f"{_subject(request)} {token}."
     if request.truncated:
         yield f"The log says more about {request.key.request_id} than is read for one question; its oldest entries are missing here."
 

@@ -150,7 +150,7 @@ def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
     """List requests."""
     return Table(
         ("AGE", "ENGINE", "REQUEST", "STATE", "DURATION", "WAIT", "TTFT", "MODE", "PEER", "RECOMPUTED", "FINISH",
-         "TRACE", "CLOSED"),
+         "TRACE", "CLOSED", "GATE"),
         [
             (
                 words.ago_of(item.since, now).removesuffix(" ago"),
@@ -166,11 +166,17 @@ def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
                 item.finish_reason or words.NONE,
                 item.trace_id or words.NONE,
                 words.ago_of(item.closed, now),
+                _gate(item),
             )
             for item in items
         ],
-        wide=2,
+        wide=3,
     )  # fmt: skip
+
+
+def _gate(item: admin.RequestSummary) -> str:
+    """Return where it was longest before its first token."""
+    return item.gates[0].gate.replace("_", " ") if item.gates else words.NONE
 
 
 def _state(item: admin.RequestSummary) -> str:
