@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.agent.batch import GATES
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.errors import StateError
@@ -102,11 +103,14 @@ def test_columns_count_as_their_rows_do(batches: list[Batch]) -> None:
 @UNTIMED
 @given(LOGS, st.sampled_from([1, 3, 1000]), st.sampled_from([2, 50_000]))
 def test_what_is_counted_at_once_is_as_one_by_one(log: Log, cap: int, total: int) -> None:
-    """Ended waits: the same counters, times and label sets, at the caps too."""
+    """Ended waits and requests: the same counters, times and label sets, at the caps too."""
     at_once, one_by_one = Aggregator(cap, total), Aggregator(cap, total)
     for origin, batch in log:
         at_once.apply(origin, BatchColumns(batch, batch.SerializeToString()))
-        with patch.object(aggregator_module, "_add_ended", return_value=False):
+        with (
+            patch.object(aggregator_module, "_add_ended", return_value=False),
+            patch.object(aggregator_module, "_add_closed", return_value=False),
+        ):
             one_by_one.apply(origin, BatchColumns(batch))
         assert at_once.dump() == one_by_one.dump()
 
@@ -118,6 +122,52 @@ def test_waits_that_cannot_be_counted_at_once_are_counted_one_by_one() -> None:
     with patch.object(aggregator_module, "ended_bulks", side_effect=RuntimeError("a bug")):
         one_by_one = aggregated([(origin, batch)] * 2)
     assert one_by_one.dump() == aggregated([(origin, batch)] * 2).dump()
+
+
+def closed(first_token: int = TIME, **gates: int) -> Event:
+    """Return the end of a request, with the nanoseconds of its gates."""
+    return event("request_closed", "r", first_token_time_unix_nano=first_token, gates=gates)
+
+
+def test_each_request_counts_at_every_gate() -> None:
+    """The sums of the gates are the time to first token, and each gate has the same number of requests."""
+    batch = Batch(
+        events=[closed(queue_nano=2, own_prefill_nano=40), closed(peer_nano=10**9, own_prefill_nano=8)]
+    )
+    aggregator = Aggregator()
+    aggregator.apply(source(), BatchColumns(batch))
+    # All at once, since their series are known.
+    aggregator.apply(source(), BatchColumns(batch, batch.SerializeToString()))
+    (engine,) = aggregator.engines()
+    rows = engine.rows[c.TIME_TO_FIRST_TOKEN]
+    assert {row.labels: row.total for row in rows if row.total} == {
+        ("queue",): 4,
+        ("peer",): 2 * 10**9,
+        ("own_prefill",): 96,
+    }
+    assert {row.labels[0]: sum(row.counts) for row in rows} == dict.fromkeys(GATES, 4)
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        event("request_closed", "r", first_token_time_unix_nano=TIME),
+        closed(first_token=0, queue_nano=5),
+        closed(queue_nano=TIME, peer_nano=1),
+        closed(),
+    ],
+    ids=["an older engine", "no first token", "before 1970", "no time"],
+)
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_request_without_a_known_time_to_first_token_does_not_count(ended: Event, others: int) -> None:
+    """Nothing is shown where nothing is known; other requests of its batch count."""
+    batch = Batch(events=[ended, *([closed(queue_nano=1, own_prefill_nano=2)] * others)])
+    aggregator = Aggregator()
+    for _ in range(2):
+        aggregator.apply(source(), BatchColumns(batch, batch.SerializeToString()))
+    (engine,) = aggregator.engines()
+    rows = engine.rows.get(c.TIME_TO_FIRST_TOKEN, [])
+    assert {row.labels[0]: sum(row.counts) for row in rows} == (dict.fromkeys(GATES, 2) if others else {})
 
 
 def test_some_metrics_of_the_copy_are_those_of_the_whole_copy() -> None:

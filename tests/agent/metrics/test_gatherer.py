@@ -102,6 +102,17 @@ LOG = [
                     tokens_recomputed=412,
                     items_recomputed=2,
                 ),
+                event(
+                    "request_closed",
+                    "r-1",
+                    arrival_time_unix_nano=TIME - 6 * SECOND,
+                    first_token_time_unix_nano=TIME,
+                    gates={
+                        "queue_nano": SECOND // 4,
+                        "peer_nano": 5 * SECOND,
+                        "own_prefill_nano": 3 * SECOND // 4,
+                    },
+                ),
                 event("policy_applied", accepted=True, cause="push"),
                 event(
                     "quarantine_changed",

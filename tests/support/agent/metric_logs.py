@@ -172,6 +172,18 @@ _EVENTS = st.one_of(
         _TIMES,
         st.floats(0, 1),
     ),
+    st.builds(
+        lambda time_ns, first_token, gates: event(
+            "request_closed",
+            "r",
+            time_ns=time_ns,
+            first_token_time_unix_nano=first_token,
+            **({"gates": gates} if gates is not None else {}),
+        ),
+        _TIMES,
+        st.sampled_from([0, TIME]),
+        st.none() | st.fixed_dictionaries({"own_prefill_nano": st.sampled_from([0, 1, 10**9, 2**63])}),
+    ),
     st.builds(lambda time_ns: events.Event(time_unix_nano=time_ns), _TIMES),
 )
 _TRANSFERS = st.builds(

@@ -112,7 +112,7 @@ class EventGroup:
         """Return a field of each body: ``reason``, ``peer.address``."""
         column = self._columns.get(path)
         if column is None:
-            column = self.transposed(path)
+            column = self._transposed(path)
             if len(column) != len(self):
                 column = list(map(attrgetter(path), self.bodies))
             self._columns[path] = column
@@ -120,10 +120,14 @@ class EventGroup:
 
     def values(self, path: str) -> Sequence[Any]:
         """Return all values of a field that are not 0 or empty, and perhaps some that are."""
-        return self.transposed(path) or self.column(path)
+        return self._transposed(path) or self.column(path)
 
-    def transposed(self, path: str) -> Sequence[Any]:
-        """Return all values of a field that are not 0 or empty; none if there are no columns of it."""
+    def present(self, path: str) -> Sequence[Any] | None:
+        """Return all values of a field that are not 0 or empty; None if that would take a look at each event."""
+        known = self._of.transposed is not None and (self.kind, path) in TRANSPOSED
+        return self._transposed(path) if known else None
+
+    def _transposed(self, path: str) -> Sequence[Any]:
         transposed = self._of.transposed
         if transposed is None or (self.kind, path) not in TRANSPOSED:
             return ()

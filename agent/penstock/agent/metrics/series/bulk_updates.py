@@ -139,11 +139,15 @@ def ended_bulks(group: EventGroup) -> Iterator[BulkUpdate]:
 def closed_bulks(group: EventGroup) -> Iterable[BulkUpdate] | None:
     """Return what the events ``request_closed`` of a batch do; None if they have to be looked at one by one."""
     count = len(group)
-    values = {gate: group.transposed(f"gates.{gate}_nano") for gate in GATES}
+    found = {gate: group.present(f"gates.{gate}_nano") for gate in GATES}
+    tokens = group.present("first_token_time_unix_nano")
+    values = {gate: nano for gate, nano in found.items() if nano is not None}
+    if tokens is None or len(values) < len(GATES):
+        return None
     if not any(values.values()):
         return ()
-    # Each has gates and a first token.
-    if len(values["own_prefill"]) != count or len(group.transposed("first_token_time_unix_nano")) != count:
+    # Only if each has gates and a first token.
+    if len(values["own_prefill"]) != count or len(tokens) != count:
         return None
     if sum(max(nano, default=0) for nano in values.values()) > min(group.times):
         return None
