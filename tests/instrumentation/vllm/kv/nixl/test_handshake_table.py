@@ -32,10 +32,10 @@ def test_handshakes_are_bounded() -> None:
     """The last engines are kept; the first waiters are named and all are counted."""
     handshakes = HandshakeTable()
     for index in range(ENGINES_MAX + 10):
-        handshakes.join(Peer(engine_id=str(index)), "r", object(), 1)
+        handshakes.join(Peer(engine_id=str(index)), "r", Future(), 1)
     assert len(handshakes.recent(ENGINES_MAX + 10)) == ENGINES_MAX
     assert handshakes.last("0") is None
-    future = object()
+    future: Future[None] = Future()
     shared = handshakes.join(Peer("p:1", "shared"), "first", future, 1)
     assert shared is not None
     for index in range(WAITERS_MAX + 5):
@@ -219,3 +219,52 @@ def test_blocked_time_is_at_most_the_wait(turns: list[tuple[str, int, bool]], si
         blocker.blocked_ns for blocker in blockers
     ]
     assert all(blocker.blocked_ns > 0 for blocker in blockers)
+
+
+def edges(handshakes: HandshakeTable) -> list[tuple[str, int, bool]]:
+    """Return what the scheduler hears of waiting requests, once."""
+    found = list(handshakes.edges)
+    handshakes.edges.clear()
+    return found
+
+
+def test_a_handshake_on_a_free_thread_waits_behind_none() -> None:
+    """Its requests are at their peer from the first, also those that join it while it runs or waits for the thread."""
+    handshakes = HandshakeTable()
+    mine = queued(handshakes, "mine", "first", 10)
+    handshakes.join(mine.peer, "second", mine.future, 20)
+    mine.future.set_running_or_notify_cancel()
+    handshakes.on_started("mine", 30)
+    handshakes.join(mine.peer, "third", mine.future, 40)
+    assert edges(handshakes) == []
+
+
+def test_a_handshake_behind_others() -> None:
+    """Its requests are in the queue from when they ask until it starts; a heartbeat is no request."""
+    handshakes = HandshakeTable()
+    first = queued(handshakes, "first", "", 0)
+    handshakes.on_started("first", 1)
+    second, third = queued(handshakes, "second", "b", 10), queued(handshakes, "third", "c", 20)
+    handshakes.join(third.peer, "d", third.future, 30)
+    handshakes.join(third.peer, "d", third.future, 31)
+    assert edges(handshakes) == [("b", 10, False), ("c", 20, False), ("d", 30, False)]
+    handshakes.on_finished("first", HandshakeRun(1, 40))
+    # Between two runs the thread is free, but the next one is behind another all the same.
+    handshakes.join(third.peer, "e", third.future, 41)
+    handshakes.join(second.peer, "f", second.future, 42)
+    assert edges(handshakes) == [("e", 41, False)]
+    handshakes.on_started("second", 50)
+    assert edges(handshakes) == [("b", 50, True)]
+    handshakes.on_finished("second", HandshakeRun(50, 60))
+    handshakes.on_started("third", 70)
+    assert edges(handshakes) == [("c", 70, True), ("d", 70, True), ("e", 70, True)]
+    assert first.queued == []
+
+
+def test_a_run_during_a_pause_leaves_nothing_in_the_queue() -> None:
+    """Its start is not recorded, its end is."""
+    handshakes = HandshakeTable()
+    queued(handshakes, "unseen", "a", 0)
+    handshakes.on_finished("unseen", None)
+    queued(handshakes, "next", "b", 10)
+    assert edges(handshakes) == []
