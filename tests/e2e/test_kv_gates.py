@@ -1,0 +1,85 @@
+"""Where the time to the first token went, on engines: the gates add up to it, and the longest is the one that held it up."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.batch import gate_times
+
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.kv.peers import garbled, impostor
+
+if TYPE_CHECKING:
+    from tests.support.kv.bench import Bench, Prefilled
+    from tests.support.kv.peers import Spare
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.parametrize("stack", [CPU_DEFAULTS], indirect=True, ids=["cpu"]),
+]
+
+_REACHED_SECONDS = 60.0
+
+
+def _gates(kv: Bench, request: Prefilled) -> dict[str, int]:
+    """Return decode's gates of *request* in nanoseconds, the longest first; their sum is its time to first token."""
+    closed = kv.closed(request).request_closed
+    times = gate_times(closed)
+    assert times is not None
+    assert times.first_token
+    assert times.total_nano == closed.first_token_time_unix_nano - closed.arrival_time_unix_nano
+    return dict(times.largest_first())
+
+
+def test_the_gates_of_good_requests(kv: Bench) -> None:
+    """One that computes its prompt waits for room only; one that loads it for its peer and its transfer, too."""
+    loaded = kv.prefilled()
+    local = replace(kv.prefilled(), params={})
+    assert kv.decode(loaded).completion == loaded.text
+    assert kv.decode(local).completion == local.text
+    assert set(_gates(kv, local)) == {"queue", "own_prefill"}
+    gates = _gates(kv, loaded)
+    assert {"queue", "peer", "transfer", "own_prefill"} <= set(gates) <= {*gates, "handshake_queue"}
+    assert "recompute" not in gates
+    span = kv.span(loaded, "penstock.request").attributes
+    assert float(span["penstock.ttft.gate.transfer"]) == pytest.approx(gates["transfer"] / 1e9, abs=1e-6)
+    assert span["penstock.ttft.longest_gate"] == next(iter(gates))
+    said = kv.ctl("explain", loaded.name)
+    assert "gave its first token after" in said
+    assert next(iter(gates)).replace("_", " ") in said
+    counts = {
+        gate: kv.value("penstock_time_to_first_token_seconds_count", gate=gate)
+        for gate in ("queue", "encoder")
+    }
+    assert counts["queue"] == counts["encoder"] > 0
+
+
+def test_the_gates_behind_a_dead_peer(kv: Bench, spare: Spare) -> None:
+    """The dead peer's request was at its peer and is computed here; the other one waited behind its handshake."""
+    spare.kill()
+    kv.enforce(kvLoadFailure={"action": "recompute"})
+    healthy = kv.prefilled(server=spare.server())
+
+    with ThreadPoolExecutor(2) as senders, impostor(kv.stack.prefill, garbled, silent=True) as other:
+        dead = kv.misled(port=other.port)
+        first = senders.submit(kv.decode, dead)
+        assert other.reached.wait(_REACHED_SECONDS)
+        second = senders.submit(kv.decode, healthy)
+        assert (first.result().completion, second.result().completion) == (dead.text, healthy.text)
+
+    delayed, failed = _gates(kv, healthy), _gates(kv, dead)
+    assert next(iter(delayed)) == "handshake_queue"
+    assert {"peer", "transfer"} <= set(delayed)
+    assert "recompute" not in delayed
+    assert next(iter(failed)) == "peer"
+    assert failed["recompute"] > 0
+    assert not failed.keys() & {"transfer", "handshake_queue"}
+    # As long as the event of the delay says.
+    event = kv.event("transfer_delayed", healthy.name).transfer_delayed
+    assert delayed["handshake_queue"] == pytest.approx(event.delay_nano, rel=0.1)
+    rows = kv.ctl("get", "requests", kv.closed(healthy).request_id, "-o", "wide")
+    assert "handshake queue" in rows
+    assert "handshake queue" in kv.ctl("explain", healthy.name)
