@@ -7,23 +7,30 @@ a clock that was set back, are moved to between the edge before and now.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
 
-class Gate(IntEnum):
-    """What a request waits for; the names are those of the fields of the wire's ``Gates``."""
+class Gate:
+    """What a request waits for, by number: an enum's members are slow keys."""
 
-    QUEUE = 0
-    HANDSHAKE_QUEUE = 1
-    PEER = 2
-    TRANSFER = 3
-    RECOMPUTE = 4
-    OWN_PREFILL = 5
-    ENCODER = 6
+    QUEUE: Final = 0
+    HANDSHAKE_QUEUE: Final = 1
+    PEER: Final = 2
+    TRANSFER: Final = 3
+    RECOMPUTE: Final = 4
+    OWN_PREFILL: Final = 5
+    ENCODER: Final = 6
 
 
-_FIELDS: Final = tuple(f"{gate.name.lower()}_nano" for gate in Gate)
+_FIELDS: Final = (
+    "queue_nano",
+    "handshake_queue_nano",
+    "peer_nano",
+    "transfer_nano",
+    "recompute_nano",
+    "own_prefill_nano",
+    "encoder_nano",
+)
 # The stages of a load, in their order; a load that need not queue for a handshake is at the peer from the first.
 _STAGES: Final = {Gate.HANDSHAKE_QUEUE: 1, Gate.PEER: 2, Gate.TRANSFER: 3}
 
@@ -58,7 +65,7 @@ class RequestGates:
         self._computing = False
         self._kv_waits = 0
         self._encoder_waits = 0
-        self._stage = Gate.PEER
+        self._stage: int = Gate.PEER
         self._stages = 0
         self.lost_until = 0
         self.ended = False
@@ -81,7 +88,7 @@ class RequestGates:
         else:
             self._kv_waits = max(0, self._kv_waits - 1)
 
-    def on_stage(self, stage: Gate, at_ns: int, now_ns: int) -> None:
+    def on_stage(self, stage: int, at_ns: int, now_ns: int) -> None:
         """Change the stage of the KV that it waits for; of several ranks' the first counts, and there is no way back."""
         rank = _STAGES[stage]
         if not self._kv_waits or rank <= self._stages:
@@ -131,14 +138,14 @@ class RequestGates:
             return None
         return {name: nano for name, nano in zip(_FIELDS, self._nano, strict=True) if nano}
 
-    def _count(self, at_ns: int, gate: Gate | None = None) -> None:
+    def _count(self, at_ns: int, gate: int | None = None) -> None:
         """Count the time since the last edge at *gate*, or at the present one."""
         if self.ended or at_ns <= self._since_ns:
             return
         self._nano[self._present() if gate is None else gate] += at_ns - self._since_ns
         self._since_ns = at_ns
 
-    def _present(self) -> Gate:
+    def _present(self) -> int:
         if self._kv_waits:
             return self._stage
         if self._encoder_waits:

@@ -199,7 +199,7 @@ class SchedulerObserver:
             for request_id in report.stuck:
                 self._held.on_pinned(request_id, time.time_ns())
 
-    def _on_stage(self, request_id: str, stage: Gate, at_ns: int) -> None:
+    def _on_stage(self, request_id: str, stage: int, at_ns: int) -> None:
         record = self._records.get(request_id)
         if record is not None and record.gates is not None:
             record.gates.on_stage(stage, at_ns, time.time_ns())
