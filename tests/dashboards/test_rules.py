@@ -24,6 +24,7 @@ PAGES = {
     "PenstockFailuresAfterPolicyChange",
     "PenstockTransferStuck",
     "PenstockLateReads",
+    "PenstockCorruptTransfers",
     "PenstockEngineDark",
 }
 
