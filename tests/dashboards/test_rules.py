@@ -24,7 +24,11 @@ PAGES = {
     "PenstockFailuresAfterPolicyChange",
     "PenstockTransferStuck",
     "PenstockLateReads",
+<<<<<<< HEAD
     "PenstockSuspectAnswers",
+=======
+    "PenstockCorruptTransfers",
+>>>>>>> i19-integrity
     "PenstockEngineDark",
     "PenstockWeightsDiffer",
 }

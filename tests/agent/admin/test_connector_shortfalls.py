@@ -37,3 +37,20 @@ def test_a_policy_that_asks_for_none_of_it() -> None:
     """Only fields that the policy sets are reported, not those of other policies."""
     facts = EngineFacts(kv_connector="LMCacheMPConnector", kv_role="kv_both")
     assert list(connector_shortfalls(["deferral.onTimeout"], "recompute", facts)) == []
+
+
+@pytest.mark.parametrize(
+    ("connector", "said"),
+    [
+        ("NixlConnector", []),
+        ("NixlPushConnector", []),
+        ("MooncakeConnector", ["what MooncakeConnector brings is counted as unverified"]),
+        ("MultiConnector", ["what other connectors than NIXL's bring is counted as unverified"]),
+    ],
+)
+def test_connectors_that_cannot_verify(connector: str, said: list[str]) -> None:
+    """Only what NIXL moves is compared."""
+    facts = EngineFacts(kv_connector=connector, kv_role="kv_consumer")
+    found = list(connector_shortfalls(["integrity.sampleRatio"], "", facts))
+    assert len(found) == len(said)
+    assert all(words in sentence for words, sentence in zip(said, found, strict=True))
