@@ -24,11 +24,8 @@ PAGES = {
     "PenstockFailuresAfterPolicyChange",
     "PenstockTransferStuck",
     "PenstockLateReads",
-<<<<<<< HEAD
     "PenstockSuspectAnswers",
-=======
     "PenstockCorruptTransfers",
->>>>>>> i19-integrity
     "PenstockEngineDark",
     "PenstockWeightsDiffer",
 }

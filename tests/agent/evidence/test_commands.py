@@ -31,6 +31,11 @@ READING: dict[str, list[str]] = {
     "get peers": ["get peers", "get peers --state all"],
     "get requests": ["get requests", "get requests --deferred", "get requests --slow"],
     "get events": ["get events", "get events --since 1h", "get events --kind transfer_failure"],
+    "get holders": ["get holders", "get holders 0"],
+    "get pairs": ["get pairs", "get pairs -o wide"],
+    "get suspects": ["get suspects", "get suspects --since 2h"],
+    "diagnose": ["diagnose"],
+    "what-if": ["what-if -f MANIFEST --since 1h"],
     "get audit": ["get audit", "get audit p"],
     "describe engine": ["describe engine 0", "describe engine 7"],
     "describe peer": [f"describe peer {_PEER}"],
@@ -73,6 +78,7 @@ REFUSED: dict[str, str] = {
     "forget peer": f"forget peer {_PEER}",
     "watch": "watch --count 1",
     "bundle": "bundle",
+    "debug stacks": "debug stacks 0",
 }
 """What changes an agent, or waits for a change."""
 
@@ -167,6 +173,13 @@ def _fill(both: _Taken) -> None:
     harness.engine("2", refuse=lambda _: "it does not fit", supported=("kv_load_failure",))
 
 
+def _manifest(taken: _Taken, directory: Path) -> Path:
+    """Write the policy ``p`` into a file."""
+    file = directory / "p.json"
+    file.write_text(taken.live("get policy p -o json").stdout)
+    return file
+
+
 # What is counted until now, and when a call was answered.
 _MOVING = {"duration", "wait", "retires", "begins"}
 _AGES = re.compile(r"\b[\d.]+ ?(µs|ms|[smhd])\b|\d\d:\d\d:\d\d")
@@ -187,8 +200,9 @@ def _steady(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("line", [line for lines in READING.values() for line in lines])
-def test_a_bundle_answers_as_its_agent(taken: _Taken, line: str) -> None:
+def test_a_bundle_answers_as_its_agent(taken: _Taken, tmp_path: Path, line: str) -> None:
     """The same document or the same text, and the same exit code; the time stands on stderr."""
+    line = line.replace("MANIFEST", str(_manifest(taken, tmp_path)))
     more = () if line.startswith(("top", "export")) else ("-o", "json")
     live, bundled = taken.live(line, *more), taken.bundled(line, *more)
     assert bundled.exit_code == live.exit_code, bundled.output
@@ -203,8 +217,7 @@ def test_a_bundle_answers_as_its_agent(taken: _Taken, line: str) -> None:
 @pytest.mark.parametrize("line", [*REFUSED.values(), "get engines --watch", "get events -w"])
 def test_what_a_bundle_cannot_do_is_refused(taken: _Taken, tmp_path: Path, line: str) -> None:
     """With a sentence and exit code 2; nothing is printed as done."""
-    manifest = tmp_path / "p.json"
-    manifest.write_text(taken.live("get policy p -o json").stdout)
+    manifest = _manifest(taken, tmp_path)
     editor = {"EDITOR": "sed -i s/recompute/auto/"}
     result = taken.bundled(line.replace("MANIFEST", str(manifest)), env=editor)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
