@@ -392,7 +392,9 @@ def test_transfers_that_are_slow() -> None:
             key={"server": "decode", "engine": "0"},
             peer={"address": address},
             transfers={
-                "last_15_minutes": {"count": 50, "p50_seconds": p50},
+                "last_minute": {"count": 50, "p50_seconds": p50},
+                # Of which a part is before the window.
+                "last_15_minutes": {"count": 50, "p50_seconds": 9.0},
                 "hour_before": {"count": 50 if before else 0, "p50_seconds": before},
             },
         )
