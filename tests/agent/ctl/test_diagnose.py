@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def source(harness: AdminHarness) -> Source:
     """Connect an engine that has sent its snapshot."""
     connected = harness.source()
-    facts = EngineFacts(kv_connector="NixlConnector", role=2)
+    facts = EngineFacts(kv_connector="NixlConnector", role="ROLE_DECODE")
     harness.snapshot(connected, Snapshot(time_unix_nano=time.time_ns(), engine=facts))
     return connected
 

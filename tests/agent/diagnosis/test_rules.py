@@ -154,7 +154,7 @@ def test_a_policy_of_fail_everywhere() -> None:
         for n in range(4)
         for entry in (failed(f"old-{n}", 900), decided(f"old-{n}", 900, common.OUTCOME_RECOMPUTED))
     ]
-    ends = {"decided_by": common.DECIDED_BY_POLICY, "policy_hash": HASH}
+    ends: dict[str, Any] = {"decided_by": common.DECIDED_BY_POLICY, "policy_hash": HASH}
     now = [entry for n in range(4) for entry in (failed(f"bad-{n}", 60), decided(f"bad-{n}", 60, **ends))]
     in_force = engine(policy={"hash": HASH, "kv_action": "fail"})
     verdict = verdict_of([*calm(), *before, *now], engines=[in_force], policies={(DECODE, HASH): (FAIL,)})
@@ -168,7 +168,7 @@ def test_a_policy_of_fail_everywhere() -> None:
 def test_an_old_policy_is_how_things_are() -> None:
     """One peer that fails under it is the cause."""
     old = FAIL._replace(changed_time_unix_nano=at(90_000))
-    ends = {"decided_by": common.DECIDED_BY_POLICY, "policy_hash": HASH}
+    ends: dict[str, Any] = {"decided_by": common.DECIDED_BY_POLICY, "policy_hash": HASH}
     now = [entry for n in range(4) for entry in (failed(f"bad-{n}", 60), decided(f"bad-{n}", 60, **ends))]
     verdict = verdict_of(
         [*calm(), *now],
@@ -392,7 +392,9 @@ def test_transfers_that_are_slow() -> None:
             key={"server": "decode", "engine": "0"},
             peer={"address": address},
             transfers={
-                "last_15_minutes": {"count": 50, "p50_seconds": p50},
+                "last_minute": {"count": 50, "p50_seconds": p50},
+                # Of which a part is before the window.
+                "last_15_minutes": {"count": 50, "p50_seconds": 9.0},
                 "hour_before": {"count": 50 if before else 0, "p50_seconds": before},
             },
         )

@@ -18,28 +18,42 @@ if TYPE_CHECKING:
 _NOW, _USUAL = 5, 20
 _TIMES, _SECONDS = 3.0, 0.02
 _OTHERS = 2
+# Seconds of the longer window.
+_QUARTER = 900.0
 
 
 def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield peers whose transfers are slow, but for those that have a cause already."""
     by_engine: dict[EngineKey, list[admin.PeerSummary]] = defaultdict(list)
     for each in facts.peers:
-        if not each.retired and each.transfers.last_15_minutes.count >= _NOW:
+        if not each.retired and _present(facts, each).count >= _NOW:
             by_engine[words.key_of(each.key)].append(each)
     told = {peer for (_, peer), trouble in shares.peers.items() if trouble.failures or trouble.slow}
     for key, peers in sorted(by_engine.items()):
         for peer in sorted(peers, key=lambda each: each.peer.address):
-            compared = _compared(peer, peers)
+            compared = _compared(facts, peer, peers)
             if compared is not None and peer.peer.address not in told:
-                yield _slow(key, peer, compared)
+                yield _slow(facts, key, peer, compared)
 
 
-def _compared(peer: admin.PeerSummary, peers: Sequence[admin.PeerSummary]) -> tuple[str, float] | None:
+def _present(facts: Facts, peer: admin.PeerSummary) -> admin.DurationWindow:
+    """Return the newest durations that the agent keeps of a peer and that are of the window; it keeps these two."""
+    windows = peer.transfers
+    return windows.last_15_minutes if facts.present.seconds >= _QUARTER else windows.last_minute
+
+
+def _span(facts: Facts) -> str:
+    return "15m" if facts.present.seconds >= _QUARTER else "the last minute"
+
+
+def _compared(
+    facts: Facts, peer: admin.PeerSummary, peers: Sequence[admin.PeerSummary]
+) -> tuple[str, float] | None:
     """Return what the transfers are slow against, and its median in seconds; None if they are not slow."""
-    now, before = peer.transfers.last_15_minutes, peer.transfers.hour_before
+    now, before = _present(facts, peer), peer.transfers.hour_before
     if before.count >= _USUAL and _slower(now.p50_seconds, before.p50_seconds):
         return "in the hour before", before.p50_seconds
-    others = [each.transfers.last_15_minutes.p50_seconds for each in peers if each is not peer]
+    others = [_present(facts, each).p50_seconds for each in peers if each is not peer]
     middle = words.quantile(others, 0.5)
     if before.count < _USUAL and len(others) >= _OTHERS and _slower(now.p50_seconds, middle):
         return "with the other peers", middle
@@ -50,8 +64,8 @@ def _slower(now: float, usual: float) -> bool:
     return usual > 0 and now > _TIMES * usual and now - usual > _SECONDS
 
 
-def _slow(key: EngineKey, peer: admin.PeerSummary, compared: tuple[str, float]) -> FoundCause:
-    now, (against, usual) = peer.transfers.last_15_minutes, compared
+def _slow(facts: Facts, key: EngineKey, peer: admin.PeerSummary, compared: tuple[str, float]) -> FoundCause:
+    now, (against, usual) = _present(facts, peer), compared
     address = peer.peer.address
     return FoundCause(
         "slow_transfers",
@@ -59,7 +73,7 @@ def _slow(key: EngineKey, peer: admin.PeerSummary, compared: tuple[str, float]) 
         (key,),
         (
             Evidence(
-                f"the median of {now.count} transfers in 15m is {words.span(now.p50_seconds)}",
+                f"the median of {now.count} transfers in {_span(facts)} is {words.span(now.p50_seconds)}",
                 f"{words.span(usual)} {against}",
             ),
         ),
