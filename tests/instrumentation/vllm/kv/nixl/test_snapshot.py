@@ -20,6 +20,7 @@ def test_peers_that_cannot_be_read_cost_no_pinned_blocks() -> None:
     pinned = {"peer": Peer(address="p:1", engine_id="e").fields(), "since_time_unix_nano": 1, "blocks": 3}
     observer: Any = SimpleNamespace(
         transfers=SimpleNamespace(in_flight=list),
+        handshakes=SimpleNamespace(waiting=list),
         counts=SimpleNamespace(totals=[("num_failed_transfers", 2, 1)]),
         pinned_blocks=lambda: [pinned],
         connector="NixlConnector",
