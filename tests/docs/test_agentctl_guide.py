@@ -16,11 +16,12 @@ from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1.common_pb2 import ROLE_BOTH
 from penstock.proto.v1.policy_pb2 import StackDump
+from penstock.proto.v1.events_pb2 import SUSPECT_REASON_FAILED_READ
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.admin_server import AdminHarness, running_admin
 from tests.support.agent.agent import short_directory
-from tests.support.agent.batches import deferral_start, transfer_failure
+from tests.support.agent.batches import deferral_start, event, transfer_failure
 from tests.support.agent.quiet import quiet_logs
 from tests.support.agent.stories import closed, outcome
 from tests.support.policy.policies import action, document
@@ -51,6 +52,9 @@ def harness() -> Iterator[AdminHarness]:
             # Of this moment: `doctor` takes what is a second late for a clock that is behind.
             running.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts))
             running.engine(key, stacks=StackDump(process="engine-core", pid=1))
+            leases = {"count": 1, "blocks": 4, "oldest_start_time_unix_nano": now}
+            running.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, leases=leases))
+            running.engine(key)
         running.append(
             first,
             transfer_failure("req-1", time_ns=now),
@@ -58,6 +62,10 @@ def harness() -> Iterator[AdminHarness]:
             closed("req-1", time_ns=now, arrival_time_unix_nano=now),
             deferral_start("req-2", time_ns=now),
         )
+        # In a drill: of a real one `doctor` says that something is wrong.
+        suspected = event("answer_suspected", "req-3", time_ns=now, reason=SUSPECT_REASON_FAILED_READ)
+        suspected.rehearsal = True
+        running.append(first, suspected, closed("req-3", time_ns=now, arrival_time_unix_nano=now))
         yield running
 
 

@@ -17,11 +17,13 @@ from penstock.agent.ctl.tls import ClientTls
 from penstock.agent.relay.streams import MAX_WATCHES
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
+from penstock.proto.v1.common_pb2 import DIRECTION_SEND, ERROR_TYPE_EVICTED, FAILURE_MODE_LATE_READ
 
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.batches import transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.relay import RelayProcess, running_relay
+from tests.support.agent.stories import closed_decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,6 +135,31 @@ def test_both_sides_of_a_request(pods: Pods) -> None:
     assert "decode-0: " in said.stdout
     assert "prefill-0: " in said.stdout
     assert "clock" in said.stdout
+
+
+def test_a_suspect_answer_is_joined_over_both_sides(pods: Pods) -> None:
+    """One agent knows that blocks were read late, another who read them: the relay names both, whatever is selected."""
+    now = time.time_ns()
+    late = {"mode": FAILURE_MODE_LATE_READ, "direction": DIRECTION_SEND, "error_type": ERROR_TYPE_EVICTED}
+    pods.engines["prefill-0"].publish(transfer_failure("cmpl-kept", time_ns=now, **late))
+    pods.engines["decode-1"].publish(closed_decode("cmpl-answer", "cmpl-kept", time_ns=now))
+    for selection in ((), ("-l", "pod=decode-1")):
+        listed = pods.relay.agentctl("get", "suspects", *selection, "-o", "json")
+        assert listed.exit_code == 0, listed.stderr
+        (suspect,) = json.loads(listed.stdout)["suspects"]
+        assert (suspect["key"]["server"], suspect["requestId"]) == ("decode-1", "cmpl-answer")
+        assert (suspect["peerKey"]["server"], suspect["peerRequestId"]) == ("prefill-0", "cmpl-kept")
+        assert suspect["reasons"] == ["late_read"]
+        assert suspect["missing"] == ""
+    assert (
+        json.loads(pods.relay.agentctl("get", "suspects", "-l", "pod=decode-0", "-o", "json").stdout)[
+            "suspects"
+        ]
+        == []
+    )
+    held = pods.relay.agentctl("get", "holders")
+    assert held.exit_code == 0, held.stderr
+    assert "prefill-0/0" in held.stderr
 
 
 def test_doctor_and_top(pods: Pods) -> None:
