@@ -157,7 +157,8 @@ class Recording:
         """Return the loads of the events so far."""
         found: list[RecordedLoad] = []
         unusable = Counter(self._unusable)
-        for key in {*self._waits, *self._outcomes}:
+        known = {*self._waits, *self._outcomes}
+        for key in known:
             waits = sorted(self._waits.get(key, ()), key=lambda wait: wait.started_ns)
             outcomes = sorted(self._outcomes.get(key, ()), key=lambda item: item[0])
             closed = self._closed.get(key[0])
@@ -169,7 +170,7 @@ class Recording:
                 each.scheduled_ns, each.tokens,
             )
             for name, each in self._closed.items()
-            if each.peer and each.tokens and not {(name, c.CHANNEL_KV)} & {*self._waits, *self._outcomes}
+            if each.peer and each.tokens and (name, c.CHANNEL_KV) not in known
         ]  # fmt: skip
         found.sort(key=lambda load: (load.started_ns, load.ended_ns))
         changes = sorted(self._changes, key=lambda change: change.at_ns)
