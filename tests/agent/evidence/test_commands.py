@@ -53,6 +53,7 @@ READING: dict[str, list[str]] = {
     "rollout status": ["rollout status"],
     "rollout history": ["rollout history p"],
     "version": ["version"],
+    "what-if": ["what-if", "what-if --only --since 2h"],
 }
 """What may be asked of a bundle, by command."""
 
