@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1.common_pb2 import ROLE_BOTH
-from penstock.proto.v1.policy_pb2 import StackDump
 from penstock.proto.v1.events_pb2 import SUSPECT_REASON_FAILED_READ
+from penstock.proto.v1.policy_pb2 import StackDump
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.admin_server import AdminHarness, running_admin
