@@ -35,7 +35,6 @@ READING: dict[str, list[str]] = {
     "get pairs": ["get pairs", "get pairs -o wide"],
     "get suspects": ["get suspects", "get suspects --since 2h"],
     "diagnose": ["diagnose"],
-    "what-if": ["what-if -f MANIFEST --since 1h"],
     "get audit": ["get audit", "get audit p"],
     "describe engine": ["describe engine 0", "describe engine 7"],
     "describe peer": [f"describe peer {_PEER}"],
