@@ -72,7 +72,7 @@ def test_each_engine_is_replayed_by_itself(failing: AdminHarness) -> None:
         ("1", 1, 1),
     ]
     first = found.engines[0]
-    assert (first.policies, first.would.tokens_recomputed, first.was.waited.seconds) == (
+    assert (list(first.policies), first.would.tokens_recomputed, first.was.waited.seconds) == (
         ["b"],
         3 * _TOKENS,
         3,
@@ -89,11 +89,11 @@ def test_the_agents_policies_stay_unless_they_are_replaced(failing: AdminHarness
     )
     quarantine = _policy("more", peerQuarantine={"failures": 5})
     found = _ask(failing, quarantine).engines[0]
-    assert (found.policies, found.would.recomputed) == (["more", "present"], 3)
+    assert (list(found.policies), found.would.recomputed) == (["more", "present"], 3)
     found = _ask(failing, _policy("present", **_LIMITED)).engines[0]
-    assert (found.policies, found.would.failed) == (["present"], 3)
+    assert (list(found.policies), found.would.failed) == (["present"], 3)
     found = _ask(failing, quarantine, only=True).engines[0]
-    assert (found.policies, found.would.failed) == (["more"], 3)
+    assert (list(found.policies), found.would.failed) == (["more"], 3)
     assert not _ask(failing, only=True).engines[0].policies
     (listed,) = failing.stub.ListPolicies(admin.ListPoliciesRequest()).policies
     assert listed.generation == 1
@@ -103,7 +103,7 @@ def test_a_policy_selects_and_so_does_the_question(failing: AdminHarness) -> Non
     """A policy for other engines changes nothing; an engine that is not asked about is not in the answer."""
     other = {**_RECOMPUTE, "selector": {"matchLabels": {"role": "nobody"}}}
     found = _ask(failing, _policy("b", **other))
-    assert [(each.policies, each.would.failed) for each in found.engines] == [([], 3), ([], 1)]
+    assert [(list(each.policies), each.would.failed) for each in found.engines] == [([], 3), ([], 1)]
     one = admin.EngineSelector(engines=[found.engines[1].key])
     assert [each.key.engine for each in _ask(failing, selector=one).engines] == ["1"]
 

@@ -173,13 +173,6 @@ def _fill(both: _Taken) -> None:
     harness.engine("2", refuse=lambda _: "it does not fit", supported=("kv_load_failure",))
 
 
-def _manifest(taken: _Taken, directory: Path) -> Path:
-    """Write the policy ``p`` into a file."""
-    file = directory / "p.json"
-    file.write_text(taken.live("get policy p -o json").stdout)
-    return file
-
-
 # What is counted until now, and when a call was answered.
 _MOVING = {"duration", "wait", "retires", "begins"}
 _AGES = re.compile(r"\b[\d.]+ ?(µs|ms|[smhd])\b|\d\d:\d\d:\d\d")
@@ -200,9 +193,8 @@ def _steady(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("line", [line for lines in READING.values() for line in lines])
-def test_a_bundle_answers_as_its_agent(taken: _Taken, tmp_path: Path, line: str) -> None:
+def test_a_bundle_answers_as_its_agent(taken: _Taken, line: str) -> None:
     """The same document or the same text, and the same exit code; the time stands on stderr."""
-    line = line.replace("MANIFEST", str(_manifest(taken, tmp_path)))
     more = () if line.startswith(("top", "export")) else ("-o", "json")
     live, bundled = taken.live(line, *more), taken.bundled(line, *more)
     assert bundled.exit_code == live.exit_code, bundled.output
@@ -217,7 +209,8 @@ def test_a_bundle_answers_as_its_agent(taken: _Taken, tmp_path: Path, line: str)
 @pytest.mark.parametrize("line", [*REFUSED.values(), "get engines --watch", "get events -w"])
 def test_what_a_bundle_cannot_do_is_refused(taken: _Taken, tmp_path: Path, line: str) -> None:
     """With a sentence and exit code 2; nothing is printed as done."""
-    manifest = _manifest(taken, tmp_path)
+    manifest = tmp_path / "p.json"
+    manifest.write_text(taken.live("get policy p -o json").stdout)
     editor = {"EDITOR": "sed -i s/recompute/auto/"}
     result = taken.bundled(line.replace("MANIFEST", str(manifest)), env=editor)
     assert (result.exit_code, result.stdout) == (2, ""), result.output

@@ -140,7 +140,11 @@ def test_both_sides_of_a_request(pods: Pods) -> None:
 def test_a_suspect_answer_is_joined_over_both_sides(pods: Pods) -> None:
     """One agent knows that blocks were read late, another who read them: the relay names both, whatever is selected."""
     now = time.time_ns()
-    late = {"mode": FAILURE_MODE_LATE_READ, "direction": DIRECTION_SEND, "error_type": ERROR_TYPE_EVICTED}
+    late: dict[str, Any] = {
+        "mode": FAILURE_MODE_LATE_READ,
+        "direction": DIRECTION_SEND,
+        "error_type": ERROR_TYPE_EVICTED,
+    }
     pods.engines["prefill-0"].publish(transfer_failure("cmpl-kept", time_ns=now, **late))
     pods.engines["decode-1"].publish(closed_decode("cmpl-answer", "cmpl-kept", time_ns=now))
     for selection in ((), ("-l", "pod=decode-1")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -116,8 +116,8 @@ def test_another_policy_gives_what_a_run_under_it_records(
     assert found.peers_would == live.peers_was
 
 
-def _failure(name: str, at: int = TIME, **body: object) -> Event:
-    fields: dict[str, object] = {
+def _failure(name: str, at: int = TIME, **body: Any) -> Event:
+    fields: dict[str, Any] = {
         "channel": c.CHANNEL_KV,
         "outcome": c.OUTCOME_FAILED,
         "decided_by": c.DECIDED_BY_VLLM,
@@ -212,7 +212,7 @@ def test_a_quarantine_spares_the_later_ones() -> None:
         ({"outcome": c.OUTCOME_RETRIED}, None),
     ],
 )
-def test_what_a_policy_cannot_change(body: dict[str, object], outcome: str | None) -> None:
+def test_what_a_policy_cannot_change(body: dict[str, Any], outcome: str | None) -> None:
     """A request that cannot be rewound fails; what was not decided about is left out and said."""
     found = _replayed([_failure("r", **body)], _RECOMPUTE)
     if outcome is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.proto import constants as c
 from penstock.proto.v1 import events_pb2
@@ -162,5 +162,5 @@ class SimulatedEngine:
             reason=status.reason,
         )
 
-    def _tell(self, kind: str, request_id: str, **body: object) -> None:
+    def _tell(self, kind: str, request_id: str, **body: Any) -> None:
         self.events.append(event(kind, request_id, time_ns=self.now, **body))

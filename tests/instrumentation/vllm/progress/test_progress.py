@@ -115,7 +115,11 @@ def test_a_prompt_that_is_loaded_or_fails_to_load_is_not_missed(
 ) -> None:
     """A load that was begun is one, whatever becomes of it."""
     scheduler = make_scheduler("sync")
-    for name, result in (("r1", {"finished_recving": {"r1"}}), ("r2", {"failed_recving": {"r2"}})):
+    results: dict[str, dict[str, Any]] = {
+        "r1": {"finished_recving": {"r1"}},
+        "r2": {"failed_recving": {"r2"}},
+    }
+    for name, result in results.items():
         scheduler.add_request(request(name, params=REMOTE, first=ord(name[1])))
         step(scheduler)
         step(scheduler, **result)
