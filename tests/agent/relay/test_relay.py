@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import pytest

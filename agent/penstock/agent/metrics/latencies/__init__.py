@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.metrics.latencies.peers import PeerLatencies, PeerWindows
-from penstock.agent.metrics.latencies.speeds import SIZE_CLASSES, PairKey, PairSpeeds, Speed
+from penstock.agent.metrics.latencies.speeds import SIZE_CLASSES, PairKey, PairSpeeds, Speed, with_siblings
 from penstock.agent.metrics.latencies.windows import DurationWindow, DurationWindows
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "PeerLatencies",
     "PeerWindows",
     "Speed",
+    "with_siblings",
 ]

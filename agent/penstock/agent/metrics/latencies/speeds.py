@@ -106,13 +106,23 @@ class PairSpeeds:
 
     def speeds(self, key: EngineKey, now: int) -> dict[PairKey, Speed]:
         """Return what moved in the 15 minutes before *now*, nanoseconds by an engine's clock."""
-        found: dict[PairKey, Speed] = {}
-        for pair, slots in self._slots.items():
-            if pair.engine == key and slots.newest > now - _QUARTER:
-                speed = compared_speed(slots.split(now - _MINUTE), slots.split(now - _QUARTER))
-                if speed is not None:
-                    found[pair] = speed
+        found = {pair: self.speed(pair, now) for pair in self.pairs(key, now)}
         return with_siblings(found)
+
+    def pairs(self, key: EngineKey, now: int) -> list[PairKey]:
+        """Return the pairs of an engine that have moved something in the 15 minutes before *now*."""
+        return [
+            pair
+            for pair, slots in self._slots.items()
+            if pair.engine == key and slots.newest > now - _QUARTER
+        ]
+
+    def speed(self, pair: PairKey, now: int) -> Speed | None:
+        """Return the speed of one pair without its siblings; None if nothing has moved, or it is forgotten."""
+        slots = self._slots.get(pair)
+        if slots is None:
+            return None
+        return compared_speed(slots.split(now - _MINUTE), slots.split(now - _QUARTER))
 
     def forget(self, key: EngineKey, peer: str | None = None) -> None:
         """Drop a peer of an engine; all of its peers without one."""
@@ -192,8 +202,9 @@ def _speed(present: Sequence[int], before: Sequence[int], size_class: int) -> Sp
     return Speed(now, count, usual, usual_count, size_class, now / usual if known and usual else None)
 
 
-def with_siblings(speeds: Mapping[PairKey, Speed]) -> dict[PairKey, Speed]:
-    """Return *speeds*, of one engine, with each compared to the engine's other peers."""
+def with_siblings(each: Mapping[PairKey, Speed | None]) -> dict[PairKey, Speed]:
+    """Return the speeds of one engine that there are, with each compared to the engine's other peers."""
+    speeds = {key: speed for key, speed in each.items() if speed is not None}
     found: dict[PairKey, Speed] = {}
     for key, speed in speeds.items():
         others = sorted(
