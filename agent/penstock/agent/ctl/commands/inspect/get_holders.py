@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE
@@ -42,7 +42,7 @@ def holders(client: Client, keys: tuple[EngineKey, ...], selector: str, style: L
         unknown = ", ".join(words.engine(key) for key in response.unknown)
         return Listing(
             "holder",
-            rows(response.holders, time.time()),
+            rows(response.holders, current_time()),
             [_name(item) for item in response.holders],
             lambda: as_json_values(response),
             "holders",

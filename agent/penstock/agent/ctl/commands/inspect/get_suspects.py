@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
 from penstock.agent.ctl.render import text as words
@@ -46,7 +46,7 @@ def suspects(client: Client, since: timedelta, limit: int, selector: str, style:
         notes += sorted({item.missing for item in response.suspects} - {""})
         return Listing(
             "suspect",
-            rows(response.suspects, time.time()),
+            rows(response.suspects, current_time()),
             [item.request_id or item.peer_request_id for item in response.suspects],
             lambda: as_json_values(response),
             "suspects",
