@@ -82,10 +82,10 @@ _GET = {
         "Pairs of engines: compatible, same weights, bytes/s against the usual.",
     ),
     "requests": (f"{_INSPECT}.get_requests", "Requests: outcome, or what they wait for."),
-    "holders": (f"{_INSPECT}.get_holders", "Held KV blocks: by whom, for which peer, since when."),
-    "suspects": (f"{_INSPECT}.get_suspects", "Answers that may be wrong, and why."),
     "events": (f"{_INSPECT}.get_events", "Events of the log."),
     "audit": (f"{_INSPECT}.get_audit", "Audit log: who changed what, when and why."),
+    "holders": (f"{_INSPECT}.get_holders", "Held KV blocks: by whom, for which peer, since when."),
+    "suspects": (f"{_INSPECT}.get_suspects", "Answers that may be wrong, and why."),
 }
 
 
@@ -121,7 +121,7 @@ def cli(context: click.Context, /, **_: str) -> None:
 
 @cli.group(cls=LazyGroup, lazy=_GET)
 def get() -> None:
-    """List engines, peers, pairs, requests, events, policies, the audit log."""
+    """List engines, peers, pairs, requests, events, policies, the audit log, held blocks, suspect answers."""
 
 
 @cli.group(cls=LazyGroup, lazy=_DESCRIBE)
