@@ -27,7 +27,7 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["bogus"], "'bogus'; use one of top, doctor, get, describe"),
+        (["bogus"], "'bogus'; use one of top, diagnose, doctor, get, describe"),
         (
             ["get", "bogus"],
             "agentctl get has no 'bogus'; use one of policy, engines, peers, requests, events",
