@@ -176,12 +176,14 @@ def _fill(both: _Taken) -> None:
 # What is counted until now, and when a call was answered.
 _MOVING = {"duration", "wait", "retires", "begins"}
 _AGES = re.compile(r"\b[\d.]+ ?(µs|ms|[smhd])\b|\d\d:\d\d:\d\d")
+# Others write to the same disk.
+_SIZES = re.compile(r"\b[\d.]+ [KMGT]iB\b")
 _BUNDLE = re.compile(r"--bundle \S+ ")
 
 
 def _steady_text(text: str) -> str:
-    """Return *text* without ages, and without the file that command lines in it name."""
-    return _BUNDLE.sub("", _AGES.sub("TIME", text))
+    """Return *text* without ages and sizes, and without the file that command lines in it name."""
+    return _BUNDLE.sub("", _AGES.sub("TIME", _SIZES.sub("SIZE", text)))
 
 
 def _steady(value: Any) -> Any:
