@@ -34,7 +34,7 @@ def span(seconds: float) -> str:
 
 def ago(time: int, now: int) -> str:
     """Return the age of a time, both nanoseconds."""
-    return f"{span(max(0.0, (now - time) // NANOS))} ago"
+    return f"{span(max(1.0, (now - time) // NANOS))} ago"
 
 
 def key_of(message: EngineKeyMessage) -> EngineKey:

@@ -44,7 +44,7 @@ def _incompatible(facts: Facts, peer: str, trouble: PeerTrouble) -> FoundCause:
     elif failures[0].text:
         evidence.append(Evidence(f"the last one says: {words.cut(failures[0].text)}"))
     if failed or recomputed:
-        evidence.append(Evidence(f"{failed} requests failed and {recomputed} were recomputed"))
+        evidence.append(Evidence(f"requests that failed: {failed}, recomputed: {recomputed}"))
     compare = (f"agentctl diff engine {keys[0]} {remote}",) if remote else ()
     return FoundCause(
         "incompatible_peer",

@@ -15,7 +15,7 @@ from penstock.agent.diagnosis.facts import (
     FoundCause,
     words,
 )
-from penstock.proto.names import label
+from penstock.proto.names import ENGINE_CORE, label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
@@ -229,12 +229,12 @@ def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) 
     if failed or recomputed:
         deciders = Counter(label(common.DecidedBy, each.decided_by) for each in trouble.load_ends)
         by = ", ".join(f"{number} by {word}" for word, number in sorted(deciders.items()))
-        yield Evidence(f"{failed} requests failed and {recomputed} were recomputed; decided {by}")
+        yield Evidence(f"requests that failed: {failed}, recomputed: {recomputed}; decided {by}")
     if trouble.slow:
         waits = [each.wait.seconds for each in trouble.slow]
         usual = max(each.usual for each in trouble.slow)
         yield Evidence(
-            f"{len(waits)} of {words.count(trouble.waits, 'wait')} for it were slow, the median of these "
+            f"slow waits for it: {len(waits)} of {trouble.waits}, the median of these "
             f"{words.span(words.quantile(waits, 0.5))}",
             f"9 of 10 took up to {words.span(usual)}" if usual else "no earlier waits to compare with",
         )
@@ -298,7 +298,7 @@ def _lost_encoder(facts: Facts, channel: int, peer: str) -> list[Evidence]:
     return [
         Evidence(f"engine {each.key} vanished without a goodbye {words.ago(each.time, facts.now)}")
         for each in facts.present.losses
-        if each.role == "encoder" and places.get(each.key, peer) == peer
+        if each.role == "encoder" and each.process == ENGINE_CORE and places.get(each.key, peer) == peer
     ]
 
 
