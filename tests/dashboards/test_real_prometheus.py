@@ -30,6 +30,9 @@ _EMPTY = {
     "State on disk",
     "The log reaches back",
     "Degraded, set aside, given up",
+    "Stalls",
+    "Speed against usual",
+    "Speed against other peers",
 }
 
 
