@@ -50,11 +50,9 @@ def harness() -> Iterator[AdminHarness]:
                 "role": ROLE_BOTH,
             }
             # Of this moment: `doctor` takes what is a second late for a clock that is behind.
-            running.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts))
             running.engine(key, stacks=StackDump(process="engine-core", pid=1))
             leases = {"count": 1, "blocks": 4, "oldest_start_time_unix_nano": now}
             running.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, leases=leases))
-            running.engine(key)
         running.append(
             first,
             transfer_failure("req-1", time_ns=now),

@@ -111,6 +111,7 @@ class Answers:
             clock=lambda: self._now,
             now=datetime.fromtimestamp(self._now, UTC),
             retirement=SimpleNamespace(left=lambda _key: 1.0),
+            stalls=dict,
         )
         engines = finished(list_engines(context, admin.ListEnginesRequest()))  # type: ignore[arg-type]
         peers = admin.ListPeersResponse(

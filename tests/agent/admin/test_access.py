@@ -142,6 +142,7 @@ def test_what_reads_is_what_it_says() -> None:
         "Backup",
         "Forget",
         "SetPolicyRollout",
+        "GetStacks",
     }
 
 
