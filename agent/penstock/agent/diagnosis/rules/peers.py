@@ -26,10 +26,16 @@ if TYPE_CHECKING:
 
 # Requests that wait longer than usual are a cause from so many, or from so many seconds.
 _SLOW_COUNT, _SLOW_SHARE, _SLOW_SECONDS = 2, 0.01, 10.0
+# So many times the share of slow waits before; where nothing is known of it, so many seconds.
+_SLOW_TIMES, _SLOW_UNKNOWN_SECONDS = 2.0, 30.0
 # What a failure counts for beside the requests that it touched, seconds.
 _FAILURE_SECONDS = 0.1
 # Failures that end no load.
 _HARMLESS = frozenset({common.FAILURE_MODE_NOTIFICATION, common.FAILURE_MODE_RELEASE})
+# Failures that say nothing of the peer: another's, and those of leases.
+_NOT_OF_THE_PEER = frozenset(
+    {common.FAILURE_MODE_COLLATERAL, common.FAILURE_MODE_EXPIRED, common.FAILURE_MODE_LATE_READ}
+)
 # Peers that are none: this machine's own memory and disk, and what connectors do not name.
 _NO_SERVERS = frozenset({"host", "disk", "unknown"})
 
@@ -121,12 +127,19 @@ def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
 
 
 def _is_slow(trouble: PeerTrouble) -> bool:
-    late = [*trouble.slow, *trouble.delayed]
+    late = [*(trouble.slow if _is_slower_than_before(trouble) else ()), *trouble.delayed]
     return (
         bool(trouble.present)
         or len(late) >= max(_SLOW_COUNT, _SLOW_SHARE * trouble.waits)
         or sum(each.excess for each in late) >= _SLOW_SECONDS
     )
+
+
+def _is_slower_than_before(trouble: PeerTrouble) -> bool:
+    """Return whether more of its waits are slow than is usual: some always are."""
+    if trouble.usual_share is None:
+        return sum(each.excess for each in trouble.slow) >= _SLOW_UNKNOWN_SECONDS
+    return len(trouble.slow) > _SLOW_TIMES * trouble.usual_share * trouble.waits
 
 
 def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> FoundCause:
@@ -151,8 +164,10 @@ def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Found
         failed=failed,
         other_harm=harm,
         confidence=_confidence(facts, peer, trouble),
-        alternatives=(*_several_peers(facts, channel, peer, trouble), *kind.alternatives),
-        commands=_commands(channel, peer, trouble, late=bool(late)),
+        alternatives=(*_engine_itself(facts, peer, trouble), *kind.alternatives),
+        commands=_commands(
+            channel, peer, trouble, late=bool(late), beside=_fails_beside(facts, peer, trouble)
+        ),
     )
 
 
@@ -268,24 +283,48 @@ def _what(failure: Failure) -> str:
 
 
 def _confidence(facts: Facts, peer: str, trouble: PeerTrouble) -> Confidence:
-    """Return how sure it is that the peer is at fault: sure where it fails and others do not."""
-    if peer in _NO_SERVERS:
+    """Return how sure it is that the peer is at fault: sure where it fails and others do not.
+
+    Where nothing is known of the time before, long waits may be usual; where one engine alone sees several peers fail,
+    the fault may be its own.
+    """
+    nothing_usual = not trouble.failures and trouble.slow and trouble.usual_share is None
+    if peer in _NO_SERVERS or nothing_usual or _fails_beside(facts, peer, trouble):
         return Confidence.POSSIBLE
     enough = len(trouble.failures) + len(trouble.slow) + len(trouble.present)
     known = trouble.failures or facts.before.waits
     return Confidence.CERTAIN if enough > 1 and known else Confidence.LIKELY
 
 
-def _several_peers(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Iterator[str]:
-    """Yield what the failures of other peers say about this one."""
-    failing = {
-        each.peer
-        for each in facts.present.failures
-        if each.channel == channel and each.mode != common.FAILURE_MODE_COLLATERAL and each.peer != peer
-    }
+def _fails_beside(facts: Facts, peer: str, trouble: PeerTrouble) -> int:
+    """Return how many other peers fail at the one engine at which this one does; 0 if that says nothing of the engine.
+
+    It does if no other engine sees this peer fail, and the peers that fail there are three, or half of those in use.
+    """
     seen = _engines(trouble)
-    if len(failing) > 1 and len(seen) == 1:
-        yield f"engine {seen[0]} itself or its network: {len(failing)} other peers fail there, too"
+    if len(seen) != 1 or not trouble.failures:
+        return 0
+    failing = {each.peer for each in facts.present.failures if each.key == seen[0] and _is_its_own(each)}
+    failing -= _NO_SERVERS
+    used = failing | {each.peer for each in facts.present.waits if each.key == seen[0] and each.peer}
+    others = len(failing - {peer})
+    return others if others > 1 or 2 * len(failing) >= len(used) else 0
+
+
+def _is_its_own(failure: Failure) -> bool:
+    return (
+        not failure.rehearsal
+        and failure.mode not in _NOT_OF_THE_PEER
+        and failure.error_type != common.ERROR_TYPE_INCOMPATIBLE
+    )
+
+
+def _engine_itself(facts: Facts, peer: str, trouble: PeerTrouble) -> Iterator[str]:
+    """Yield what the failures of other peers say about this one."""
+    others = _fails_beside(facts, peer, trouble)
+    if others:
+        fail = f"{words.count(others, 'other peer')} {'fails' if others == 1 else 'fail'}"
+        yield f"engine {_engines(trouble)[0]} itself or its network: {fail} there, too"
 
 
 def _lost_encoder(facts: Facts, channel: int, peer: str) -> list[Evidence]:
@@ -302,10 +341,12 @@ def _lost_encoder(facts: Facts, channel: int, peer: str) -> list[Evidence]:
     ]
 
 
-def _commands(channel: int, peer: str, trouble: PeerTrouble, *, late: bool) -> tuple[str, ...]:
+def _commands(channel: int, peer: str, trouble: PeerTrouble, *, late: bool, beside: int) -> tuple[str, ...]:
     if peer in _NO_SERVERS:
         return ("agentctl get events --kind transfer_failure --since 10m",)
     found = [f"agentctl describe peer {peer}"]
+    if beside:
+        return (f"agentctl describe engine {_engines(trouble)[0]}", "agentctl get peers", *found)
     if trouble.present:
         found.append(f"agentctl get requests --deferred --peer {peer}")
     elif late:
