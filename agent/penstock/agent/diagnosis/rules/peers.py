@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.diagnosis.facts import (
@@ -19,7 +19,7 @@ from penstock.proto.names import ENGINE_CORE, label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, PeerTrouble
     from penstock.agent.model import EngineKey
@@ -118,12 +118,13 @@ _ENCODER_FAILS = "encoder_fails"
 
 def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
+    at_engines = _PeersInUse.of(facts)
     for (channel, peer), trouble in sorted(shares.peers.items()):
         own = [each for each in trouble.failures if each.error_type != common.ERROR_TYPE_INCOMPATIBLE]
         if len(own) < len(trouble.failures):
             continue
         if own or trouble.collateral or _is_slow(trouble):
-            yield _cause(facts, channel, peer, trouble)
+            yield _cause(facts, channel, peer, trouble, _fails_beside(at_engines, peer, trouble))
 
 
 def _is_slow(trouble: PeerTrouble) -> bool:
@@ -142,7 +143,7 @@ def _is_slower_than_before(trouble: PeerTrouble) -> bool:
     return len(trouble.slow) > _SLOW_TIMES * trouble.usual_share * trouble.waits
 
 
-def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> FoundCause:
+def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble, beside: int) -> FoundCause:
     kind = _kind(trouble)
     late = [*trouble.slow, *trouble.delayed]
     names = {each.wait.request_id for each in late} | {each.request_id for each in trouble.load_ends}
@@ -163,11 +164,9 @@ def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Found
         seconds=sum(each.excess for each in late) + sum(each.age * each.number for each in trouble.present),
         failed=failed,
         other_harm=harm,
-        confidence=_confidence(facts, peer, trouble),
-        alternatives=(*_engine_itself(facts, peer, trouble), *kind.alternatives),
-        commands=_commands(
-            channel, peer, trouble, late=bool(late), beside=_fails_beside(facts, peer, trouble)
-        ),
+        confidence=_confidence(facts, peer, trouble, beside),
+        alternatives=(*_engine_itself(trouble, beside), *kind.alternatives),
+        commands=_commands(channel, peer, trouble, late=bool(late), beside=beside),
     )
 
 
@@ -282,21 +281,42 @@ def _what(failure: Failure) -> str:
     return f"{mode}/{error}"
 
 
-def _confidence(facts: Facts, peer: str, trouble: PeerTrouble) -> Confidence:
+def _confidence(facts: Facts, peer: str, trouble: PeerTrouble, beside: int) -> Confidence:
     """Return how sure it is that the peer is at fault: sure where it fails and others do not.
 
     Where nothing is known of the time before, long waits may be usual; where one engine alone sees several peers fail,
     the fault may be its own.
     """
     nothing_usual = not trouble.failures and trouble.slow and trouble.usual_share is None
-    if peer in _NO_SERVERS or nothing_usual or _fails_beside(facts, peer, trouble):
+    if peer in _NO_SERVERS or nothing_usual or beside:
         return Confidence.POSSIBLE
     enough = len(trouble.failures) + len(trouble.slow) + len(trouble.present)
     known = trouble.failures or facts.before.waits
     return Confidence.CERTAIN if enough > 1 and known else Confidence.LIKELY
 
 
-def _fails_beside(facts: Facts, peer: str, trouble: PeerTrouble) -> int:
+class _PeersInUse(NamedTuple):
+    """The peers of each engine in the window: those that fail there, and all."""
+
+    failing: Mapping[EngineKey, set[str]]
+    used: Mapping[EngineKey, set[str]]
+
+    @classmethod
+    def of(cls, facts: Facts) -> _PeersInUse:
+        """Return those of *facts*."""
+        failing: dict[EngineKey, set[str]] = defaultdict(set)
+        used: dict[EngineKey, set[str]] = defaultdict(set)
+        for each in facts.present.failures:
+            if _is_its_own(each) and each.peer not in _NO_SERVERS:
+                failing[each.key].add(each.peer)
+                used[each.key].add(each.peer)
+        for wait in facts.present.waits:
+            if wait.peer:
+                used[wait.key].add(wait.peer)
+        return cls(failing, used)
+
+
+def _fails_beside(at_engines: _PeersInUse, peer: str, trouble: PeerTrouble) -> int:
     """Return how many other peers fail at the one engine at which this one does; 0 if that says nothing of the engine.
 
     It does if no other engine sees this peer fail, and the peers that fail there are three, or half of those in use.
@@ -304,9 +324,7 @@ def _fails_beside(facts: Facts, peer: str, trouble: PeerTrouble) -> int:
     seen = _engines(trouble)
     if len(seen) != 1 or not trouble.failures:
         return 0
-    failing = {each.peer for each in facts.present.failures if each.key == seen[0] and _is_its_own(each)}
-    failing -= _NO_SERVERS
-    used = failing | {each.peer for each in facts.present.waits if each.key == seen[0] and each.peer}
+    failing, used = (names.get(seen[0], set()) for names in at_engines)
     others = len(failing - {peer})
     return others if others > 1 or 2 * len(failing) >= len(used) else 0
 
@@ -319,11 +337,10 @@ def _is_its_own(failure: Failure) -> bool:
     )
 
 
-def _engine_itself(facts: Facts, peer: str, trouble: PeerTrouble) -> Iterator[str]:
+def _engine_itself(trouble: PeerTrouble, beside: int) -> Iterator[str]:
     """Yield what the failures of other peers say about this one."""
-    others = _fails_beside(facts, peer, trouble)
-    if others:
-        fail = f"{words.count(others, 'other peer')} {'fails' if others == 1 else 'fail'}"
+    if beside:
+        fail = f"{words.count(beside, 'other peer')} {'fails' if beside == 1 else 'fail'}"
         yield f"engine {_engines(trouble)[0]} itself or its network: {fail} there, too"
 
 
