@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.diagnosis import Confidence, Held, VerdictKind
+from penstock.agent.diagnosis import Confidence, Held, VerdictKind, diagnose
 from penstock.agent.model import EngineKey, PolicySource
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -20,6 +20,7 @@ from tests.support.agent.diagnosed import (
     closed,
     decided,
     engine,
+    facts_of,
     failed,
     verdict_of,
     waited,
@@ -115,6 +116,35 @@ def test_a_peer_for_which_requests_wait() -> None:
     assert cause.seconds == pytest.approx(6 * 2.99, rel=0.01)
 
 
+def test_waits_that_always_scatter() -> None:
+    """One of ten waits was as long before: the peer is as it was. Twice as many are a cause."""
+    before = [waited(f"old-{n}", 700 + 10 * n, 0.01 if n % 12 else 3.0, OTHER) for n in range(240)]
+    now = [waited(f"new-{n}", 20 + n, 0.01 if n % 12 else 3.0, OTHER) for n in range(120)]
+    assert not verdict_of([*calm(), *before, *now]).causes
+    worse = [waited(f"new-{n}", 20 + n, 0.01 if n % 4 else 3.0, OTHER) for n in range(120)]
+    assert [cause.kind for cause in verdict_of([*calm(), *before, *worse]).causes] == ["peer_slow"]
+
+
+def test_long_waits_without_a_time_before() -> None:
+    """They may be usual: only many seconds are a cause, and a possible one."""
+    assert not verdict_of([waited(f"r-{n}", 20 + n, 2.0) for n in range(10)], baseline=0).causes
+    many = verdict_of([waited(f"r-{n}", 20 + n, 2.0) for n in range(20)], baseline=0)
+    assert [(cause.kind, cause.confidence) for cause in many.causes] == [("peer_slow", Confidence.POSSIBLE)]
+
+
+def test_peers_that_fail_at_one_engine_only() -> None:
+    """The engine's own network comes first; another engine that sees a peer fail says that it is the peer."""
+    bad = [failed(f"{peer}-{n}", 60 + n, peer) for peer in ("a:1", "b:1", "c:1") for n in range(3)]
+    causes = verdict_of([*calm(), *bad]).causes
+    assert {cause.confidence for cause in causes} == {Confidence.POSSIBLE}
+    assert causes[0].alternatives[0] == "engine decode/0 itself or its network: 2 other peers fail there, too"
+    assert causes[0].commands[0] == "agentctl describe engine decode/0"
+    assert not any("quarantine" in command for cause in causes for command in cause.commands)
+    more = [(EngineKey("decode", "1"), "decode", failed("elsewhere", 60, "a:1"))]
+    sure = {cause.peer: cause.confidence for cause in verdict_of([*calm(), *bad], more=more).causes}
+    assert sure == {"a:1": Confidence.CERTAIN, "b:1": Confidence.POSSIBLE, "c:1": Confidence.POSSIBLE}
+
+
 def test_others_behind_a_dead_peer_are_its_victims() -> None:
     """What they waited is the dead peer's, and they are no causes."""
     bad = [failed(f"bad-{n}", 60, OTHER, error_type=common.ERROR_TYPE_TIMEOUT) for n in range(2)]
@@ -161,6 +191,9 @@ def test_a_policy_of_fail_everywhere() -> None:
     assert [cause.kind for cause in verdict.causes] == ["policy_fails_loads", "peer_refuses"]
     cause = verdict.causes[0]
     assert "harsh (generation 1 by mallory@host)" in cause.sentence
+    assert cause.sentence.endswith(
+        "because their KV load failed and this policy does not allow recomputation"
+    )
     assert cause.commands[0] == "agentctl delete policy harsh"
     assert "4 recomputed" in cause.evidence[0].before
 
@@ -274,11 +307,13 @@ def test_leases_that_expire() -> None:
             start_time_unix_nano=at(90),
             blocks=10,
         )
-        for n in range(3)
+        for n in range(5)
     ]
     cause = verdict_of([*calm(), *rows]).causes[0]
     assert cause.kind == "leases_expire"
-    assert cause.evidence[0].fact == "2 expired and 1 read in 10m"
+    assert cause.evidence[0].fact == "4 expired and 1 read in 10m"
+    # Some clients disconnect.
+    assert not verdict_of([*calm(), *rows[:4]]).causes
 
 
 def test_leases_that_no_one_reads() -> None:
@@ -314,7 +349,9 @@ def test_blocks_that_are_held(holder: int, kind: str) -> None:
         )
         return Held(DECODE, row)
 
-    assert verdict_of(calm(), held=[held(100)]).causes[0].kind == kind
+    cause = verdict_of(calm(), held=[held(100)]).causes[0]
+    assert cause.kind == kind
+    assert cause.sentence.startswith("engine decode/0: 400 blocks are still held by ")
     assert verdict_of(calm(), held=[held(1)]).answer == VerdictKind.NOTHING_WRONG
 
 
@@ -349,7 +386,7 @@ def test_an_engine_that_went_earlier() -> None:
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        ({"lost_entries": 5}, "entries_lost"),
+        ({"lost_entries": 5, "hello": {"start_time_unix_nano": at(60)}}, "entries_lost"),
         ({"unaccounted_entries": 5}, "entries_lost"),
         ({"connected": True, "clock_offset_nano": 5_000_000_000}, "clock_offset"),
     ],
@@ -357,6 +394,13 @@ def test_an_engine_that_went_earlier() -> None:
 def test_what_the_agent_sees_badly(source: dict[str, Any], kind: str) -> None:
     """It is a cause of its own, the least."""
     assert verdict_of(calm(), engines=[engine(sources=[source])]).causes[0].kind == kind
+
+
+def test_entries_that_an_old_process_lost() -> None:
+    """When is not known: it is said among what is missing."""
+    verdict = verdict_of(calm(), engines=[engine(sources=[{"lost_entries": 5}])])
+    assert verdict.answer == VerdictKind.NOTHING_WRONG
+    assert any("engine decode/0 lost entries" in each for each in verdict.missing)
 
 
 def test_rebalances_that_stall() -> None:
@@ -369,8 +413,10 @@ def test_rebalances_that_stall() -> None:
 def test_rebalances_that_fail_and_that_stopped() -> None:
     """Short ones that are well are no cause."""
     assert verdict_of([*calm(), *_rebalances(60, pause=0.01, ok=False)]).causes[0].kind == "eplb_fails"
-    stopped = verdict_of([*calm(), *_rebalances(700, 800, 900, 1000, pause=0.01)])
+    stopped = verdict_of([*calm(), *_rebalances(*range(700, 4000, 150), pause=0.01)])
     assert [cause.kind for cause in stopped.causes] == ["eplb_stopped"]
+    # Few in an hour: none was due in ten minutes.
+    assert not verdict_of([*calm(), *_rebalances(700, 1800, 2900, 4000, pause=0.01)]).causes
     assert verdict_of([*calm(), *_rebalances(60, 700, pause=0.01)]).answer == VerdictKind.NOTHING_WRONG
 
 
@@ -381,7 +427,11 @@ def test_a_recompute_storm() -> None:
         for n in range(12)
         for entry in (failed(f"bad-{n}", 60), decided(f"bad-{n}", 60, common.OUTCOME_RECOMPUTED))
     ]
-    assert "recompute_storm" in [cause.kind for cause in verdict_of([*calm(), *rows]).causes]
+    facts = facts_of([*calm(), *rows])
+    assert "recompute_storm" in [cause.kind for cause in diagnose(facts).causes]
+    facts.present.read_requests = 100
+    assert "recompute_storm" not in [cause.kind for cause in diagnose(facts).causes]
+    assert "recompute_storm" not in [cause.kind for cause in verdict_of(rows).causes]
 
 
 def test_transfers_that_are_slow() -> None:
@@ -439,6 +489,29 @@ def test_nothing_is_wrong() -> None:
     assert verdict.answer == VerdictKind.NOTHING_WRONG
     assert verdict.sentence == "nothing is wrong in the last 10m"
     assert "10 closed requests" in verdict.looked_at[1]
+
+
+def test_what_was_read() -> None:
+    """The verdict is about that, and not about the window; half of it is the least."""
+    facts = facts_of(calm())
+    facts.present.read_requests = 400
+    verdict = diagnose(facts)
+    assert verdict.sentence == "nothing is wrong in the last 7m"
+    assert verdict.missing == (
+        "there was too much to read: of the last 10m, waits and closed requests were examined only for the newest 7m",
+    )
+    facts.present.read_requests = 200
+    assert diagnose(facts).answer == VerdictKind.CANNOT_TELL
+
+
+@pytest.mark.parametrize("read", ["read", "read_requests"])
+def test_a_time_before_that_was_not_read(read: str) -> None:
+    """It is compared with nothing."""
+    facts = facts_of([*calm(), *_failures(common.ERROR_TYPE_REFUSED)])
+    setattr(facts.before, read, 1700)
+    cause = diagnose(facts).causes[0]
+    assert cause.evidence
+    assert not any(each.before for each in cause.evidence)
 
 
 @pytest.mark.parametrize("gate", ["queue", "own_prefill", "transfer"])

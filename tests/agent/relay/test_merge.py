@@ -254,6 +254,19 @@ def test_causes_about_one_peer_are_one() -> None:
     assert (merged.verdict, merged.engines) == (admin.DIAGNOSIS_VERDICT_CAUSES, 3)
 
 
+def test_causes_of_one_agent_are_its_own() -> None:
+    """Those of two engines stay two; those about one peer are one, seen by one agent."""
+    answer = _diagnosis(("leases_expire", "", 4.0), ("leases_expire", "", 3.0), ("pinned_blocks", "p:1", 2.0))
+    answer.causes[1].engines[0].engine = "1"
+    answer.causes.append(answer.causes[2])
+    merged = merge.diagnosis([("a", answer)], admin.DiagnoseRequest())
+    assert [(cause.sentence, cause.agents, len(cause.engines)) for cause in merged.causes] == [
+        ("leases_expire 4.0", 1, 1),
+        ("pinned_blocks 2.0 (the worst of 2, on 1 engine)", 1, 1),
+        ("leases_expire 3.0", 1, 1),
+    ]
+
+
 def test_a_fleet_of_which_nothing_is_known_is_not_well() -> None:
     """One agent that cannot tell is named; only if all are well the fleet is."""
     well, unsure = _diagnosis(verdict=1), _diagnosis(verdict=2)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis.facts import Verdict, VerdictKind, attribute, words
+from penstock.agent.diagnosis.facts import LostEntries, Verdict, VerdictKind, attribute, words
 from penstock.agent.diagnosis.rules import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.agent.diagnosis.facts import Facts, FoundCause
+    from penstock.agent.diagnosis.facts import Facts, FoundCause, Window
 
 MAX_CAUSES: Final = 20
 # The part of the window that must have been read for "nothing is wrong".
@@ -23,7 +23,7 @@ def diagnose(facts: Facts) -> Verdict:
     shares = attribute(facts)
     causes = _without_effects([cause for rule in RULES for cause in rule(facts, shares)])
     causes = sorted(causes, key=_rank)
-    if not facts.before.seconds:
+    if not _is_known(facts.before):
         causes = [_alone(cause) for cause in causes]
     missing = (*_incomplete(facts), *_left_out(len(causes)))
     looked_at = tuple(_looked_at(facts))
@@ -34,8 +34,19 @@ def diagnose(facts: Facts) -> Verdict:
         return Verdict(
             VerdictKind.CANNOT_TELL, f"I cannot tell: {unknown[0]}", (), looked_at, (*unknown, *missing)
         )
-    since = words.span(facts.present.seconds)
+    since = words.span(_read(facts.present))
     return Verdict(VerdictKind.NOTHING_WRONG, f"nothing is wrong in the last {since}", (), looked_at, missing)
+
+
+def _read(window: Window) -> float:
+    """Return of how many seconds, the newest, every kind of event was read; all of them but for a rounding."""
+    read = min(window.read, window.read_requests)
+    return window.seconds if read >= window.seconds - 1 else read
+
+
+def _is_known(before: Window) -> bool:
+    """Return whether enough of the time before was read to say "none in 1h" of it."""
+    return before.seconds > 0 and _read(before) >= _ENOUGH * before.seconds
 
 
 def _alone(cause: FoundCause) -> FoundCause:
@@ -91,18 +102,22 @@ def _looked_at(facts: Facts) -> Iterator[str]:
 
 def _incomplete(facts: Facts) -> Iterator[str]:
     """Yield what was not read."""
-    for window, name in ((facts.present, "window"), (facts.before, "time before")):
+    for window, time in ((facts.present, "of the last {}"), (facts.before, "of the {} before")):
         for read, what in (
             (window.read, "failures"),
             (window.read_requests, "waits and closed requests"),
         ):
             if read < window.seconds - 1:
-                part = f"of the {name} of {words.span(window.seconds)} only the newest {words.span(read)} "
-                yield f"{part}were read for {what}"
+                part = f"the newest {words.span(read)}" if read else "none of it"
+                of = time.format(words.span(window.seconds))
+                yield f"there was too much to read: {of}, {what} were examined only for {part}"
     if facts.log_begins:
         yield f"the log begins {words.span(facts.log_begins)} ago: what was before is not known"
     if facts.unreadable:
         yield f"{words.count(facts.unreadable, 'damaged batch', 'damaged batches')} could not be read"
+    lost = LostEntries.of(facts).earlier
+    if lost:
+        yield f"{words.engines(lost)} lost entries since the process began, perhaps before this time: agentctl describe engine"
     dark = [words.key_of(each.key) for each in facts.engines if each.connected and not each.HasField("facts")]
     if dark:
         yield f"{words.engines(dark)} sent no snapshot yet: what it holds now is not known"
@@ -123,7 +138,7 @@ def _unknown(facts: Facts) -> Iterator[str]:
         yield "no engine is connected"
     elif not any(engine.HasField("facts") for engine in connected):
         yield "no engine has sent a snapshot yet"
-    if facts.present.read < _ENOUGH * facts.present.seconds:
+    if _read(facts.present) < _ENOUGH * facts.present.seconds:
         yield f"most of the last {since} is not in the log, or was too much to read"
     elif not (facts.present.closed or facts.present.waits):
         yield f"no request ended or waited in the last {since}"

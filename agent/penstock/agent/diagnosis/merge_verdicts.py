@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.diagnosis.diagnose import MAX_CAUSES
@@ -16,6 +17,23 @@ _EVIDENCE: Final = 10
 _LISTED: Final = 20
 
 
+@dataclass(slots=True)
+class _Merged:
+    """Causes that became one.
+
+    Attributes:
+        worst: harm of the one whose sentence it has.
+        agents: that have seen it.
+        number: of causes.
+
+    """
+
+    whole: admin.DiagnosedCause
+    worst: float
+    agents: set[str] = field(default_factory=set)
+    number: int = 1
+
+
 def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Diagnosis:
     """Return the diagnosis of all: causes of one kind about one peer are one, and say how many agents have seen them.
 
@@ -24,21 +42,19 @@ def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Dia
 
     """
     merged = admin.Diagnosis()
-    causes: dict[tuple[str, ...], admin.DiagnosedCause] = {}
+    causes: dict[tuple[str, ...], _Merged] = {}
     for name, answer in answers:
         merged.engines = min(merged.engines + answer.engines, _MAX_UINT32)
         merged.missing.extend(f"{name}: {each}" for each in answer.missing[:_LISTED])
         for cause in answer.causes:
             _add(causes, name, cause)
     _fill_windows(merged, answers)
-    ordered = sorted(causes.values(), key=lambda each: (-each.harm, -each.confidence, each.kind, each.peer))
-    for cause in ordered:
-        if cause.agents > 1:
-            seen = f"seen by {cause.agents} of {words.count(len(answers), 'agent')}"
-            cause.sentence = f"{cause.sentence} (the worst; {seen})"
-            cause.evidence.insert(
-                0, admin.DiagnosisEvidence(fact=f"{seen}, on {words.count(len(cause.engines), 'engine')}")
-            )
+    for each in causes.values():
+        _say_where(each, len(answers))
+    ordered = sorted(
+        (each.whole for each in causes.values()),
+        key=lambda each: (-each.harm, -each.confidence, each.kind, each.peer),
+    )
     merged.causes.extend(ordered[:MAX_CAUSES])
     if len(ordered) > MAX_CAUSES:
         merged.missing.append(f"{words.count(len(ordered) - MAX_CAUSES, 'lesser cause')} left out")
@@ -49,6 +65,18 @@ def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Dia
     return merged
 
 
+def _say_where(merged: _Merged, agents: int) -> None:
+    """Say of what was several causes that its sentence is the worst, and where they were seen."""
+    whole, on = merged.whole, f"on {words.count(len(merged.whole.engines), 'engine')}"
+    whole.agents = len(merged.agents)
+    if whole.agents > 1:
+        seen = f"seen by {whole.agents} of {words.count(agents, 'agent')}"
+        whole.sentence = f"{whole.sentence} (the worst; {seen})"
+        whole.evidence.insert(0, admin.DiagnosisEvidence(fact=f"{seen}, {on}"))
+    elif merged.number > 1:
+        whole.sentence = f"{whole.sentence} (the worst of {merged.number}, {on})"
+
+
 def _fill_windows(merged: admin.Diagnosis, answers: Sequence[tuple[str, admin.Diagnosis]]) -> None:
     shortest = min((answer.since.ToNanoseconds() for _, answer in answers), default=0)
     merged.since.FromNanoseconds(shortest)
@@ -57,22 +85,23 @@ def _fill_windows(merged: admin.Diagnosis, answers: Sequence[tuple[str, admin.Di
     )
 
 
-def _add(
-    causes: dict[tuple[str, ...], admin.DiagnosedCause], agent: str, cause: admin.DiagnosedCause
-) -> None:
+def _add(causes: dict[tuple[str, ...], _Merged], agent: str, cause: admin.DiagnosedCause) -> None:
     # What is about no peer is its engines' own; a policy is the same on every pod.
-    place = (cause.kind, cause.peer) if cause.peer else (cause.kind, "", _subject(agent, cause))
-    whole = causes.get(place)
-    if whole is None:
-        whole = causes[place] = admin.DiagnosedCause()
+    place = (cause.kind, cause.peer) if cause.peer else (cause.kind, "", *_subject(agent, cause))
+    merged = causes.get(place)
+    if merged is None:
+        whole = admin.DiagnosedCause()
         whole.CopyFrom(cause)
-        whole.agents = 1
         _name_evidence(whole, agent)
+        causes[place] = _Merged(whole, cause.harm, {agent})
         return
-    if cause.harm > whole.harm / whole.agents:
-        whole.sentence = cause.sentence
-    whole.agents += 1
-    whole.engines.extend(cause.engines)
+    whole = merged.whole
+    if cause.harm > merged.worst:
+        whole.sentence, merged.worst = cause.sentence, cause.harm
+    merged.agents.add(agent)
+    merged.number += 1
+    known = {(key.server, key.engine) for key in whole.engines}
+    whole.engines.extend(key for key in cause.engines if (key.server, key.engine) not in known)
     whole.requests += cause.requests
     whole.requests_failed += cause.requests_failed
     whole.seconds += cause.seconds
@@ -87,9 +116,15 @@ def _add(
     del whole.commands[_EVIDENCE:]
 
 
-def _subject(agent: str, cause: admin.DiagnosedCause) -> str:
-    """Return what tells causes without a peer apart: the policy of its first words, or the agent."""
-    return cause.sentence.split(" (generation", 1)[0] if cause.kind == "policy_fails_loads" else agent
+def _subject(agent: str, cause: admin.DiagnosedCause) -> tuple[str, ...]:
+    """Return what tells causes without a peer apart: the policy of its first words, or the agent, engines and words.
+
+    One agent may say two things of one engine, such as two orders: then its sentences differ.
+    """
+    if cause.kind == "policy_fails_loads":
+        return (cause.sentence.split(" (generation", 1)[0],)
+    engines = sorted(f"{key.server}/{key.engine}" for key in cause.engines)
+    return (agent, *engines, cause.sentence)
 
 
 def _name_evidence(cause: admin.DiagnosedCause, agent: str) -> None:

@@ -6,6 +6,7 @@ from penstock.agent.diagnosis.facts import words
 from penstock.agent.diagnosis.facts.attribution import EC, KV, Attribution, PeerTrouble, attribute
 from penstock.agent.diagnosis.facts.first_tokens import FirstTokens
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
+from penstock.agent.diagnosis.facts.lost_entries import LostEntries
 from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame
 from penstock.agent.diagnosis.facts.records import Failure, LoadEnd, Loss, Rebalance
 from penstock.agent.diagnosis.facts.verdict import (
@@ -38,6 +39,7 @@ __all__ = [
     "Held",
     "LoadEnd",
     "Loss",
+    "LostEntries",
     "PeerTrouble",
     "PolicyBlame",
     "Rebalance",

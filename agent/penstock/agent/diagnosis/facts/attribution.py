@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.diagnosis.facts.fold import UNKNOWN
 from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame, blamed_policy
-from penstock.agent.diagnosis.facts.usual_waits import UsualWaits
+from penstock.agent.diagnosis.facts.usual_waits import UsualShares, UsualWaits
 from penstock.agent.diagnosis.facts.words import key_of
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -63,6 +63,7 @@ class PeerTrouble:
         load_ends: what was decided for requests because of it, by what is not to blame itself.
         waits: how many waits for it there were.
         slow: those that took longer than usual, of which it is to blame.
+        usual_share: of waits that took longer than usual in the time before; None if nothing is known of it.
         delayed: waits for other peers behind it, and their seconds.
         present: requests that wait for it now, for longer than usual.
 
@@ -74,6 +75,7 @@ class PeerTrouble:
     load_ends: list[LoadEnd] = field(default_factory=list)
     waits: int = 0
     slow: list[SlowWait] = field(default_factory=list)
+    usual_share: float | None = None
     delayed: list[SlowWait] = field(default_factory=list)
     present: list[HangingWaits] = field(default_factory=list)
 
@@ -160,6 +162,7 @@ def _add_load_ends(shares: Attribution, facts: Facts, culprits: dict[str, str]) 
 
 def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: dict[str, str]) -> None:
     usual = UsualWaits(facts)
+    shares = UsualShares(facts, usual, WAITED_CHANNEL)
     behind: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for delay in facts.present.delays:
         if delay.request_id and delay.caused_by:
@@ -173,6 +176,7 @@ def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: 
         slow = usual.slow(wait)
         if slow is None:
             continue
+        peers[channel, peer].usual_share = shares.of(channel, wait.peer)
         _share_wait(peers, channel, SlowWait(wait, *slow), behind.get(wait.request_id, ()), culprits)
     for engine in facts.engines:
         for row in engine.deferred if engine.connected else ():

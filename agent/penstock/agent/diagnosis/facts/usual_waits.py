@@ -9,6 +9,8 @@ from penstock.agent.diagnosis.facts.words import key_of, quantile
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.agent.diagnosis.facts.records import Wait
     from penstock.agent.diagnosis.facts.windows import Facts
     from penstock.agent.model import EngineKey
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 # Waits that it takes to know what is usual; PenstockPeerSlow and 'get peers' want more of an hour.
 _ENOUGH, _ENOUGH_KEPT = 5, 20
 _RATIO = 0.9
+# Of the waits that the agent keeps, by their 99th percentile.
+_KEPT_SHARE = 0.01
 # A wait is slow that is so many times the usual, and so many seconds longer; where nothing is usual, one of a second.
 _TIMES, _SECONDS, _ANYWAY = 3.0, 0.05, 1.0
 # A request hangs that waits for so many times the usual and at least so many seconds.
@@ -69,3 +73,28 @@ class UsualWaits:
         age = (self._now - begun) / NANOS
         usual = self.of(key, row.reason, row.peer.address) or 0.0
         return (age, usual) if row.count and begun and age > max(_HANGS, _HANGS_TIMES * usual) else None
+
+
+class UsualShares:
+    """Which share of the waits for a peer took longer than usual in the time before: where they scatter, some always do."""
+
+    def __init__(self, facts: Facts, usual: UsualWaits, channels: Mapping[int, int]) -> None:
+        """Read the time before the window of *facts*; *channels* are by reason of a wait."""
+        self._waits: dict[tuple[int, str], list[bool]] = defaultdict(list)
+        for wait in facts.before.waits:
+            channel = channels.get(wait.reason)
+            if channel is not None:
+                for peer in {wait.peer, ""}:
+                    self._waits[channel, peer].append(usual.slow(wait) is not None)
+        self._kept = {
+            each.peer.address for each in facts.peers if each.waits.hour_before.count >= _ENOUGH_KEPT
+        }
+
+    def of(self, channel: int, peer: str) -> float | None:
+        """Return the share for *peer*, else for all peers; None if too few waits are known."""
+        own, everyone = (self._waits.get((channel, name), []) for name in (peer, ""))
+        if len(own) >= _ENOUGH:
+            return sum(own) / len(own)
+        if peer in self._kept:
+            return _KEPT_SHARE
+        return sum(everyone) / len(everyone) if len(everyone) >= _ENOUGH else None

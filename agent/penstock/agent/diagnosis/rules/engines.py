@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis.facts import FAILED_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import (
+    FAILED_SECONDS,
+    Confidence,
+    Evidence,
+    FoundCause,
+    LostEntries,
+    words,
+)
 from penstock.proto.names import ENGINE_CORE, NANOS
 from penstock.proto.v1 import common_pb2 as common
 
@@ -122,19 +129,14 @@ def _away(facts: Facts) -> Iterator[FoundCause]:
 
 
 def _entries(facts: Facts) -> Iterator[FoundCause]:
-    keys = [
-        words.key_of(engine.key)
-        for engine in facts.engines
-        if any(source.lost_entries or source.unaccounted_entries for source in engine.sources)
-    ]
-    if not keys:
+    lost = LostEntries.of(facts)
+    if not lost.now:
         return
-    lost = sum(source.lost_entries for engine in facts.engines for source in engine.sources)
     yield FoundCause(
         "entries_lost",
-        f"entries of {words.engines(keys)} are missing in the log: counts and this diagnosis lack them",
-        words.keys_of(keys),
-        (Evidence(f"{words.count(lost, 'entry', 'entries')} counted as lost"),),
+        f"entries of {words.engines(lost.now)} are missing in the log: counts and this diagnosis lack them",
+        lost.now,
+        (Evidence(f"{words.count(lost.number, 'entry', 'entries')} counted as lost"),),
         other_harm=_TELEMETRY_SECONDS,
         confidence=Confidence.CERTAIN,
         alternatives=("a burst that is over: the count then stays as it is",),

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _SHARE, _LONG = 0.01, 0.5
 # What a failed rebalance and rebalances that stopped count for, seconds.
 _FAILED_SECONDS, _STOPPED_SECONDS = 10.0, 10.0
-# Rebalances in the time before from which it is odd that there is none.
-_USUAL_COUNT = 3
+# Rebalances that were to be expected, by those of the time before, from which it is odd that there is none.
+_EXPECTED = 3.0
 
 
 def expert_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
@@ -30,12 +30,18 @@ def expert_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
         failed = [each for each in rows if not each.ok]
         if failed:
             yield _failed(facts, key, failed, before)
-        if not rows and len(before) >= _USUAL_COUNT and _serves(facts, key):
+        if not rows and _expected(facts, before) >= _EXPECTED and _serves(facts, key):
             yield _stopped(facts, key, before)
 
 
 def _of(window: Window, key: EngineKey) -> list[Rebalance]:
     return [each for each in window.rebalances if each.key == key]
+
+
+def _expected(facts: Facts, before: list[Rebalance]) -> float:
+    """Return how many rebalances the window would have had at the pace of the time before."""
+    read = facts.before.read
+    return len(before) * facts.present.seconds / read if read else 0.0
 
 
 def _pauses(rows: list[Rebalance]) -> str:

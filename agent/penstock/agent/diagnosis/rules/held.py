@@ -24,17 +24,17 @@ _REQUEST_SECONDS, _CACHE_SECONDS = 2.0, 600.0
 _HOLDERS = {
     BLOCK_HOLDER_ABORTED: (
         "aborted_loads_hold_blocks",
-        "loads whose requests have ended hold",
+        "loads of requests that have ended",
         "the peer never completes or ends the transfer: see whether it is alive",
     ),
     BLOCK_HOLDER_PINNED: (
         "pinned_blocks",
-        "loads that were given up hold",
+        "loads that were given up",
         "the peer is stopped and may still write: the blocks are safe only when it answers or the engine restarts",
     ),
     BLOCK_HOLDER_SAVE: (
         "saves_hold_blocks",
-        "saves of requests that have ended hold",
+        "saves of requests that have ended",
         "the store is slow or full",
     ),
 }
@@ -54,10 +54,11 @@ def held_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
         )
         share = row.blocks / total if total else 0.0
         peer = row.peer.address
-        of_peer = f" of peer {peer}" if peer else ""
+        of_peer = f", from peer {peer}" if peer else ""
         yield FoundCause(
             kind,
-            f"{says} {words.count(row.blocks, 'block')} on engine {key}{of_peer}, the oldest since {words.span(age)}",
+            f"engine {key}: {words.count(row.blocks, 'block')} {'is' if row.blocks == 1 else 'are'} still held by "
+            f"{says}{of_peer}, the oldest for {words.span(age)}",
             (key,),
             (
                 Evidence(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # What a lease that ended unread counts for, seconds: its request usually failed or was computed again elsewhere.
 _EXPIRED_SECONDS = 2.0
+# More than so many, and than this share of those that were read: clients that disconnect leave some.
+_EXPIRED_COUNT, _EXPIRED_SHARE = 3, 0.05
 # vLLM's own lease is 30 seconds; blocks that wait for longer have no reader.
 _OLD_LEASE = 60.0
 
@@ -66,9 +68,9 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
     for key in words.keys_of(each.key for each in facts.present.lease_ends):
         rows = [each for each in facts.present.lease_ends if each.key == key]
         expired = [each for each in rows if each.ending == LEASE_ENDING_EXPIRED]
-        if not expired:
-            continue
         read, blocks = _read(rows), sum(each.blocks for each in expired)
+        if len(expired) <= max(_EXPIRED_COUNT, _EXPIRED_SHARE * read):
+            continue
         yield FoundCause(
             "leases_expire",
             f"{words.count(len(expired), 'lease')} of engine {key} ended before a reader came: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.diagnosis.facts import (
@@ -19,17 +19,23 @@ from penstock.proto.names import ENGINE_CORE, label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, PeerTrouble
     from penstock.agent.model import EngineKey
 
 # Requests that wait longer than usual are a cause from so many, or from so many seconds.
 _SLOW_COUNT, _SLOW_SHARE, _SLOW_SECONDS = 2, 0.01, 10.0
+# So many times the share of slow waits before; where nothing is known of it, so many seconds.
+_SLOW_TIMES, _SLOW_UNKNOWN_SECONDS = 2.0, 30.0
 # What a failure counts for beside the requests that it touched, seconds.
 _FAILURE_SECONDS = 0.1
 # Failures that end no load.
 _HARMLESS = frozenset({common.FAILURE_MODE_NOTIFICATION, common.FAILURE_MODE_RELEASE})
+# Failures that say nothing of the peer: another's, and those of leases.
+_NOT_OF_THE_PEER = frozenset(
+    {common.FAILURE_MODE_COLLATERAL, common.FAILURE_MODE_EXPIRED, common.FAILURE_MODE_LATE_READ}
+)
 # Peers that are none: this machine's own memory and disk, and what connectors do not name.
 _NO_SERVERS = frozenset({"host", "disk", "unknown"})
 
@@ -112,16 +118,17 @@ _ENCODER_FAILS = "encoder_fails"
 
 def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
+    at_engines = _PeersInUse.of(facts)
     for (channel, peer), trouble in sorted(shares.peers.items()):
         own = [each for each in trouble.failures if each.error_type != common.ERROR_TYPE_INCOMPATIBLE]
         if len(own) < len(trouble.failures):
             continue
         if own or trouble.collateral or _is_slow(trouble):
-            yield _cause(facts, channel, peer, trouble)
+            yield _cause(facts, channel, peer, trouble, _fails_beside(at_engines, peer, trouble))
 
 
 def _is_slow(trouble: PeerTrouble) -> bool:
-    late = [*trouble.slow, *trouble.delayed]
+    late = [*(trouble.slow if _is_slower_than_before(trouble) else ()), *trouble.delayed]
     return (
         bool(trouble.present)
         or len(late) >= max(_SLOW_COUNT, _SLOW_SHARE * trouble.waits)
@@ -129,7 +136,14 @@ def _is_slow(trouble: PeerTrouble) -> bool:
     )
 
 
-def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> FoundCause:
+def _is_slower_than_before(trouble: PeerTrouble) -> bool:
+    """Return whether more of its waits are slow than is usual: some always are."""
+    if trouble.usual_share is None:
+        return sum(each.excess for each in trouble.slow) >= _SLOW_UNKNOWN_SECONDS
+    return len(trouble.slow) > _SLOW_TIMES * trouble.usual_share * trouble.waits
+
+
+def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble, beside: int) -> FoundCause:
     kind = _kind(trouble)
     late = [*trouble.slow, *trouble.delayed]
     names = {each.wait.request_id for each in late} | {each.request_id for each in trouble.load_ends}
@@ -150,9 +164,9 @@ def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Found
         seconds=sum(each.excess for each in late) + sum(each.age * each.number for each in trouble.present),
         failed=failed,
         other_harm=harm,
-        confidence=_confidence(facts, peer, trouble),
-        alternatives=(*_several_peers(facts, channel, peer, trouble), *kind.alternatives),
-        commands=_commands(channel, peer, trouble, late=bool(late)),
+        confidence=_confidence(facts, peer, trouble, beside),
+        alternatives=(*_engine_itself(trouble, beside), *kind.alternatives),
+        commands=_commands(channel, peer, trouble, late=bool(late), beside=beside),
     )
 
 
@@ -267,25 +281,67 @@ def _what(failure: Failure) -> str:
     return f"{mode}/{error}"
 
 
-def _confidence(facts: Facts, peer: str, trouble: PeerTrouble) -> Confidence:
-    """Return how sure it is that the peer is at fault: sure where it fails and others do not."""
-    if peer in _NO_SERVERS:
+def _confidence(facts: Facts, peer: str, trouble: PeerTrouble, beside: int) -> Confidence:
+    """Return how sure it is that the peer is at fault: sure where it fails and others do not.
+
+    Where nothing is known of the time before, long waits may be usual; where one engine alone sees several peers fail,
+    the fault may be its own.
+    """
+    nothing_usual = not trouble.failures and trouble.slow and trouble.usual_share is None
+    if peer in _NO_SERVERS or nothing_usual or beside:
         return Confidence.POSSIBLE
     enough = len(trouble.failures) + len(trouble.slow) + len(trouble.present)
     known = trouble.failures or facts.before.waits
     return Confidence.CERTAIN if enough > 1 and known else Confidence.LIKELY
 
 
-def _several_peers(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Iterator[str]:
-    """Yield what the failures of other peers say about this one."""
-    failing = {
-        each.peer
-        for each in facts.present.failures
-        if each.channel == channel and each.mode != common.FAILURE_MODE_COLLATERAL and each.peer != peer
-    }
+class _PeersInUse(NamedTuple):
+    """The peers of each engine in the window: those that fail there, and all."""
+
+    failing: Mapping[EngineKey, set[str]]
+    used: Mapping[EngineKey, set[str]]
+
+    @classmethod
+    def of(cls, facts: Facts) -> _PeersInUse:
+        """Return those of *facts*."""
+        failing: dict[EngineKey, set[str]] = defaultdict(set)
+        used: dict[EngineKey, set[str]] = defaultdict(set)
+        for each in facts.present.failures:
+            if _is_its_own(each) and each.peer not in _NO_SERVERS:
+                failing[each.key].add(each.peer)
+                used[each.key].add(each.peer)
+        for wait in facts.present.waits:
+            if wait.peer:
+                used[wait.key].add(wait.peer)
+        return cls(failing, used)
+
+
+def _fails_beside(at_engines: _PeersInUse, peer: str, trouble: PeerTrouble) -> int:
+    """Return how many other peers fail at the one engine at which this one does; 0 if that says nothing of the engine.
+
+    It does if no other engine sees this peer fail, and the peers that fail there are three, or half of those in use.
+    """
     seen = _engines(trouble)
-    if len(failing) > 1 and len(seen) == 1:
-        yield f"engine {seen[0]} itself or its network: {len(failing)} other peers fail there, too"
+    if len(seen) != 1 or not trouble.failures:
+        return 0
+    failing, used = (names.get(seen[0], set()) for names in at_engines)
+    others = len(failing - {peer})
+    return others if others > 1 or 2 * len(failing) >= len(used) else 0
+
+
+def _is_its_own(failure: Failure) -> bool:
+    return (
+        not failure.rehearsal
+        and failure.mode not in _NOT_OF_THE_PEER
+        and failure.error_type != common.ERROR_TYPE_INCOMPATIBLE
+    )
+
+
+def _engine_itself(trouble: PeerTrouble, beside: int) -> Iterator[str]:
+    """Yield what the failures of other peers say about this one."""
+    if beside:
+        fail = f"{words.count(beside, 'other peer')} {'fails' if beside == 1 else 'fail'}"
+        yield f"engine {_engines(trouble)[0]} itself or its network: {fail} there, too"
 
 
 def _lost_encoder(facts: Facts, channel: int, peer: str) -> list[Evidence]:
@@ -302,10 +358,12 @@ def _lost_encoder(facts: Facts, channel: int, peer: str) -> list[Evidence]:
     ]
 
 
-def _commands(channel: int, peer: str, trouble: PeerTrouble, *, late: bool) -> tuple[str, ...]:
+def _commands(channel: int, peer: str, trouble: PeerTrouble, *, late: bool, beside: int) -> tuple[str, ...]:
     if peer in _NO_SERVERS:
         return ("agentctl get events --kind transfer_failure --since 10m",)
     found = [f"agentctl describe peer {peer}"]
+    if beside:
+        return (f"agentctl describe engine {_engines(trouble)[0]}", "agentctl get peers", *found)
     if trouble.present:
         found.append(f"agentctl get requests --deferred --peer {peer}")
     elif late:

@@ -65,7 +65,8 @@ def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> FoundCaus
     name = f"policy {blame.name} (generation {blame.generation}{author})"
     return FoundCause(
         "policy_fails_loads",
-        f"{name} says {blame.field}: fail{since}: {words.count(len(rows), 'request')} failed whose load had failed",
+        f"{name} says {blame.field}: fail{since}: {words.count(len(rows), 'request')} failed because their "
+        f"{_load(blame)} load failed and this policy does not allow recomputation",
         keys,
         (
             Evidence(
@@ -86,6 +87,10 @@ def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> FoundCaus
             f"agentctl get audit {blame.name}",
         ),
     )
+
+
+def _load(blame: PolicyBlame) -> str:
+    return "encoder cache" if blame.field.startswith("ec") else "KV"
 
 
 def _errors(rows: list[LoadEnd]) -> str:

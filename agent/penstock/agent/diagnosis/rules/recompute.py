@@ -20,7 +20,9 @@ _TOKENS_A_SECOND = 10_000
 
 
 def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
-    """Yield engines that recompute much of what they should have received."""
+    """Yield engines that recompute much of what they should have received; none where their prompts are not known."""
+    if facts.present.read_requests < facts.present.seconds - 1:
+        return
     for key in words.keys_of(each.key for each in facts.present.load_ends):
         rows = [
             each
@@ -28,14 +30,14 @@ def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]
             if each.key == key and each.outcome == common.OUTCOME_RECOMPUTED and not each.rehearsal
         ]
         tokens, prompt = sum(each.tokens for each in rows), _prompt(facts.present, key)
-        if len(rows) < _COUNT or tokens < _SHARE * prompt:
+        if len(rows) < _COUNT or not prompt or tokens < _SHARE * prompt:
             continue
         before = sum(
             each.tokens
             for each in facts.before.load_ends
             if each.key == key and each.outcome == common.OUTCOME_RECOMPUTED
         )
-        share = f", {100 * tokens / prompt:.0f} % of the prompts" if prompt else ""
+        share = f", {100 * tokens / prompt:.0f} % of the prompts"
         peers = {each.peer for each in rows}
         yield FoundCause(
             "recompute_storm",
