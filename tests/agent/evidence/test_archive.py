@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import struct
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,36 @@ def test_a_bad_one_is_refused(tmp_path: Path, change: Change, words: str) -> Non
     with pytest.raises(BundleError, match=words):
         _unpack(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"b.penstock", "unpacked"}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_method_whose_unpacking_is_not_bounded_is_refused(tmp_path: Path, method: int) -> None:
+    """Before anything is unpacked."""
+    path = tmp_path / "b.penstock"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("manifest.json", "{}")
+    with pytest.raises(BundleError, match=f"packed by method {method}; a bundle is stored or deflated"):
+        _unpack(tmp_path)
+
+
+def test_an_encrypted_one_is_refused(tmp_path: Path) -> None:
+    """By the mark of the entry in the list of files."""
+    path = tmp_path / "b.penstock"
+    _write(path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+    with pytest.raises(BundleError, match=r"'manifest\.json' is encrypted"):
+        _unpack(tmp_path)
+
+
+def test_a_long_list_of_files_is_not_read(tmp_path: Path) -> None:
+    """Whatever number of files its end announces."""
+    size = 3 << 20
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, size, 0, 0)
+    (tmp_path / "b.penstock").write_bytes(bytes(size) + end)
+    with pytest.raises(BundleError, match="its list of files is larger than 1 MiB"):
+        _unpack(tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 30, 200, 0.5, 0.9, -1])

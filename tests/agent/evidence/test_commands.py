@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 from penstock.agent.ctl.main import cli
+from penstock.agent.errors import StateError
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.admin_server import AdminHarness, running_admin
@@ -175,6 +177,8 @@ def _fill(both: _Taken) -> None:
 
 # What is counted until now, and when a call was answered.
 _MOVING = {"duration", "wait", "retires", "begins"}
+# A column is as wide as its widest age: the tenth second makes it wider.
+_PADDED = re.compile(r"\bTIME +")
 _AGES = re.compile(r"\b[\d.]+ ?(µs|ms|[smhd])\b|\d\d:\d\d:\d\d")
 # Others write to the same disk.
 _SIZES = re.compile(r"\b[\d.]+ [KMGT]iB\b")
@@ -183,7 +187,7 @@ _BUNDLE = re.compile(r"--bundle \S+ ")
 
 def _steady_text(text: str) -> str:
     """Return *text* without ages and sizes, and without the file that command lines in it name."""
-    return _BUNDLE.sub("", _AGES.sub("TIME", _SIZES.sub("SIZE", text)))
+    return _BUNDLE.sub("", _PADDED.sub("TIME ", _AGES.sub("TIME", _SIZES.sub("SIZE", text))))
 
 
 def _steady(value: Any) -> Any:
@@ -255,3 +259,27 @@ def test_the_bundle_goes_to_a_pipe(taken: _Taken) -> None:
     assert result.exit_code == 0, result.stderr
     assert result.stdout_bytes.startswith(b"PK")
     assert "wrote to standard output" in result.stderr
+
+
+def test_one_that_takes_too_long_to_open_is_refused(taken: _Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a sentence that says what to do."""
+    monkeypatch.setattr("penstock.agent.evidence.served._OPEN_SECONDS", 0.0)
+    result = taken.bundled("get events")
+    assert result.exit_code
+    assert "to count; take one with --max-size or --since" in result.stderr
+
+
+def test_a_page_that_cannot_be_written_yet_is_left_out(tmp_path: Path) -> None:
+    """The metrics page while the log is replayed; the rest of the evidence is taken."""
+
+    def fail() -> bytes:
+        raise StateError("the log is being replayed")
+
+    file = tmp_path / "b.penstock"
+    with quiet_logs(), short_directory() as directory, running_admin(directory) as harness:
+        harness.pages.update({"metrics.txt": fail, "configuration.json": lambda: b"{}"})
+        made = _Taken(harness, file).live("bundle", "-f", str(file))
+    assert made.exit_code == 0, made.output
+    with zipfile.ZipFile(file) as archive:
+        assert {"configuration.json", "state.json"} <= set(archive.namelist())
+        assert "metrics.txt" not in archive.namelist()

@@ -21,7 +21,7 @@ from tests.support.agent.ingest_client import FakeEngine
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SECRETS = ("hunter2", "s3cr3t", "t0psecret", "k3yk3y")
+_SECRETS = ("hunter2", "s3cr3t", "t0psecret", "k3yk3y", "m0delpw")
 
 
 def test_a_configuration_is_shown_without_secrets(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
     }
     file = tmp_path / "b.penstock"
     with running_agent(env=environment) as agent:
-        with FakeEngine(agent.listen, secret=b"k3yk3y") as engine:
+        with FakeEngine(agent.listen, secret=b"k3yk3y", model="http://u:m0delpw@h/m") as engine:
             engine.publish(transfer_failure("req-1"))
             made = CliRunner(env={"AGENTCTL_ADDRESS": agent.admin}).invoke(cli, ["bundle", "-f", str(file)])
         assert made.exit_code == 0, made.output

@@ -224,6 +224,7 @@ def test_a_metric_that_is_gone_is_left_out_and_a_new_one_begins_at_zero() -> Non
     [
         (b"junk", "cannot be used"),
         (zlib.compress(b"{"), "cannot be used"),
+        (zlib.compress(b"{}")[:-1], "they are cut"),
         (zlib.compress(b"{}"), "cannot be used"),
         (zlib.compress(b'{"version":99,"engines":[]}'), "version 99, this agent writes 2"),
         (zlib.compress(b'{"version":2,"engines":[{"key":["","0"]}]}'), "cannot be used"),
@@ -243,6 +244,19 @@ def test_a_dump_that_cannot_be_used_changes_nothing(blob: bytes, reason: str) ->
     with pytest.raises(StateError, match=reason):
         aggregator.load(blob)
     assert aggregator.dump() == before
+
+
+def test_a_dump_that_unpacks_to_more_than_any_agent_writes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be of a bundle, which anybody may have made; one that is as large as allowed is loaded."""
+    blob = aggregated([(source(), Batch(events=[transfer_failure("r")]))]).dump()
+    size = len(zlib.decompress(blob))
+    monkeypatch.setattr("penstock.agent.metrics.aggregator._MAX_SAVED", size)
+    Aggregator().load(blob)
+    monkeypatch.setattr("penstock.agent.metrics.aggregator._MAX_SAVED", size - 1)
+    with pytest.raises(StateError, match="they have more than"):
+        Aggregator().load(blob)
 
 
 @pytest.mark.parametrize(

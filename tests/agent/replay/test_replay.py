@@ -229,6 +229,22 @@ def test_without_an_action_vllm_s_own_setting_holds_or_is_not_known() -> None:
     assert _replayed([by_policy, _failure("s")]).would.failed == 2
 
 
+def test_events_without_a_request_are_left_out_and_counted() -> None:
+    """Nothing says which wait a failure ended."""
+    events = [_failure(""), deferral_end(""), event("request_closed", "", external_cached_tokens=1)]
+    found = _replayed([*events, _failure("r")], _RECOMPUTE)
+    assert found.would.loads == 1
+    assert found.notes == {Note.NO_REQUEST: 2}
+
+
+def test_a_reused_id_keeps_all_its_loads() -> None:
+    """A failure is joined with the newest wait that had begun, however many there are."""
+    waits = [deferral_end("r", start_ns=TIME + n, time_ns=TIME + n + 1) for n in range(3_000)]
+    failures = [_failure("r", TIME + n + 1) for n in range(0, 3_000, 3)]
+    found = _replayed([*waits, *failures], _RECOMPUTE)
+    assert (found.would.loads, found.would.recomputed) == (3_000, 1_000)
+
+
 def test_encoder_outputs_go_by_their_own_field() -> None:
     """``ecLoadFailure``, with the items."""
     lost = _failure("r", channel=c.CHANNEL_EC, tokens_recomputed=0, items_recomputed=3)

@@ -175,6 +175,7 @@ class AdminHarness:
         # The clock that engines are retired by.
         self.now = 0.0
         self.stalls: dict[EngineKey, tuple[Stall, ...]] = {}
+        self.pages: dict[str, Callable[[], bytes]] = {}
         self.journal = Journal.open(self._directory)
         self.registry = Registry(time.time_ns)
         self.aggregator = Aggregator()
@@ -209,6 +210,7 @@ class AdminHarness:
                 retirement=self.retirement,
                 rollouts=self.rollouts,
                 state_dir=self._directory,
+                pages=self.pages,
                 statuses=(_describe,),
                 stalls=lambda: self.stalls,
             )

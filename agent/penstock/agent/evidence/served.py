@@ -72,7 +72,14 @@ class BundleServer:
         manifest = unpack_bundle(path, state_dir)
         state = read_state(state_dir)
         self.now = state.time.ToNanoseconds() / 1e9
-        asyncio.run_coroutine_threadsafe(self._serve(state_dir, state), self._loop).result(_OPEN_SECONDS)
+        opening = asyncio.run_coroutine_threadsafe(self._serve(state_dir, state), self._loop)
+        try:
+            opening.result(_OPEN_SECONDS)
+        except TimeoutError as error:
+            opening.cancel()
+            raise BundleError(
+                f"its log takes longer than {_OPEN_SECONDS / 60:.0f} minutes to count; take one with --max-size or --since"
+            ) from error
         return manifest
 
     async def _serve(self, directory: Path, state: BundledState) -> None:

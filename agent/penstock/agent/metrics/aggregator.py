@@ -51,6 +51,8 @@ _log = structlog.get_logger(__name__)
 
 _W = TypeVar("_W", PeerLatencies, PairSpeeds)
 # What every request that has waited has one of.
+# Unpacked.
+_MAX_SAVED = 512 << 20
 _ENDED = "deferral_end"
 # What every request has one of.
 _CLOSED = "request_closed"
@@ -219,7 +221,7 @@ class Aggregator:
 
         """
         try:
-            state = json.loads(zlib.decompress(blob))
+            state = json.loads(_unpacked(blob))
             version = state["version"]
             if version != self.VERSION:
                 raise StateError(
@@ -247,6 +249,23 @@ class Aggregator:
             if metric is not None:
                 engine.series[metric] = Series.load(metric, series, self._cap, room)
         return engine
+
+
+def _unpacked(blob: bytes) -> bytes:
+    """Return what was compressed.
+
+    Raises:
+        ValueError: it is cut, or larger than any agent writes: it may be of a bundle, which anybody may have made.
+        zlib.error: it is damaged.
+
+    """
+    stream = zlib.decompressobj()
+    text = stream.decompress(blob, _MAX_SAVED + 1)
+    if len(text) > _MAX_SAVED:
+        raise ValueError(f"they have more than {_MAX_SAVED >> 20} MiB")
+    if not stream.eof:
+        raise ValueError("they are cut")
+    return text
 
 
 def _load_windows(windows: _W, rows: Any) -> _W:

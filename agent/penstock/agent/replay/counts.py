@@ -12,6 +12,7 @@ class Note(StrEnum):
 
     ABORTED = "ended with their request before the failure was handled; left out"
     NO_OUTCOME = "waited and have no recorded end; left out"
+    NO_REQUEST = "are recorded without the id of their request; left out"
     NOT_DECIDED = "failed in a way that no policy decides about (retried by the connector); left out"
     TRIED = "were kept from a quarantined peer; assumed to fail there at once, as the loads before them"
     LONGER = "were cut by a deadline and would have waited longer; assumed to reach the later deadline"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 KINDS: Final = ("load_outcome", "deferral_end", "request_closed", "quarantine_changed")
 """The kinds of events that a replay reads."""
 
+_OF_REQUESTS: Final = frozenset({"load_outcome", "deferral_end", "request_closed"})
 _REASONS: Final = {
     c.DEFERRAL_REASON_REMOTE_KV: c.CHANNEL_KV,
     c.DEFERRAL_REASON_ENCODER_CACHE: c.CHANNEL_EC,
 }
+# Of one request and channel: more at a time are of a client that reuses its ids.
+_MAX_OPEN: Final = 64
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 
 
@@ -135,7 +138,13 @@ class Recording:
 
     def add(self, event: Event) -> None:
         """Add an event of :data:`KINDS`; others are ignored."""
-        match event.WhichOneof("body"):
+        kind = event.WhichOneof("body")
+        if not event.request_id and kind in _OF_REQUESTS:
+            # A failed load has an outcome, and perhaps a wait.
+            if kind == "load_outcome" or event.deferral_end.ending == c.DEFERRAL_ENDING_READY:
+                self._unusable[Note.NO_REQUEST] += 1
+            return
+        match kind:
             case "load_outcome":
                 self._add_outcome(event, event.load_outcome)
             case "deferral_end":
@@ -237,14 +246,18 @@ def _join(
 ) -> list[RecordedLoad]:
     """Return the loads of one request: each failure with the wait that it ended, and the waits that ended well."""
     found: list[RecordedLoad] = []
-    left = list(waits)
+    later = deque(waits)
+    # In the order of their starts; a failure ended one of the newest.
+    begun: list[_RecordedWait] = []
     for at, load in outcomes:
-        wait = next((each for each in reversed(left) if _ends(each, load, at)), None)
-        if wait is not None:
-            left.remove(wait)
+        while later and later[0].started_ns <= at:
+            begun.append(later.popleft())
+        newest = range(len(begun) - 1, max(-1, len(begun) - 1 - _MAX_OPEN), -1)
+        place = next((each for each in newest if _ends(begun[each], load, at)), None)
+        wait = None if place is None else begun.pop(place)
         if load is not None:
             found.append(load if wait is None else _with_wait(load, wait))
-    for wait in left:
+    for wait in (*begun, *later):
         if not wait.ready:
             unusable[Note.NO_OUTCOME] += 1
             continue

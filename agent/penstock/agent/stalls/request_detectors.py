@@ -61,8 +61,8 @@ def loads_missing(engine: EngineState, limits: Limits) -> Iterator[Stall]:
             StallKind.LOAD_MISSING,
             count,
             first.time,
-            f"{count} of {max(asked, count)} requests of the last {_minutes(last.time - first.time)} named KV to load, "
-            "loaded none and computed their prompt here, although no load failed",
+            f"in the last {_minutes(last.time - first.time)}, {count} of {max(asked, count)} requests should have loaded "
+            "KV but no load was started; their prompts were computed on this engine",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf import json_format
@@ -12,7 +12,7 @@ from penstock.agent.admin.calls.policy_rollouts import list_policy_rollouts
 from penstock.agent.admin.calls.status import get_status
 from penstock.agent.admin.support import bundled_sources, bundled_subscriptions
 from penstock.agent.aio import to_completion
-from penstock.agent.errors import ContractError, ImpossibleError
+from penstock.agent.errors import ContractError, ImpossibleError, StateError
 from penstock.agent.journal import WindowReader, connect_reader, journal_errors
 from penstock.agent.parsing import mask_message, mask_urls
 from penstock.agent.policy.store import FILE_NAME as POLICIES
@@ -20,7 +20,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.bundle_pb2 import BundledState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from penstock.agent.admin.support import AgentContext
@@ -85,7 +85,7 @@ async def _in_turn(agent: AgentContext, read: Callable[..., T], *arguments: Any)
 
 
 async def _files(agent: AgentContext) -> list[tuple[str, bytes]]:
-    """Return the files by name, without secrets."""
+    """Return the files by name. Those that the agent writes for it are without secrets; the policies are as stored."""
     state = BundledState(
         status=await get_status(agent, admin.GetStatusRequest()),
         rollouts=(await list_policy_rollouts(agent, admin.ListPolicyRolloutsRequest())).rollouts,
@@ -95,16 +95,25 @@ async def _files(agent: AgentContext) -> list[tuple[str, bytes]]:
     state.time.FromNanoseconds(int(agent.clock() * 1e9))
     state.sources.extend(bundled_sources(agent, source_message))
     state.subscriptions.extend(bundled_subscriptions(agent))
-    pages = {name: write() for name, write in agent.pages.items()}
-    mask_message(state)
+    pages = await asyncio.to_thread(_pages, agent.pages)
     return [
-        ("state.json", await asyncio.to_thread(_json, state)),
-        *((name, mask_urls(page.decode()).encode()) for name, page in pages.items()),
+        ("state.json", await asyncio.to_thread(_masked_json, state)),
+        *pages,
         ("policy.db", await asyncio.to_thread(_policies, agent.state_dir / POLICIES)),
     ]
 
 
-def _json(state: BundledState) -> bytes:
+def _pages(pages: Mapping[str, Callable[[], bytes]]) -> list[tuple[str, bytes]]:
+    """Return the pages without secrets; one that cannot be written yet is left out."""
+    found = []
+    for name, write in pages.items():
+        with suppress(StateError):
+            found.append((name, mask_urls(write().decode()).encode()))
+    return found
+
+
+def _masked_json(state: BundledState) -> bytes:
+    mask_message(state)
     return json_format.MessageToJson(state, indent=1, ensure_ascii=False).encode()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.drills import list_drills
@@ -24,6 +24,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
     from penstock.agent.admin.support import AgentContext
+    from penstock.agent.journal import Reader
 
 _SINCE, _BASELINE = 600.0, 3600.0
 # Longer times are not in the log.
@@ -51,7 +52,6 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         ahead=clock_offsets(views),
         policies=agent.policies,
     )
-    read = await read_in_turn(agent, lambda reader: read_windows(reader, question))
     held = [
         Held(view.key, row)
         for view in views
@@ -60,10 +60,9 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         for row in live.snapshot.held
     ]
     names = {(key.server, key.engine) for key in keys}
-    facts = Facts(
+    known = partial(
+        Facts,
         now=question.now,
-        present=read.fold.present,
-        before=read.fold.before,
         engines=list(engines.engines),
         peers=list(peers.peers),
         drills=[
@@ -73,12 +72,20 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         ],
         quarantines=list(orders.quarantines),
         held=held,
-        policies=read.policies,
-        unreadable=read.unreadable,
-        log_begins=read.log_begins,
     )
-    verdict = await asyncio.to_thread(diagnose, facts)
-    return diagnosis_message(verdict, facts)
+
+    def run(reader: Reader) -> admin.Diagnosis:
+        read = read_windows(reader, question)
+        facts = known(
+            present=read.fold.present,
+            before=read.fold.before,
+            policies=read.policies,
+            unreadable=read.unreadable,
+            log_begins=read.log_begins,
+        )
+        return diagnosis_message(diagnose(facts), facts)
+
+    return await read_in_turn(agent, run)
 
 
 def _seconds(duration: Duration, name: str) -> float:

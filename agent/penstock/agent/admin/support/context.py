@@ -56,7 +56,8 @@ class AgentContext:
         try_backend: connects to the trace backend; returns the error, empty for none.
         sources: follows the policy sources; None without any.
         rollouts: leads the roll-outs of the store's policies; None for no leader.
-        pages: what a bundle has as files, by name: the metrics page and the configuration; called on the loop.
+        pages: what a bundle has as files, by name: the metrics page and the configuration; called on a thread. One
+            that cannot be written yet raises StateError.
         statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
         stalls: what should go on in each engine and does not; from any thread.
         clock: seconds since the epoch.

@@ -55,7 +55,7 @@ _PROGRESS_SECONDS = 1.0
     default="64MiB",
     show_default=True,
     metavar="SIZE",
-    help="Maximum of what is taken from the agent, the newest entries first.",
+    help="Maximum size of the data fetched from the agent. If there is more, the oldest log entries are left out.",
 )
 @click.option("--agent", default="", metavar="NAME", help="Of a relay: the agent whose evidence is taken.")
 @with_client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 import zipfile
@@ -25,6 +26,11 @@ _MAX_TOTAL: Final = 8 << 30
 _MAX_RATIO: Final = 200
 _SMALL: Final = 64 << 20
 _PIECE: Final = 1 << 20
+# Its list of files is read at once, by the container's own size for it; all other reads are pieces.
+_MAX_READ: Final = 1 << 20
+# Of these the module unpacks no more than it is asked for.
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED: Final = 1
 # What the module raises over bytes that are no zip, and deflate over bytes that are not its own.
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -47,7 +53,7 @@ def unpack_bundle(path: Path, directory: Path) -> BundleManifest:
         OSError: it cannot be read, or *directory* cannot be written.
 
     """
-    with path.open("rb") as file:
+    with io.FileIO(path) as raw, _BoundedReader(raw) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BundleError("it is not a file")
         try:
@@ -57,10 +63,22 @@ def unpack_bundle(path: Path, directory: Path) -> BundleManifest:
             raise BundleError("it is not a bundle, or it is incomplete: copy it again") from error
 
 
+class _BoundedReader(io.BufferedReader):
+    """Refuses to read more at once than any part of a bundle needs."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return at most *size* bytes."""
+        if size is not None and size > _MAX_READ:
+            raise BundleError(f"its list of files is larger than {_MAX_READ >> 20} MiB")
+        return super().read(size)
+
+
 def _unpack(archive: zipfile.ZipFile, directory: Path) -> BundleManifest:
     entries = archive.infolist()
     if len(entries) > _MAX_FILES:
         raise BundleError(f"it has {len(entries)} files and a bundle has at most {_MAX_FILES}")
+    for entry in entries:
+        _check_method(entry)
     by_name = {entry.filename: entry for entry in entries}
     if len(by_name) != len(entries) or MANIFEST not in by_name:
         raise BundleError(f"it has no {MANIFEST}, or a file twice: it is not a bundle")
@@ -79,6 +97,16 @@ def _unpack(archive: zipfile.ZipFile, directory: Path) -> BundleManifest:
         with archive.open(each.name) as stream:
             _copy(each, stream, directory)
     return manifest
+
+
+def _check_method(entry: zipfile.ZipInfo) -> None:
+    """Check that a file is packed in a way whose unpacking is bounded."""
+    if entry.flag_bits & _ENCRYPTED:
+        raise BundleError(f"its {entry.filename[:80]!r} is encrypted; a bundle is not")
+    if entry.compress_type not in _METHODS:
+        raise BundleError(
+            f"its {entry.filename[:80]!r} is packed by method {entry.compress_type}; a bundle is stored or deflated"
+        )
 
 
 def _check(file: BundledFile, entry: zipfile.ZipInfo | None) -> None:

@@ -11,6 +11,7 @@ from penstock.agent.journal.database import (
     encode_source,
     unsigned,
 )
+from penstock.agent.parsing import mask_message
 from penstock.proto.v1.admin_pb2 import JournalWindow, StoredBatch, StoredDeferral, StoredSource
 from penstock.proto.v1.ingest_pb2 import Hello
 
@@ -103,7 +104,7 @@ class WindowReader:
         return [
             StoredSource(
                 epoch=unsigned(epoch),
-                hello=_without_credential(unsigned(epoch), hello),
+                hello=_without_secrets(unsigned(epoch), hello),
                 watermark=watermark,
                 opened_unix_nano=opened,
                 last_seen_unix_nano=seen,
@@ -123,7 +124,8 @@ class WindowReader:
         ]
 
 
-def _without_credential(epoch: int, stored: bytes) -> Hello:
+def _without_secrets(epoch: int, stored: bytes) -> Hello:
     hello = Hello.FromString(encode_source(decode_source(epoch, stored)))
     hello.ClearField("secret")
+    mask_message(hello)
     return hello

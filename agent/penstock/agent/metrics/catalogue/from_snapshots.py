@@ -212,7 +212,7 @@ ENGINE_STOPPED: Final = Metric(
 STALLS: Final = Metric(
     "penstock_stalls",
     MetricKind.GAUGE,
-    "Requests, calls, threads or workers of which something that should go on does not; absent where all goes on. kind: "
+    "Number of requests, calls, threads or workers that have stopped making progress. Absent if nothing is stalled. kind: "
     "load_not_started, load_missing, no_transfer_params, rebalance_overdue, rebalance_unfinished, call_stuck, step_stuck, "
     "thread_dead, worker_silent. peer: of load_not_started only.",
     ("kind", "peer"),

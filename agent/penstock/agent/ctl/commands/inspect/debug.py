@@ -38,7 +38,8 @@ def debug() -> None:
 def stacks(client: Client, engine: Key, reason: str, output: str) -> None:
     """Show what the threads of ENGINE's EngineCore execute: functions and lines, no values.
 
-    The engine has to be started with PENSTOCK_ALLOW_STACKS=1. It answers also while a step hangs, and is not stopped.
+    The engine has to be started with PENSTOCK_ALLOW_STACKS=1. The engine answers even while a step hangs, and keeps
+    running.
     """
     key = EngineKey(server=engine.server, engine=engine.engine)
     request = admin.GetStacksRequest(key=key, author=author(), reason=reason)

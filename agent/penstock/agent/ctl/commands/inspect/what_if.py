@@ -59,7 +59,11 @@ _OPTIONAL = frozenset({"unknown", "items_recomputed"})
 
 @click.command("what-if")
 @with_paths("YAML or JSON file, directory, or - for standard input. May be repeated.", required=False)
-@click.option("--only", is_flag=True, help="Without the agent's policies; alone: without any policy.")
+@click.option(
+    "--only",
+    is_flag=True,
+    help="Ignore the agent's current policies. Without -f, replay with no policy at all.",
+)
 @click.option(
     "--since",
     type=DURATION,
