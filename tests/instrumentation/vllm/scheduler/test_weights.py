@@ -118,6 +118,7 @@ def test_configurations_with_odd_values() -> None:
     """What JSON does not know is text."""
     assert config_digest({"dtype": object}) == config_digest({"dtype": object, "transformers_version": "5"})
     assert config_digest({"a": 1}) != config_digest({"a": 2})
+    assert config_digest({"a": object()}) == config_digest({"a": object()})
 
 
 def test_found_on_a_thread_of_its_own(tmp_path: Path) -> None:

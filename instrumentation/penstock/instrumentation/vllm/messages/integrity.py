@@ -45,15 +45,19 @@ class TransferDigest:
 
 @dataclass(frozen=True, slots=True)
 class DigestOrder:
-    """Compute the digests of a request whose prefill ends in this step."""
+    """Compute the digests of a request whose prefill ends in this step; *number*: unlike that of any other order."""
 
     request_id: str
     groups: tuple[GroupBlocks, ...]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RankDigest:
-    """The digests that one rank has computed of its own *heads*, numbers among the *total* ones; *problem*: why there are none."""
+    """The digests that one rank has computed of its own *heads*, numbers among the *total* ones; *problem*: why there are none.
+
+    *number* is that of the order.
+    """
 
     request_id: str
     block_size: int = 0
@@ -61,6 +65,7 @@ class RankDigest:
     heads: tuple[int, ...] = ()
     groups: tuple[bytes, ...] = ()
     problem: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,7 @@ class SchedulerSession:
     def before_preempt(self, request: Any) -> None:
         """Record that a request is about to lose what is computed for it."""
         self.before_free(request)
+        _contained(self.loads.verifier.on_lost, request.request_id)
         if runtime.active:
             _contained(self.observer.on_lost, request.request_id, request.num_computed_tokens)
 

@@ -65,7 +65,9 @@ class WeightsFacts:
 def weights_facts(config: Any) -> dict[str, Any]:
     """Return the fields; ``unknown`` says why there is no digest."""
     model = config.model_config
-    facts: dict[str, Any] = {"config_digest": config_digest(model.hf_config.to_dict())}
+    facts: dict[str, Any] = {}
+    with guard("weights"):
+        facts["config_digest"] = config_digest(model.hf_config.to_dict())
     try:
         directory = _directory(config)
         facts["revision"] = _commit(model, directory)
@@ -87,8 +89,14 @@ def weights_facts(config: Any) -> dict[str, Any]:
 def config_digest(config: dict[str, Any]) -> str:
     """Return the digest of a model's configuration without what has no meaning for its results."""
     meaning = {name: value for name, value in config.items() if name not in _NO_MEANING}
-    text = json.dumps(meaning, sort_keys=True, default=str)
+    text = json.dumps(meaning, sort_keys=True, default=_text)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _text(value: Any) -> str:
+    """Return what stands for a value that JSON has not: its text, or its type where the text holds an address."""
+    text = str(value)
+    return type(value).__qualname__ if " at 0x" in text else text
 
 
 def weight_files(place: Path) -> list[Path]:

@@ -76,7 +76,7 @@ def test_a_sender_that_cannot_digest_says_why() -> None:
 
 
 def test_ranks_are_joined_by_head() -> None:
-    """Each head comes from the rank that has it; a head that nobody has leaves no digest."""
+    """Each head comes from the rank that has it; a head that nobody has, or that two have differently, leaves no digest."""
 
     def rank(heads: tuple[int, ...], *values: int) -> RankDigest:
         return RankDigest("r", 16, 4, heads, (struct.pack(f"<{len(values)}q", *values),))
@@ -87,4 +87,7 @@ def test_ranks_are_joined_by_head() -> None:
     assert joined == TransferDigest(
         16, 4, (GroupDigest(7, 3, 2, struct.pack("<8q", 10, 11, 12, 13, 20, 21, 22, 23)),)
     )
-    assert join_ranks(ranks[:1], [7], order) is None
+    assert join_ranks(ranks[:1], [7], order) == "ranks are missing"
+    assert join_ranks([*ranks, ranks[1]], [7], order) == joined
+    other = rank((1, 2), 11, 12, 21, 99)
+    assert join_ranks([*ranks, other], [7], order) == "the ranks' copies of a KV head differ"

@@ -80,7 +80,7 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
         """Call the connector's *method* as the call that has not returned; report its exception."""
         observer = self._penstock_observer
         if observer is not None:
-            observer.calls.begin(method.__name__)
+            observer.calls.begin(getattr(method, "__name__", ""))
         try:
             return method(*args, **kwargs)
         except Exception as error:

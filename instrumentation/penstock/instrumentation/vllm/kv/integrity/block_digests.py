@@ -26,6 +26,9 @@ _DIMENSIONS: Final = 4
 _CHUNK_WORDS: Final = 1 << 14
 """Words that are gathered at a time: 128 KiB, so that they stay in a core's cache."""
 
+_CHUNK_WORDS_DEVICE: Final = 1 << 20
+"""The same on a device: 8 MiB, so that few operations are launched."""
+
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 64) - 1
 
@@ -71,8 +74,11 @@ class BlockDigests:
         """Return the digests of the first *tokens* tokens of blocks in one layer."""
         words_of_token = view.shape[3] * view.element_size() // _WORD
         words = tokens * words_of_token
-        low, high = _weights(words, str(view.device))
-        step = max(1, _CHUNK_WORDS // (words * view.shape[1]))
+        low, high = (
+            each[:words] for each in _weights(self._layout.block_size * words_of_token, str(view.device))
+        )
+        most = _CHUNK_WORDS if view.device.type == "cpu" else _CHUNK_WORDS_DEVICE
+        step = max(1, most // (words * view.shape[1]))
         found = []
         for chunk in ids.split(step):
             piece = view.index_select(0, chunk)[:, :, :tokens].contiguous()
@@ -94,7 +100,7 @@ def _weigh(read: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.T
 
 @lru_cache(maxsize=64)
 def _weights(words: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the factors of so many words; of fewer words they are the same."""
+    """Return the factors of the words of a whole block; those of its first words are the first ones."""
     numbers = [_signed(_mixed(number) | 1) for number in range(2 * words)]
     values = torch.tensor(numbers, dtype=torch.int64, device=device)
     return values[0::2].contiguous(), values[1::2].contiguous()

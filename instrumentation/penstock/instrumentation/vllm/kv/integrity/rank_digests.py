@@ -16,8 +16,8 @@ _WORD: Final = 8
 
 def join_ranks(
     ranks: Sequence[RankDigest], blocks: Sequence[int], orders: Sequence[GroupBlocks]
-) -> TransferDigest | None:
-    """Return the digest of a request, or None if a head of the model has none.
+) -> TransferDigest | str:
+    """Return the digest of a request, or why it has none: a rank is missing, or ranks with the same head differ.
 
     Args:
         ranks: what each rank has computed.
@@ -26,17 +26,25 @@ def join_ranks(
 
     """
     first = ranks[0]
-    rank_of = {head: (rank, place) for rank in reversed(ranks) for place, head in enumerate(rank.heads)}
-    if set(rank_of) != set(range(first.total)):
-        return None
+    columns: dict[int, list[list[bytes]]] = {}
+    for rank in ranks:
+        for place, head in enumerate(rank.heads):
+            column = [_column(digests, len(rank.heads), place) for digests in rank.groups]
+            if columns.setdefault(head, column) != column:
+                return "the ranks' copies of a KV head differ"
+    if set(columns) != set(range(first.total)):
+        return "ranks are missing"
     groups = []
     for number, order in enumerate(orders):
-        parts = []
-        for block in range(len(order.blocks)):
-            for head in range(first.total):
-                rank, place = rank_of[head]
-                at = (block * len(rank.heads) + place) * _WORD
-                parts.append(rank.groups[number][at : at + _WORD])
-        digests = b"".join(parts)
-        groups.append(GroupDigest(blocks[number], order.tail, len(order.blocks), digests))
+        covered = len(order.blocks)
+        digests = b"".join(
+            columns[head][number][block] for block in range(covered) for head in range(first.total)
+        )
+        groups.append(GroupDigest(blocks[number], order.tail, covered, digests))
     return TransferDigest(first.block_size, first.total, tuple(groups))
+
+
+def _column(digests: bytes, heads: int, place: int) -> list[bytes]:
+    """Return the digest of each block for the head in that *place* of a rank's *heads*."""
+    step = heads * _WORD
+    return [digests[at : at + _WORD] for at in range(place * _WORD, len(digests), step)]

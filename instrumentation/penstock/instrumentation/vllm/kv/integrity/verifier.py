@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.resilience import integrity_rule
 from penstock.instrumentation.vllm.kv.integrity.digest_key import (
     DIGESTS_MAX,
@@ -35,15 +36,21 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.messages import RankDigest, WorkerReport
     from penstock.instrumentation.vllm.naming import Peer
 
+_GUARD = guard("kv_connector")
+
 _NO_DIGEST: Final = "no digest came with the request"
 _NO_REPORT: Final = "the workers reported no comparison"
 
 
 class _Offered(NamedTuple):
-    """What the workers were asked to digest: the blocks of each group that the request has, and those that were asked about."""
+    """What the workers were asked to digest: the blocks of each group that the request has, and those that were asked about.
+
+    *number*: of the order; what is reported for another one is out of date.
+    """
 
     blocks: tuple[int, ...]
     orders: tuple[GroupBlocks, ...]
+    number: int
 
 
 class KvVerifier:
@@ -54,6 +61,7 @@ class KvVerifier:
         self._scheduler = scheduler
         self._rule: IntegrityRule | None = None
         self._to_digest: set[str] = set()
+        self._orders = 0
         self._offered: dict[str, _Offered] = {}
         self._digests: dict[str, list[RankDigest]] = {}
         self._to_verify: dict[str, TransferDigest | str] = {}
@@ -73,11 +81,9 @@ class KvVerifier:
             return
         request_id = request.request_id
         if params.get("do_remote_prefill"):
-            value = params.get(KEY)
-            if value is not None:
-                self._to_verify[request_id] = decode_digest(value)
-            elif rule.samples(str(params.get("remote_request_id", ""))):
-                self._to_verify[request_id] = _NO_DIGEST
+            if rule.samples(str(params.get("remote_request_id", ""))):
+                value = params.get(KEY)
+                self._to_verify[request_id] = _NO_DIGEST if value is None else decode_digest(value)
         elif params.get("do_remote_decode") and rule.samples(request_id):
             self._to_digest.add(request_id)
 
@@ -91,8 +97,7 @@ class KvVerifier:
 
         """
         self._to_digest.discard(request_id)
-        self._offered.pop(request_id, None)
-        self._digests.pop(request_id, None)
+        self.on_lost(request_id)
         self._to_verify.pop(request_id, None)
         self._starting.pop(request_id, None)
         found = self._loads.pop(request_id, None)
@@ -106,16 +111,26 @@ class KvVerifier:
         """Return the orders for requests whose prefill ends in the step with that scheduler's *output*."""
         orders = []
         for request_id in self._to_digest & output.num_scheduled_tokens.keys():
-            request = self._scheduler.requests[request_id]
-            computed = request.num_computed_tokens + output.num_scheduled_tokens[request_id]
-            if computed < request.num_prompt_tokens:
-                continue
-            self._to_digest.discard(request_id)
-            offered = self._offer(request)
-            if offered is not None:
-                self._offered[request_id] = offered
-                orders.append(DigestOrder(request_id, offered.orders))
+            with _GUARD:
+                order = self._digest_order(request_id, output.num_scheduled_tokens[request_id])
+                if order is not None:
+                    orders.append(order)
         return tuple(orders)
+
+    def _digest_order(self, request_id: str, scheduled: int) -> DigestOrder | None:
+        """Return the order for a request if its prefill ends in this step; a prefill may end again, after a preemption."""
+        request = self._scheduler.requests[request_id]
+        if request.num_computed_tokens >= request.num_prompt_tokens:
+            return None
+        # What was digested before is computed again, and may differ in its last bits.
+        self.on_lost(request_id)
+        if request.num_computed_tokens + scheduled < request.num_prompt_tokens:
+            return None
+        offered = self._offer(request)
+        if offered is None:
+            return None
+        self._offered[request_id] = offered
+        return DigestOrder(request_id, offered.orders, offered.number)
 
     def _offer(self, request: Any) -> _Offered | None:
         scheduler, tokens = self._scheduler, request.num_prompt_tokens
@@ -130,7 +145,13 @@ class KvVerifier:
         tail = (tokens - 1) % size + 1
         most = DIGESTS_MAX // _total_heads(scheduler.vllm_config) // max(1, len(clipped))
         orders = tuple(GroupBlocks(tuple(group[-most:]) if most else (), tail) for group in clipped)
-        return _Offered(tuple(map(len, clipped)), orders)
+        self._orders += 1
+        return _Offered(tuple(map(len, clipped)), orders, self._orders)
+
+    def on_lost(self, request_id: str) -> None:
+        """Drop the digest of a request whose blocks are no longer those that were digested."""
+        self._offered.pop(request_id, None)
+        self._digests.pop(request_id, None)
 
     def add_digest(self, request_id: str, params: dict[str, Any] | None) -> None:
         """Put the digest of a finished request into the transfer *params* that the connector returns for it."""
@@ -138,10 +159,8 @@ class KvVerifier:
         if offered is None or not params or not ranks:
             return
         problem = next((rank.problem for rank in ranks if rank.problem), "")
-        digest = None if problem else join_ranks(ranks, offered.blocks, offered.orders)
-        params[KEY] = (
-            encode_problem(problem or "ranks are missing") if digest is None else encode_digest(digest)
-        )
+        digest = problem or join_ranks(ranks, offered.blocks, offered.orders)
+        params[KEY] = encode_problem(digest) if isinstance(digest, str) else encode_digest(digest)
 
     # Decode
 
@@ -173,8 +192,8 @@ class KvVerifier:
         if not self._to_digest and not self._starting:
             return
         each_metadata: Sequence[Any] = with_children(metadata)
-        digest = self._digest_orders(output) if self._to_digest else ()
         verify = self._verify_orders(each_metadata) if self._starting else ()
+        digest = self._digest_orders(output) if self._to_digest else ()
         for each in each_metadata:
             if digest:
                 each.penstock_digest = digest
@@ -185,7 +204,8 @@ class KvVerifier:
         """Take what the workers have digested and compared in a step."""
         for report in reports:
             for digest in report.digests:
-                if digest.request_id in self._offered:
+                offered = self._offered.get(digest.request_id)
+                if offered is not None and offered.number == digest.number:
                     self._digests.setdefault(digest.request_id, []).append(digest)
             for checked in report.checked:
                 found = self._loads.get(checked.request_id)

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.vllm.kv.nixl.transfer_facts import NixlTransferFacts, fill_geometry
 from penstock.proto.names import NANOS
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
     from penstock.proto.v1.snapshot_pb2 import HeldBlocks, Snapshot
 
+_GUARD = guard("nixl")
 
 PEERS_MAX = 512
 """Peers in a snapshot, the last used first: restarted peers and names made up by clients would accumulate."""
@@ -55,7 +57,8 @@ class NixlSnapshot:
             )
         worker = self._worker()
         if worker is not None:
-            self._transfer.fill(snapshot, observer, worker)
+            with _GUARD:
+                self._transfer.fill(snapshot, observer, worker)
             # Last, as it reads vLLM's tables: what it cannot read costs the snapshot nothing else.
             self._fill_peers(snapshot, worker)
 
@@ -91,7 +94,8 @@ class NixlSnapshot:
                 connected=peer.engine_id in connected,
                 upstream_invalid=peer.engine_id in invalid,
             )
-            fill_geometry(status, worker)
+            with _GUARD:
+                fill_geometry(status, worker)
             if handshake.failure is not None and not status.connected:
                 status.handshake_error = handshake.failure.error_type  # type: ignore[assignment]
                 status.handshake_error_text = handshake.failure.error_text

@@ -23,7 +23,10 @@ _BACKENDS_MAX: Final = 8
 
 
 class NixlTransferFacts:
-    """The facts of one worker. Read once: they do not change after vLLM has registered its KV cache."""
+    """The facts of one worker. Read once: they do not change after vLLM has registered its KV cache.
+
+    What raised an error the first time is not tried again: the facts stay empty.
+    """
 
     def __init__(self) -> None:
         self._facts: TransferFacts | None = None
@@ -31,8 +34,9 @@ class NixlTransferFacts:
     def fill(self, snapshot: Snapshot, observer: NixlObserver, worker: Any) -> None:
         """Add the facts to *snapshot*, once the KV cache is registered."""
         if self._facts is None and getattr(worker, "transfer_topo", None) is not None:
+            self._facts = TransferFacts()
             self._facts = transfer_facts(worker, observer.connector, observer.rank)
-        if self._facts is not None:
+        if self._facts is not None and self._facts.connector:
             snapshot.transfer.CopyFrom(self._facts)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from dataclasses import replace
 from typing import Any, Final
 
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.vllm.kv.integrity import (
     BlockDigests,
     KvLayout,
@@ -16,6 +19,18 @@ from penstock.instrumentation.vllm.messages import CheckedLoad, DigestOrder, Ran
 
 PENDING: Final = 1_024
 """Loads that are compared when they have ended, and reports that wait for the scheduler's next step."""
+
+BUDGET: Final = 0.05
+"""Seconds of a step that digests and comparisons may take; one that has begun is finished."""
+
+_GUARD = guard("nixl")
+
+_TOO_MUCH: Final = "too much was to be digested or compared in one step"
+_FAILED: Final = "the blocks could not be digested"
+_NOT_COMPARED: Final = "the blocks could not be compared"
+_DRAFT: Final = "the draft model may write its KV after the digest"
+_NO_DRAFT_KV: Final = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
+"""vLLM's ways of speculative decoding that have no KV cache of their own."""
 
 _SPLIT: Final = "context or pipeline parallelism splits the blocks"
 
@@ -35,6 +50,18 @@ class WorkerVerification:
         self._orders: tuple[DigestOrder, ...] = ()
         self._loads: dict[str, VerifyOrder] = {}
         self._layout: KvLayout | None = None
+        self._deadline: float | None = None
+
+    def begin(self) -> None:
+        """Begin the digests and comparisons of a step."""
+        self._deadline = None
+
+    def _has_time(self) -> bool:
+        """Tell whether another digest or comparison may begin in this step; the first one may."""
+        now = time.monotonic()
+        if self._deadline is None:
+            self._deadline = now + BUDGET
+        return now < self._deadline
 
     @property
     def has_news(self) -> bool:
@@ -60,8 +87,13 @@ class WorkerVerification:
         return self._loads.pop(request_id)
 
     def check(self, worker: Any, order: VerifyOrder, meta: Any) -> LoadCheck:
-        """Compare the blocks of a load that has ended with the digest of *order*."""
-        return check_load(order.digest, self._layout_of(worker), meta.local_block_ids)
+        """Compare the blocks of a load that has ended with the digest of *order*; an error is a reason why they were not."""
+        check = LoadCheck(0, 0, 0, _TOO_MUCH)
+        if self._has_time():
+            check = LoadCheck(0, 0, 0, _NOT_COMPARED)
+            with _GUARD:
+                check = check_load(order.digest, self._layout_of(worker), meta.local_block_ids)
+        return check
 
     def add(self, request_id: str, check: LoadCheck) -> None:
         """Report what a comparison has found."""
@@ -72,20 +104,32 @@ class WorkerVerification:
         if not self._orders:
             return
         orders, self._orders = self._orders, ()
-        layout = self._layout_of(worker)
         for order in orders:
-            if layout.problem or len(order.groups) != len(layout.groups):
-                problem = layout.problem or "the KV cache groups are not those of the scheduler"
-                self.digests.append(RankDigest(order.request_id, problem=problem))
-                continue
-            digests = BlockDigests(layout)
-            groups = tuple(
-                digests.compute(number, blocks).numpy().astype("<i8").tobytes()
-                for number, blocks in enumerate(order.groups)
-            )
-            self.digests.append(
-                RankDigest(order.request_id, layout.block_size, layout.total_heads, layout.heads, groups)
-            )
+            digest = RankDigest(order.request_id, problem=_TOO_MUCH, number=order.number)
+            if self._has_time():
+                digest = replace(digest, problem=_FAILED)
+                with _GUARD:
+                    digest = self._digest(self._layout_of(worker), order)
+            self.digests.append(digest)
+
+    @staticmethod
+    def _digest(layout: KvLayout, order: DigestOrder) -> RankDigest:
+        if layout.problem or len(order.groups) != len(layout.groups):
+            problem = layout.problem or "the KV cache groups are not those of the scheduler"
+            return RankDigest(order.request_id, problem=problem, number=order.number)
+        digests = BlockDigests(layout)
+        groups = tuple(
+            digests.compute(number, blocks).numpy().astype("<i8").tobytes()
+            for number, blocks in enumerate(order.groups)
+        )
+        return RankDigest(
+            order.request_id,
+            layout.block_size,
+            layout.total_heads,
+            layout.heads,
+            groups,
+            number=order.number,
+        )
 
     def _layout_of(self, worker: Any) -> KvLayout:
         if self._layout is None:
@@ -99,6 +143,9 @@ def _layout(worker: Any) -> KvLayout:
         return KvLayout(problem="a state that is not attention's, or blocks of two sizes, cannot be digested")
     if any(getattr(worker, f"{name}_size", 1) > 1 for name in ("dcp", "pcp", "pp")):
         return KvLayout(problem=_SPLIT)
+    speculative = worker.vllm_config.speculative_config
+    if speculative is not None and speculative.method not in _NO_DRAFT_KV:
+        return KvLayout(problem=_DRAFT)
     topology = worker.transfer_topo
     groups = worker.kv_cache_config.transfer_group_index_by_layer
     return layout_of(
@@ -106,6 +153,7 @@ def _layout(worker: Any) -> KvLayout:
         {name: groups[name] for name in worker._layer_specs},
         block_size=worker.block_size,
         total_heads=topology.total_num_kv_heads,
-        rank=topology.tp_rank,
+        # Each rank has all of MLA's content.
+        rank=topology.tp_rank if not topology.is_mla else 0,
         ranks=topology.tp_size if not topology.is_mla else 1,
     )

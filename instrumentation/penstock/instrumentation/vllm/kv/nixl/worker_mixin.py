@@ -197,9 +197,12 @@ class NixlWorkerMixin(NixlPushMixin):
         results = upstream.get_transfer_results()
         observer.calls.end()
         with _GUARD:
+            observer.verification.begin()
             if loads and results.finished_recving:
                 self._penstock_verify(observer, results, loads)
+        with _GUARD:
             observer.verification.compute_digests(self)
+        with _GUARD:
             observer.context.transfer = NO_PLAN
             if results.finished_recving or results.finished_sending:
                 observer.on_finished(results.finished_recving | results.finished_sending)
@@ -207,17 +210,21 @@ class NixlWorkerMixin(NixlPushMixin):
 
     def _penstock_verify(self, observer: NixlObserver, results: Any, loads: dict[str, Any]) -> None:
         """Compare the loads that have ended; one that differs is a failed one to vLLM if the policy says so."""
-        worker: Any = self
         for request_id in loads.keys() & results.finished_recving:
-            order, meta = observer.verification.pop(request_id), loads[request_id]
-            if request_id in results.failed_recving or meta is None or not runtime.active:
-                continue
-            check = observer.verification.check(worker, order, meta)
-            if observer.on_checked(request_id, meta, check, enforce=order.enforce):
-                results.failed_recving.add(request_id)
-                # As vLLM does with a failed read.
-                if not worker._is_hma_required:
-                    worker._invalid_block_ids.put(set(meta.local_block_ids[0]))
+            with _GUARD:
+                self._penstock_verify_load(observer, results, request_id, loads[request_id])
+
+    def _penstock_verify_load(self, observer: NixlObserver, results: Any, request_id: str, meta: Any) -> None:
+        worker: Any = self
+        order = observer.verification.pop(request_id)
+        if request_id in results.failed_recving or meta is None or not runtime.active:
+            return
+        check = observer.verification.check(worker, order, meta)
+        if observer.on_checked(request_id, meta, check, enforce=order.enforce):
+            results.failed_recving.add(request_id)
+            # As vLLM does with a failed read.
+            if not worker._is_hma_required:
+                worker._invalid_block_ids.put(set(meta.local_block_ids[0]))
 
     def get_kv_connector_stats(self) -> Any:
         """Note what vLLM has counted, as it hands that over at the end of a step."""
