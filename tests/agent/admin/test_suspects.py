@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from penstock.agent.admin.calls import suspects as calls
 from penstock.agent.admin.calls.suspects import MAX_LATE_IDS
+from penstock.agent.ctl.diagnosis import NOTE, WRONG, check_suspects
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -98,6 +100,53 @@ def test_what_engines_say_and_how_much_is_shown(harness: AdminHarness) -> None:
     assert response.truncated
     assert "2 of its logits were NaN" in response.suspects[0].evidence[0]
     assert [each.request_id for each in ask(harness, since={"seconds": 10800}).suspects][-1] == "old"
+
+
+def test_loads_do_not_hide_what_an_engine_suspects(
+    harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed loads are many and most spoil nothing; the older NaN is found behind them, and that there are more is said."""
+    monkeypatch.setattr(calls, "_MAX_SUSPECTS", 2)
+    core, now = harness.source("0"), time.time_ns()
+    told = event("answer_suspected", "nan", time_ns=now - 100 * MS, reason=NAN, nans_in_logits=2)
+    harness.append(core, told, closed("nan", time_ns=now - 100 * MS, nans_in_logits=2))
+    for number in range(4):
+        harness.append(
+            core,
+            transfer_failure(
+                f"r{number}",
+                mode=common.FAILURE_MODE_TRANSFER,
+                error_type=common.ERROR_TYPE_CORRUPT,
+                time_ns=now + number * MS,
+            ),
+        )
+    response = ask(harness)
+    assert "nan" in [each.request_id for each in response.suspects]
+    assert response.truncated
+
+
+def test_what_was_not_searched_is_not_missing(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a budget nobody knows whether the log has the reader."""
+    decode, prefill = harness.source("0"), harness.source("1", labels={"role": "prefill"}, role="prefill")
+    harness.append(decode, closed_decode("answer", "kept", time_ns=time.time_ns()))
+    harness.append(prefill, late_read("kept"))
+    monkeypatch.setattr(calls, "_MAX_BYTES", 0)
+    response = ask(harness)
+    assert [each.missing for each in response.suspects] == [calls._NOT_SEARCHED]
+    assert response.truncated
+
+
+@pytest.mark.parametrize(
+    ("response", "levels"),
+    [
+        (admin.ListSuspectsResponse(), []),
+        (admin.ListSuspectsResponse(truncated=True), [NOTE]),
+        (admin.ListSuspectsResponse(suspects=[admin.Suspect(reasons=[NAN])], truncated=True), [WRONG]),
+    ],
+)
+def test_what_doctor_says(response: admin.ListSuspectsResponse, levels: list[str]) -> None:
+    """None known, of a log that was not searched to its end, is not none."""
+    assert [each.level for each in check_suspects(response)] == levels
 
 
 def test_a_late_write_has_no_known_victim(harness: AdminHarness) -> None:

@@ -152,14 +152,17 @@ def test_weights_by_the_operators_word() -> None:
 
 
 def test_a_mix_of_roll_outs_does_nothing_by_itself() -> None:
-    """It is said; the first label that says which roll-out it is counts."""
+    """It is said where both have the label revision: the hashes of two Deployments always differ."""
     verdict = compare_sides(
-        side(labels={"pod-template-hash": "5c"}), side(labels={"pod-template-hash": "6d", "revision": "6"})
+        side(labels={"pod-template-hash": "5c", "revision": "5"}),
+        side(labels={"pod-template-hash": "6d", "revision": "6"}),
     )
     assert verdict.compatible == _YES
     assert [(each.fact, each.value, each.peer_value) for each in verdict.differences] == [
-        ("revision", "5c", "6")
+        ("revision", "5", "6")
     ]
+    hashes = compare_sides(side(labels={"pod-template-hash": "5c"}), side(labels={"pod-template-hash": "6d"}))
+    assert hashes.differences == []
 
 
 _sides = st.builds(

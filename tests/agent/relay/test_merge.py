@@ -272,5 +272,11 @@ def test_a_fleet_of_which_nothing_is_known_is_not_well() -> None:
     well, unsure = _diagnosis(verdict=1), _diagnosis(verdict=2)
     both = merge.diagnosis([("a", well), ("b", unsure)], admin.DiagnoseRequest())
     assert (both.verdict, both.sentence.startswith("b: ")) == (admin.DIAGNOSIS_VERDICT_CANNOT_TELL, True)
+    alone = merge.diagnosis([("a", well)], admin.DiagnoseRequest(), [("c", "no answer in 12 s")])
+    assert (alone.verdict, alone.sentence, [*alone.missing]) == (
+        admin.DIAGNOSIS_VERDICT_CANNOT_TELL,
+        "I cannot tell: 1 of 2 agents gave no diagnosis",
+        ["c: no diagnosis: no answer in 12 s"],
+    )
     good = merge.diagnosis([("a", well)], admin.DiagnoseRequest())
     assert good.verdict == admin.DIAGNOSIS_VERDICT_NOTHING_WRONG

@@ -40,6 +40,10 @@ class _Agent(admin_pb2_grpc.AdminServicer):
         await self._turn()
         return admin.Quarantine()
 
+    async def Diagnose(self, _request: Any, _context: Any) -> admin.Diagnosis:  # noqa: N802
+        await self._turn()
+        return admin.Diagnosis()
+
     async def _turn(self) -> None:
         self.asked.set()
         await self.may.wait()
@@ -115,3 +119,15 @@ async def test_what_waits_for_all() -> None:
             slow.may.set()
             answers = await asking
             assert (len(answers.found), answers.missing) == (count, ())
+
+
+async def test_a_call_that_takes_long_by_nature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has longer than the deadline; an agent that does not make it stays there for others."""
+    monkeypatch.setattr("penstock.agent.relay.fleet._SLOW", {"Diagnose": 0.5})
+    async with _fleet(2) as (fleet, slow):
+        monkeypatch.setattr(fleet, "_deadline", 0.1)
+        answers = await fleet.ask("Diagnose", admin.DiagnoseRequest())
+        assert [reason for _, reason in answers.missing] == ["no answer in 0.5 s"]
+        assert [each.state for each in fleet.agents()] == [UP] * 2
+        slow.may.set()
+        assert not (await fleet.ask("Diagnose", admin.DiagnoseRequest())).missing

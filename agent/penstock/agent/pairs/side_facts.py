@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, TransferFacts, WeightsFacts
 
-_REVISION_LABELS: Final = ("revision", "controller-revision-hash", "pod-template-hash")
-"""Labels that say which roll-out a pod is of; the first that is there counts."""
+REVISION_LABEL: Final = "revision"
+"""An operator's word for the roll-out: it alone means the same on engines of different workloads."""
+
+_REVISION_LABELS: Final = (REVISION_LABEL, "controller-revision-hash", "pod-template-hash")
+"""Labels that say which roll-out a pod is of; the first that is there counts. The hashes differ between any two workloads."""
 
 WEIGHTS_LABEL: Final = "weights"
 """An operator's word for the weights: two engines with the same value have the same weights, whatever their files are."""

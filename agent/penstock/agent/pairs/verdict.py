@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.pairs.side_facts import (
+    REVISION_LABEL,
     WEIGHTS_LABEL,
     family_of,
     is_nixl,
     layout_of,
-    revision_of,
     weights_word,
 )
 from penstock.proto.v1.admin_pb2 import (
@@ -163,7 +163,8 @@ def _meaning(
         yield _difference("weights", _weights_word(decode), _weights_word(prefill), DIFFERENCE_EFFECT_WRONG)
     elif one.config_digest and other.config_digest and one.config_digest != other.config_digest:
         yield _difference("model_config", one.config_digest, other.config_digest, DIFFERENCE_EFFECT_NONE)
-    mine, theirs = revision_of(decode.labels), revision_of(prefill.labels)
+    # The hashes of two workloads differ whatever their roll-outs are.
+    mine, theirs = decode.labels.get(REVISION_LABEL), prefill.labels.get(REVISION_LABEL)
     if mine and theirs and mine != theirs:
         yield _difference("revision", mine, theirs, DIFFERENCE_EFFECT_NONE)
 

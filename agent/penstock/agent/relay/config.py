@@ -102,7 +102,12 @@ OPTIONS: tuple[Option, ...] = tuple(
         *KUBE_OPTIONS,
         *admin_options("0.0.0.0:9466"),
         Option("http", "127.0.0.1:9467", parse_tcp, "Address of metrics and health: host:port."),
-        Option("deadline", "2s", parse_positive, "How long an agent has for its answer."),
+        Option(
+            "deadline",
+            "2s",
+            parse_positive,
+            "How long an agent has for its answer; for calls that read much, longer.",
+        ),
         Option("log-format", "json", one_of("json", "console"), "json or console."),
         Option("log-level", "info", one_of("debug", "info", "warning", "error"), "Lowest level of the log."),
     )

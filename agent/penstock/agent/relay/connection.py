@@ -106,8 +106,10 @@ class AgentConnection:
             self._open()
             await old.close()
 
-    async def call(self, method: str, request: Message, seconds: float) -> Any:
+    async def call(self, method: str, request: Message, seconds: float, *, slow: bool = False) -> Any:
         """Call *method*; what goes wrong makes the agent doubtful, so that it is looked at at once.
+
+        Without an answer to a *slow* one it is looked at, too, but others may call it meanwhile.
 
         Raises:
             grpc.aio.AioRpcError: it does not answer, or refuses.
@@ -116,7 +118,10 @@ class AgentConnection:
         try:
             return await getattr(self._stub, method)(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            if late and slow:
+                self._doubted.set()
+            elif late or error.code() is grpc.StatusCode.UNAVAILABLE:
                 self._doubt(self.sentence(error, seconds))
             raise
 

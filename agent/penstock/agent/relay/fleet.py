@@ -31,6 +31,8 @@ _MAX_MISSING = 10
 # For a list, the last few agents have so long; an order waits for each agent's deadline.
 _LIST_SECONDS = 0.8
 _FEW = 0.1
+# Of calls that an agent may take longer for: to read its log in turn, to replay it, or to ask an engine. Seconds.
+_SLOW = {"Diagnose": 12.0, "WhatIf": 20.0, "GetStacks": 8.0, "ListSuspects": 10.0}
 # Part of a caller's deadline that is left for the answer.
 _RESERVE_SECONDS = 0.5
 # The agent has understood, and has none of what is asked for, or the request is wrong.
@@ -158,7 +160,7 @@ class Fleet:
         request: Message | Callable[[AgentConnection], Message | None],
         remaining: float | None = None,
     ) -> Answers:
-        """Ask all agents at once.
+        """Ask all agents at once; those that take long by nature have longer, and are waited for.
 
         Args:
             method: of the admin service.
@@ -166,7 +168,7 @@ class Fleet:
             remaining: seconds that the caller waits.
 
         """
-        timeout = self._deadline
+        timeout = max(self._deadline, _SLOW.get(method, 0.0))
         if remaining is not None:
             timeout = max(min(timeout, remaining - _RESERVE_SECONDS), 0.1)
         asked = []
@@ -177,7 +179,7 @@ class Fleet:
         async with self._questions:
             calls = [asyncio.ensure_future(self._one(agent, method, each, timeout)) for agent, each in asked]
             try:
-                if method.startswith("List") and calls:
+                if method.startswith("List") and method not in _SLOW and calls:
                     await most(calls)
                 else:
                     await asyncio.gather(*calls)
@@ -197,7 +199,7 @@ class Fleet:
             return agent, agent.error
         async with self._calls:
             try:
-                return Answer(agent, await agent.call(method, request, seconds))
+                return Answer(agent, await agent.call(method, request, seconds, slow=method in _SLOW))
             except grpc.aio.AioRpcError as error:
                 if error.code() in _REFUSALS:
                     return Refusal(agent, error)

@@ -21,6 +21,8 @@ _MAX_EVENTS = 10_000
 _MAX_AUDIT = 10_000
 _DEFAULT = 100
 _MAX_UINT32 = (1 << 32) - 1
+# Agents without a diagnosis that are named.
+_LISTED = 20
 
 Named = tuple[str, Any]
 
@@ -151,12 +153,25 @@ def quarantines(answers: Sequence[Named], _: admin.ListQuarantinesRequest) -> ad
     return merged
 
 
-def diagnosis(answers: Sequence[Named], _: admin.DiagnoseRequest) -> admin.Diagnosis:
-    """Return the diagnosis of all; causes of one kind about one peer are one."""
+def diagnosis(
+    answers: Sequence[Named], _: admin.DiagnoseRequest, missing: Sequence[tuple[str, str]] = ()
+) -> admin.Diagnosis:
+    """Return the diagnosis of all; causes of one kind about one peer are one.
+
+    While agents are *missing*, each with the reason why, nobody can say that nothing is wrong.
+    """
     for name, answer in answers:
         for cause in answer.causes:
             qualify_all(cause.engines, name)
-    return merge_diagnoses(answers)
+    merged = merge_diagnoses(answers)
+    merged.missing.extend(f"{name}: no diagnosis: {reason}" for name, reason in missing[:_LISTED])
+    if len(missing) > _LISTED:
+        merged.missing.append(f"no diagnosis of {len(missing) - _LISTED} more agents")
+    if missing and merged.verdict == admin.DIAGNOSIS_VERDICT_NOTHING_WRONG:
+        every = len(answers) + len(missing)
+        merged.verdict = admin.DIAGNOSIS_VERDICT_CANNOT_TELL
+        merged.sentence = f"I cannot tell: {len(missing)} of {every} agents gave no diagnosis"
+    return merged
 
 
 def what_if(answers: Sequence[Named], _: admin.WhatIfRequest) -> admin.WhatIfResponse:

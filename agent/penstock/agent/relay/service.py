@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,11 +48,14 @@ _NO_SOURCE = (
 
 
 def _merged(
-    method: str, merging: Callable[[Sequence[tuple[str, Any]], Any], Any]
+    method: str, merging: Callable[[Sequence[tuple[str, Any]], Any], Any], *, aside: bool = False
 ) -> Callable[[RelayService, Any, Context], Awaitable[Any]]:
+    """Return the call of a method; *aside*: to merge takes longer than the loop may stand still."""
+
     async def call(self: RelayService, request: Any, context: Context) -> Any:
-        answers = await self._ask(method, request, context)
-        return await self._sent(merging(_named(answers), request), context)
+        named = _named(await self._ask(method, request, context))
+        merged = await asyncio.to_thread(merging, named, request) if aside else merging(named, request)
+        return await self._sent(merged, context)
 
     return call
 
@@ -102,14 +106,13 @@ class RelayService(admin_pb2_grpc.AdminServicer):
 
     ListEngines = _merged("ListEngines", merge.engines)
     ListPeers = _merged("ListPeers", merge.peers)
-    ListPairs = _merged("ListPairs", merge.pairs)
+    ListPairs = _merged("ListPairs", merge.pairs, aside=True)
     ListRequests = _merged("ListRequests", merge.requests)
     ListHolders = _merged("ListHolders", merge.holders)
     ListEvents = _merged("ListEvents", merge.events)
     ListAudit = _merged("ListAudit", merge.audit)
     ListQuarantines = _merged("ListQuarantines", merge.quarantines)
     ListDrills = _merged("ListDrills", merge.drills)
-    Diagnose = _merged("Diagnose", merge.diagnosis)
     WhatIf = _merged("WhatIf", merge.what_if)
 
     ApplyPolicy = _written(apply_policy)
@@ -198,6 +201,14 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         for named in answers:
             suspects.qualify_suspects(named)
         return await self._sent(suspects.joined(_named(own), late, readers, request), context)
+
+    async def Diagnose(  # noqa: N802
+        self, request: admin.DiagnoseRequest, context: Context
+    ) -> admin.Diagnosis:
+        """Return one diagnosis of all agents, which says whose is missing."""
+        answers = await self._ask("Diagnose", request, context)
+        missing = [(agent.place.name, reason) for agent, reason in answers.missing]
+        return await self._sent(merge.diagnosis(_named(answers), request, missing), context)
 
     async def GetTrace(self, request: admin.GetTraceRequest, context: Context) -> admin.Trace:  # noqa: N802
         """Return the spans of all sides of a request."""

@@ -122,9 +122,32 @@ def test_siblings_and_ranks() -> None:
     add(speeds, every(5, 60), 1000 * MB, rank=1)
     assert of(speeds).siblings_ratio == pytest.approx(0.1, rel=0.5)
     assert of(speeds, PEER._replace(rank=1)).siblings_ratio == pytest.approx(1, rel=0.5)
-    alone = speeds_at()
-    add(alone, every(5, 60), 100 * MB)
-    assert of(alone).siblings_ratio is None
+    for peers in ((), ("p:2",), ("p:2", "host", "disk", "unknown")):
+        few = speeds_at()
+        for peer in ("p:1", *peers):
+            add(few, every(5, 60), 100 * MB, peer=peer)
+        assert of(few).siblings_ratio is None
+    add(speeds, every(5, 60), 100 * MB, peer="host")
+    assert of(speeds, PEER._replace(peer="host")).siblings_ratio is None
+
+
+def test_a_sample_counts_as_what_was_seen() -> None:
+    """Of a batch of 500 some 16 transfers are looked at, whoever they are with: one of a peer stays one."""
+    batch = Batch(seq=0, strings=["", "p:1", "p:2"])
+    columns = batch.transfers
+    for place in range(500):
+        columns.end_time_unix_nano.append(NOW)
+        columns.duration_nano.append(NANOS)
+        columns.bytes.append(MB)
+        columns.channel.append(CHANNEL_KV)
+        columns.result.append(TRANSFER_RESULT_OK)
+        columns.rank.append(0)
+        columns.peer.append(1 if not place else 2)
+    speeds = speeds_at()
+    speeds.apply(KEY, BatchColumns(batch))
+    found = speeds.speeds(KEY, NOW)
+    assert found[PEER].count == 1
+    assert found[PEER._replace(peer="p:2")].count == 16
 
 
 def test_what_does_not_count() -> None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 async def list_pairs_of(agent: AgentContext, _: admin.ListPairsRequest) -> admin.ListPairsResponse:
     """Return the pairs of all engines here, among themselves and with the peers that they know."""
     views, now = agent.registry.engines(), int(agent.clock() * 1e9)
-    # Sums of many windows take longer than the loop may stand still.
-    engines = await asyncio.to_thread(pair_engines, views, agent.aggregator.pair_speeds, now)
-    return list_pairs(engines)
+
+    def compared() -> admin.ListPairsResponse:
+        return list_pairs(pair_engines(views, agent.aggregator.pair_speeds, now))
+
+    # Sums of many windows, and many engines against each other, take longer than the loop may stand still.
+    return await asyncio.to_thread(compared)

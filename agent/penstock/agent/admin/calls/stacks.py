@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from penstock.agent.admin.support import AgentContext
 
 ANSWER_SECONDS: Final = 4.0
-"""Less than a relay waits for an agent. An engine answers at once, or within a second if its step hangs."""
+"""Less than a relay waits for an agent in this call (8 s). An engine answers at once, or within a second if its step hangs."""
 
 
 async def get_stacks(agent: AgentContext, request: admin.GetStacksRequest) -> admin.EngineStacks:

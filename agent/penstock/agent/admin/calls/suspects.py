@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader
     from penstock.agent.parsing import Selection
 
+# Each is looked for by itself: what an engine suspects must not be hidden by failures that are many.
 _KINDS = ("answer_suspected", "transfer_failure")
 _DEFAULT_SINCE = 3600 * NANOS
 _DEFAULT_LIMIT, _MAX_SUSPECTS = 100, 1_000
@@ -41,6 +42,7 @@ _LATE_READ = (
 )
 _LATE_WRITE = "a peer wrote into blocks of this engine that were free by then; an answer that used them at that time may be wrong"
 _NO_READER = "this log does not have the request that read these blocks; ask the agent of the engine that read, or a relay"
+_NOT_SEARCHED = "which request read these blocks was not searched: too much to read; give a shorter time"
 _NO_VICTIM = "no log says which answers used these blocks then"
 
 
@@ -64,28 +66,45 @@ async def list_suspects(
 
 @dataclass(slots=True)
 class _Candidates:
-    """What events point at: the newest first."""
+    """What events point at, the newest first: as many suspicions, and beside them as many loads that may have spoiled answers.
+
+    Attributes:
+        full: there were more.
+
+    """
 
     late: dict[RequestKey, list[EventEntry]] = field(default_factory=dict)
-    requests: dict[RequestKey, None] = field(default_factory=dict)
+    suspected: dict[RequestKey, None] = field(default_factory=dict)
+    loads: dict[RequestKey, None] = field(default_factory=dict)
     writes: list[FoundEvent] = field(default_factory=list)
+    full: bool = False
 
     def add(self, found: FoundEvent) -> None:
+        """Take in what *found* points at, if there is room."""
         event = found.event
         key = RequestKey(found.source.key.server, event.request_id)
+        failure = event.transfer_failure
         if event.HasField("answer_suspected"):
-            self.requests[key] = None
-        elif is_late_read(event.transfer_failure):
-            copy = Event()
-            copy.CopyFrom(event)
-            self.late.setdefault(key, []).append(EventEntry(found.source, copy))
-        elif is_late_write(event.transfer_failure):
-            self.writes.append(found)
-        elif may_spoil(event.transfer_failure) and event.request_id:
-            self.requests[key] = None
+            if self._has_room(key in self.suspected):
+                self.suspected[key] = None
+        elif is_late_read(failure):
+            if self._has_room(key in self.late):
+                copy = Event()
+                copy.CopyFrom(event)
+                self.late.setdefault(key, []).append(EventEntry(found.source, copy))
+        elif is_late_write(failure):
+            if self._has_room():
+                self.writes.append(found)
+        elif may_spoil(failure) and event.request_id:
+            if len(self.loads) < _MAX_SUSPECTS or key in self.loads:
+                self.loads[key] = None
+            else:
+                self.full = True
 
-    def __len__(self) -> int:
-        return len(self.late) + len(self.requests) + len(self.writes)
+    def _has_room(self, known: bool = False) -> bool:
+        room = known or len(self.suspected) + len(self.late) + len(self.writes) < _MAX_SUSPECTS
+        self.full = self.full or not room
+        return room
 
 
 def _list(
@@ -109,13 +128,13 @@ def _list(
 
 def _candidates(reader: Reader, since: int) -> tuple[_Candidates, bool]:
     """Return what the events point at, and whether there are more."""
-    scan = EventScan.newest(reader, kinds=_KINDS, since_unix_nano=since)
-    candidates = _Candidates()
-    for found in scan:
-        if len(candidates) >= _MAX_SUSPECTS:
-            return candidates, True
-        candidates.add(found)
-    return candidates, scan.cut
+    candidates, cut = _Candidates(), False
+    for kind in _KINDS:
+        scan = EventScan.newest(reader, kinds=(kind,), since_unix_nano=since)
+        for found in scan:
+            candidates.add(found)
+        cut = cut or scan.cut
+    return candidates, cut or candidates.full
 
 
 class _Search:
@@ -133,7 +152,7 @@ class _Search:
             owners |= dict.fromkeys(readers, owner)
             if not readers:
                 yield from self._half(owner, candidates.late[owner])
-        for key in {**owners, **candidates.requests}:
+        for key in {**owners, **candidates.suspected, **candidates.loads}:
             facts = self._facts(key)
             if facts is None or not self._selects(facts):
                 continue
@@ -176,7 +195,8 @@ class _Search:
             peer_key=key_message(source.key),
             peer_request_id=owner.request_id,
             evidence=[_LATE_READ],
-            missing=_NO_READER,
+            # Without a budget nobody has looked.
+            missing=_NOT_SEARCHED if self._log.cut else _NO_READER,
             rehearsal=all(entry.event.rehearsal for entry in late),
             seen=timestamp_message(min(entry.event.time_unix_nano for entry in late)),
         )

@@ -47,6 +47,11 @@ class RequestLog:
                     found[key] = None
         return list(found)
 
+    @property
+    def cut(self) -> bool:
+        """Whether there was more to read than the budget allows."""
+        return self._allowance.cut
+
     def lost(self, epoch: int) -> bool:
         """Return whether a source is gone, so that its open requests will never close."""
         if epoch not in self._lost:

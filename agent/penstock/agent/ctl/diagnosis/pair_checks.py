@@ -88,17 +88,21 @@ def _slow_finding(pair: admin.Pair, than: str) -> Finding:
     speed = pair.speed
     now = pair_rows.speed(speed.bytes_per_second)
     if than == "usual":
-        against = f"usually {pair_rows.speed(speed.usual_bytes_per_second)}"
+        against = f", usually {pair_rows.speed(speed.usual_bytes_per_second)}"
     else:
-        against = f"{speed.siblings_ratio:.0%} of the engine's other peers"
+        against = f": {speed.siblings_ratio:.0%} of the median of this engine's other peers"
     transport = f", by {pair.transport}" if pair.transport else ""
     return Finding(
         WRONG,
         _subject(pair),
-        f"a transfer of {speed.size_class} has {now} on rank {speed.rank}, {against}{transport}",
+        f"transfers of {_size(speed.size_class)} run at {now} on rank {speed.rank}{against}{transport}",
         "compare the hosts' links and the transport that UCX logs at its start (UCX_LOG_LEVEL=info): a fallback to TCP, a rail "
         "that is down or shared; many more transfers at once slow each of them, too",
     )
+
+
+def _size(size_class: str) -> str:
+    return size_class.replace(" and more", " or more")
 
 
 def _shortened(findings: list[Finding]) -> list[Finding]:

@@ -38,7 +38,7 @@ THROUGHPUT_USUAL_RATIO: Final = Metric(
 THROUGHPUT_PEERS_RATIO: Final = Metric(
     "penstock_transfer_throughput_peers_ratio",
     MetricKind.GAUGE,
-    "The same over the median of the engine's other peers now, transfers of the same size class; absent without another.",
+    "The same over the median of the engine's other peers now, transfers of the same size class; absent with fewer than two.",
     ("channel", "peer"),
     free=PEER,
 )
@@ -166,9 +166,10 @@ ENGINE_INFO: Final = Metric(
 ENGINE_WEIGHTS: Final = Metric(
     "penstock_engine_weights_info",
     MetricKind.INFO,
-    "Which weights the engine has loaded: digest of the names, sizes and samples of their files, commit of their repository, or the "
-    "label weights of PENSTOCK_LABELS, which stands for the digest; and the roll-out of its pod. Absent while nothing is known.",
-    ("model", "role", "digest", "weights_revision", "revision"),
+    "Which weights the engine has loaded: digest of the names, sizes and samples of their files, commit of their repository, and the "
+    "label weights of PENSTOCK_LABELS, which counts instead of the digest; its pool, and the roll-out of its pod. Absent while nothing "
+    "is known.",
+    ("model", "role", "pool", "weights", "digest", "weights_revision", "revision"),
 )
 ENGINE_COMPATIBILITY: Final = Metric(
     "penstock_engine_compatibility_info",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.metrics.catalogue import from_snapshots as c
 from penstock.agent.metrics.gauges.label_sets import MAX, MIN
 from penstock.agent.metrics.series import boolean
-from penstock.agent.pairs import revision_of, weights_word
+from penstock.agent.pairs import POOL_LABEL, WEIGHTS_LABEL, revision_of
 from penstock.agent.sources import engine_role
 from penstock.proto.names import NANOS, label, words
 from penstock.proto.v1 import common_pb2 as common
@@ -42,11 +42,18 @@ def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapsho
 
 
 def _add_weights(sheet: GaugeSet, key: EngineKey, source: Source, facts: EngineFacts) -> None:
-    digest, commit = weights_word(source.labels, facts.weights), facts.weights.revision
-    if digest or commit:
-        role, _ = engine_role(source, facts)
-        labels = (facts.model or source.model, role, digest, commit, revision_of(source.labels))
-        sheet.set(c.ENGINE_WEIGHTS, key, 1, *labels)
+    word, weights = source.labels.get(WEIGHTS_LABEL, ""), facts.weights
+    if word or weights.digest or weights.revision:
+        values = {
+            "model": facts.model or source.model,
+            "role": engine_role(source, facts)[0],
+            "pool": source.labels.get(POOL_LABEL, ""),
+            "weights": word,
+            "digest": weights.digest,
+            "weights_revision": weights.revision,
+            "revision": revision_of(source.labels),
+        }
+        sheet.set(c.ENGINE_WEIGHTS, key, 1, *(values[name] for name in c.ENGINE_WEIGHTS.labels))
 
 
 def add_pause(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot | None]) -> None:

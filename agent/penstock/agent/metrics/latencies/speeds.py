@@ -5,9 +5,10 @@ Small transfers are slow by nature, so speeds are compared between transfers of 
 
 from __future__ import annotations
 
+import statistics
 import time
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.agent.metrics.catalogue import OTHER
@@ -34,6 +35,12 @@ NOW_COUNT: Final = 5
 
 USUAL_COUNT: Final = 20
 """With fewer transfers before there is no usual speed."""
+
+SIBLINGS: Final = 2
+"""With fewer other peers nobody can say which of them is slow."""
+
+# Not engines: where a connector offloads to, and what has no name.
+_NO_ENGINES: Final = frozenset({"host", "disk", UNKNOWN})
 
 _FIRST, _PER_OCTAVE, _OCTAVES = 1 << 17, 2, 24
 SPEED_BOUNDS: Final = tuple(
@@ -69,7 +76,8 @@ class Speed:
         usual_count: transfers of them.
         size_class: index into `SIZE_CLASSES`, of what is compared.
         ratio: now over usual; None where either has too few transfers.
-        siblings_ratio: now over the median of the engine's other peers, same channel and size class; None likewise.
+        siblings_ratio: now over the median of the engine's other peers, same channel and size class; None likewise, with fewer
+            than `SIBLINGS` of them, and for what is no engine.
 
     """
 
@@ -207,22 +215,26 @@ def with_siblings(each: Mapping[PairKey, Speed | None]) -> dict[PairKey, Speed]:
     speeds = {key: speed for key, speed in each.items() if speed is not None}
     found: dict[PairKey, Speed] = {}
     for key, speed in speeds.items():
-        others = sorted(
-            other.now
-            for there, other in speeds.items()
-            if there.channel == key.channel
-            and there.peer != key.peer
-            and other.size_class == speed.size_class
-            and other.count >= NOW_COUNT
-        )
-        ratio = None
-        if others and speed.count >= NOW_COUNT:
-            middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
-            ratio = speed.now / middle if middle else None
-        found[key] = Speed(
-            speed.now, speed.count, speed.usual, speed.usual_count, speed.size_class, speed.ratio, ratio
-        )
+        middle = _siblings_median(key, speed, speeds)
+        found[key] = replace(speed, siblings_ratio=speed.now / middle if middle else None)
     return found
+
+
+def _siblings_median(key: PairKey, speed: Speed, speeds: Mapping[PairKey, Speed]) -> float | None:
+    """Return the median of the engine's other peers; None if too few of them, or of their transfers, can be compared."""
+    if key.peer in _NO_ENGINES or speed.count < NOW_COUNT:
+        return None
+    others = [
+        (other.now, there.peer)
+        for there, other in speeds.items()
+        if there.channel == key.channel
+        and there.peer not in {key.peer, *_NO_ENGINES}
+        and other.size_class == speed.size_class
+        and other.count >= NOW_COUNT
+    ]
+    if len({peer for _, peer in others}) < SIBLINGS:
+        return None
+    return statistics.median(now for now, _ in others)
 
 
 def median(counts: Sequence[int]) -> float:
@@ -243,7 +255,7 @@ _Place = tuple[int, int, int, int]
 def _counted(contents: BatchColumns, latest: int) -> dict[_Place, dict[int, int]]:
     """Return how many transfers there are in each bucket, by channel, peer (its place in the table), rank and finest slot of time.
 
-    Of more than 16 every n-th counts n-fold. Left out: failed ones, those without bytes or duration, and ends after *latest*.
+    Of more than 16 every n-th is looked at, and counts once: what has not been seen is no evidence. Left out: failed ones, those without bytes or duration, and ends after *latest*.
     """
     found: dict[_Place, dict[int, int]] = {}
     columns = contents.transfers
@@ -255,7 +267,7 @@ def _counted(contents: BatchColumns, latest: int) -> dict[_Place, dict[int, int]
             SPEED_BOUNDS, size * NANOS / duration
         )
         counts = found.setdefault(place, {})
-        counts[bucket] = counts.get(bucket, 0) + step
+        counts[bucket] = counts.get(bucket, 0) + 1
     return found
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def pairs(client: Client, names: tuple[str, ...], style: ListStyle) -> None:
     """List pairs of engines, or those of the engines and peers that are named; the worst first.
 
-    A pair are two engines that are each other's peers or, by role, model and connector, may become that. Through a relay all
+    A pair is two engines that exchange KV blocks, or that could: their role, model and connector match. Through a relay all
     engines of the fleet are compared, before traffic; one agent knows of other pods only what handshakes have told.
     """
 
