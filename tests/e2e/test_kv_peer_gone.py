@@ -108,10 +108,15 @@ def test_a_transfer_from_a_stopped_peer_is_given_up(
 
 def test_a_handshake_with_a_stopped_peer_is_not_waited_for(kv: Bench, met: Server) -> None:
     """A wait for a start has its own deadline (maxStartWait); the handshake goes on without the request."""
-    request = kv.misled(port=met.side_channel_port)
     kv.enforce(kvLoadFailure={"action": "recompute"}, deferral={"maxStartWait": "500ms", "onTimeout": "fail"})
     with stopped(met):
-        failed = kv.decode(request)
+        for _attempt in range(5):
+            request = kv.misled(port=met.side_channel_port)
+            failed = kv.decode(request)
+            if kv.failure(request).mode == c.FAILURE_MODE_TIMEOUT:
+                break
+            # NIXL gives the handshake up after 5 s; on a machine that stands still for that long, it comes first.
+            assert kv.failure(request).mode == c.FAILURE_MODE_SETUP
 
     assert failed.status == 503
     assert kv.failure(request).mode == c.FAILURE_MODE_TIMEOUT
