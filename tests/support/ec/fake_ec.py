@@ -6,12 +6,13 @@ The worker's tokens are right only if every embedding and every block that they 
 from __future__ import annotations
 
 import warnings
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
-from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure
+from penstock.instrumentation.vllm.messages.ec_worker_report import CheckedItem, EcReport, ItemFailure
 from penstock.instrumentation.vllm.naming.peers import Peer
 
 from tests.support.engine.fake_worker import GARBAGE, ToyEngine, fingerprint, sample
@@ -140,6 +141,18 @@ class ToyLoader(ToyEcConnector):
         return [(TOY_PEER, len(self.began), min(self.began.values()))] if self.began else []
 
 
+class ToyChecksums(ToyLoader):
+    """Knows the checksums of the items in its store, but for those in ``unnamed``."""
+
+    def __init__(self, vllm_config: Any, role: Any) -> None:
+        super().__init__(vllm_config, role)
+        self.unnamed: set[str] = set()
+
+    def checksum(self, item: str) -> int | None:
+        """Return that of the item's name, which stands for its content."""
+        return None if item in self.unnamed else zlib.crc32(item.encode())
+
+
 class ToySources(ToyLoader):
     """Asks its producers for what it does not know; the test answers for them."""
 
@@ -265,12 +278,14 @@ class ToyEcEngine(ToyEngine):
         *,
         ahead: bool,
         bad: Callable[[str], bool] = lambda _item: False,
+        damaged: Callable[[str], bool] = lambda _item: False,
         keeps_held: bool = False,
         fails: Callable[[str, int], bool] = lambda _request, _block: False,
         by_blocks: bool = True,
     ) -> None:
         """Run *scheduler*; a load of an item fails where *bad* says so, one of KV as in :class:`ToyEngine`.
 
+        *damaged*: it brings something else without an error.
         *keeps_held*: what the worker holds is not encoded again, as in vLLM's V2 runner; the V1 runner does it, and overwrites.
         """
         super().__init__(scheduler, ahead=ahead, fails=fails, by_blocks=by_blocks)
@@ -279,6 +294,7 @@ class ToyEcEngine(ToyEngine):
         self.loaded: list[str] = []
         self.encoded: list[str] = []
         self.bad = bad
+        self.damaged = damaged
         self._inputs: dict[str, list[int]] = {}
         self._requests: dict[str, Any] = {}
         # The inputs as the worker was given them with a request; vLLM leaves out media that lie in the cached prefix, and the V1
@@ -322,19 +338,26 @@ class ToyEcEngine(ToyEngine):
         return contents(self.scheduler.requests[load.request_id], load.end)
 
     def _load_items(self, metadata: Any) -> EcReport | None:
-        broken = []
+        broken, checked = [], []
+        checksums = getattr(metadata, "penstock_checksums", {})
         for item in metadata.items:
             if item in self.cache:
                 continue
             self.loaded.append(item)
+            damaged = self.damaged(item)
+            if item in checksums:
+                assert checksums[item] == zlib.crc32(item.encode())
+                checked.append(CheckedItem(item, damaged))
             if not self.bad(item):
-                self.cache[item] = hash(item)
+                self.cache[item] = GARBAGE if damaged else hash(item)
+                if damaged and item in checksums and getattr(metadata, "penstock_enforced", False):
+                    broken.append(ItemFailure(item, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT))
                 continue
             if not getattr(metadata, "penstock_guarded", False):
                 raise RuntimeError(f"cannot load {item}")
             self.cache[item] = GARBAGE
             broken.append(ItemFailure(item, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT))
-        return EcReport(tuple(broken)) if broken else None
+        return EcReport(tuple(broken), tuple(checked)) if broken or checked else None
 
     def _source(self, request_id: str, position: int) -> int:
         request = self._requests[request_id]

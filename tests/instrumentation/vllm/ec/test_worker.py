@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,13 @@ from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
 from penstock.instrumentation.vllm.ec.placeholders import Placeholders
-from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure, failed_items
+from penstock.instrumentation.vllm.messages.ec_worker_report import (
+    CheckedItem,
+    EcReport,
+    ItemFailure,
+    checked_items,
+    failed_items,
+)
 
 from tests.support.engine import schedulers
 
@@ -343,3 +350,35 @@ def test_reports_of_ranks(make_worker: MakeWorker, recorder: Recorder) -> None:
     assert failed_items(ECConnectorOutput(ec_connector_worker_meta=whole)).keys() == {"a"}
     assert failed_items(ECConnectorOutput(ec_connector_worker_meta=_Own({0}))) == {}
     assert failed_items(None) == {}
+
+
+@pytest.mark.parametrize("enforced", [True, False])
+@pytest.mark.parametrize("guarded", [True, False])
+def test_an_item_that_differs_from_its_checksum(
+    guarded: bool, enforced: bool, make_worker: MakeWorker, recorder: Recorder, tmp_path: Path
+) -> None:
+    """A guarded step that enforces gives it a placeholder; any other one uses it, and says so."""
+    put(tmp_path, "good")
+    put(tmp_path, "other", GOOD + 1)
+    cache: dict[str, Any] = {}
+    checksum = zlib.crc32(GOOD.numpy().tobytes())
+    report = step(
+        make_worker(),
+        cache,
+        "good",
+        "other",
+        guarded=guarded,
+        penstock_checksums={"good": checksum, "other": checksum},
+        penstock_enforced=enforced and guarded,
+    )
+    checked = (CheckedItem("good", mismatched=False), CheckedItem("other", mismatched=True))
+    assert checked_items(ECConnectorOutput(ec_connector_worker_meta=report)) == checked
+    assert torch.equal(cache["good"], GOOD)
+    used = not (enforced and guarded)
+    assert torch.equal(cache["other"], GOOD + 1 if used else torch.zeros_like(GOOD))
+    wanted = () if used else (ItemFailure("other", c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT),)
+    assert report.failures == wanted
+    (failure,) = recorder.take("transfer_failure", "of-other")
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT)
+    assert (failure.compared, failure.mismatched, failure.used) == (1, 1, used)
+    assert not recorder.take("transfer_failure", "of-good")

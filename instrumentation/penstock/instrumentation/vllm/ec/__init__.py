@@ -6,6 +6,7 @@ from penstock.instrumentation.vllm.ec.hook import EcConnectorHook, EcSchedulerSi
 from penstock.instrumentation.vllm.ec.load_controller import EcLoadController
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.protocol import (
+    EcChecksums,
     EcFailure,
     EcListener,
     EcLoader,
@@ -23,6 +24,7 @@ from penstock.instrumentation.vllm.ec.request_loads import (
 
 __all__ = [
     "EcAdapter",
+    "EcChecksums",
     "EcConnectorHook",
     "EcFailure",
     "EcListener",

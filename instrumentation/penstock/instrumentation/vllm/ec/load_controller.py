@@ -25,8 +25,9 @@ from penstock.instrumentation.vllm.ec.pending_items import PendingItems
 from penstock.instrumentation.vllm.ec.protocol import EcLoader
 from penstock.instrumentation.vllm.ec.step_loads import UnconfirmedEcLoads
 from penstock.instrumentation.vllm.ec.unavailable import UnavailableItems
+from penstock.instrumentation.vllm.ec.verifier import EcVerifier
 from penstock.instrumentation.vllm.ec.waits import EcWaits
-from penstock.instrumentation.vllm.messages import StepMetadata, failed_items
+from penstock.instrumentation.vllm.messages import StepMetadata, checked_items, failed_items
 from penstock.instrumentation.vllm.requests import Affected, Cause
 
 if TYPE_CHECKING:
@@ -109,12 +110,14 @@ class EcLoadController:
         )
         if self._loads is not None:
             self._loads.decide_by(self._unavailable)
+        self._verifier = EcVerifier(self._connector, observer)
         self._orders = StepMetadata()
 
     def on_policy_change(self, policy: Policy, orders: Orders) -> None:
         """Apply the policy and the orders that came into force; between two steps, on any thread."""
         self._decider.policy = policy
         self._waits.on_policy_change(policy)
+        self._verifier.on_policy_change(policy)
         self._orders.on_policy_change(policy, orders)
         self._drills.on_policy_change(orders)
 
@@ -197,10 +200,16 @@ class EcLoadController:
             metadata.penstock_encodes = encodes
         if not items:
             return
+        items = tuple(self._with_peer(each) for each in items)
         # Plain tuples: a worker that has no Penstock can read them.
-        metadata.penstock_items = tuple(tuple(self._with_peer(each)) for each in items)
+        metadata.penstock_items = tuple(tuple(each) for each in items)
+        checksums = self._verifier.orders(items) if runtime.active else None
+        if checksums:
+            metadata.penstock_checksums = checksums
         if self._guards:
             metadata.penstock_guarded = True
+            if checksums and self._verifier.enforces:
+                metadata.penstock_enforced = True
             self._steps.on_planned(metadata, items)
 
     def on_unavailable(self, request_ids: Iterable[str]) -> set[str]:
@@ -244,6 +253,7 @@ class EcLoadController:
 
     def on_step_result(self, metadata: Any, output: Any) -> None:
         """Take back what was computed from items that the workers could not load in the step with that *metadata*."""
+        self._verifier.on_checked(checked_items(output))
         loads = self._steps.confirm(metadata)
         failed = failed_items(output)
         if failed and self._loads is not None:
@@ -266,6 +276,7 @@ class EcLoadController:
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""
         self._waits.forget(request.request_id)
+        self._verifier.on_finished(request.request_id)
         self._peers.on_finished(request.request_id)
         if self._loads is not None:
             self._loads.on_finished(request.request_id)

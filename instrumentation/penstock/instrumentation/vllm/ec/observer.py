@@ -57,9 +57,14 @@ class EcObserver:
                 runtime.emit_probe(end_ns, end_ns - start_ns, result, self.connector, address, request_id)
 
     def failed(
-        self, failure: EcFailure, *, direction: int = c.DIRECTION_RECEIVE, rehearsal: bool = False
+        self,
+        failure: EcFailure,
+        *,
+        direction: int = c.DIRECTION_RECEIVE,
+        rehearsal: bool = False,
+        used: bool | None = None,
     ) -> None:
-        """Emit a failed attempt."""
+        """Emit a failed attempt; *used*: whether an item that differs from its checksum is used, None if that is not what failed."""
         rehearsal = rehearsal or failure.rehearsal
         with _GUARD:
             if runtime.active:
@@ -77,6 +82,8 @@ class EcObserver:
                     "start_time_unix_nano": failure.start_ns,
                     "item": failure.item,
                 }
+                if used is not None:
+                    fields |= {"compared": 1, "mismatched": 1, "used": used}
                 runtime.emit_event(
                     "transfer_failure",
                     fields,

@@ -9,6 +9,8 @@ On the metadata of a step, beside the connector's own, travel these to the worke
 - ``penstock_items``: what is to be loaded in this step, in the order in which it was allocated, each the plain tuple of an
   :class:`ExternalItem`;
 - ``penstock_encodes``: ``dict[str, str]``, the modality of each item that is encoded here in this step;
+- ``penstock_checksums``: ``dict[str, int]``, the CRC-32 of each item of the step that is to be compared before it is used;
+- ``penstock_enforced``: ``True`` if an item that differs is not to be used; without it that is only reported;
 - ``penstock_guarded``: ``True`` if a load that fails is to leave its item out instead of raising: the item gets a
   placeholder, the requests that used it are rewound. Without it a failed load raises, as vLLM's own connectors do.
 """
@@ -167,6 +169,14 @@ class EcPeerSource(Protocol):
 
     def connected(self) -> frozenset[str]:
         """Return the addresses of the peers that have answered on a connection that stands; from any thread."""
+
+
+@runtime_checkable
+class EcChecksums(Protocol):
+    """A connector that knows the checksums of the items that it moves, on the scheduler's thread."""
+
+    def checksum(self, item: str) -> int | None:
+        """Return the CRC-32 of the bytes of *item*, as its producer has computed it; None if it is not known."""
 
 
 @runtime_checkable

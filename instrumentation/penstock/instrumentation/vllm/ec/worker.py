@@ -16,6 +16,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.resilience import Drills
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
+from penstock.instrumentation.vllm.ec.checksums import Checksums
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.placeholders import Placeholders
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcTransfer
@@ -51,6 +52,7 @@ class EcWorker:
         self._placeholders: dict[str, weakref.ref[torch.Tensor]] = {}
         self._failures: list[ItemFailure] = []
         self._encodes: Mapping[str, str] = {}
+        self._checksums = Checksums()
 
     # A connector whose parts are instrumented
 
@@ -73,6 +75,7 @@ class EcWorker:
     def before_load(self, metadata: Any) -> None:
         """Apply what came with a step: the items that are encoded here, and the fault drills after a change."""
         self._encodes = getattr(metadata, "penstock_encodes", {})
+        self._checksums.before_load(metadata)
         drills = getattr(metadata, "penstock_drills", None)
         if drills is not None:
             self._drills.replace(drills)
@@ -97,7 +100,10 @@ class EcWorker:
             raise
         with _GUARD:
             for each in wanted:
-                self._loaded(each, cache.get(each.item), start_ns)
+                tensor = cache.get(each.item)
+                self._loaded(each, tensor, start_ns)
+                if isinstance(tensor, torch.Tensor):
+                    self._verify(each, tensor, start_ns)
 
     def guarded(
         self, items: tuple[ExternalItem, ...], cache: MutableMapping[str, Any], load: Callable[[], None]
@@ -123,7 +129,7 @@ class EcWorker:
             else:
                 break
         for each in wanted:
-            failure = failed.get(each.item) or self._inspect(each, cache.get(each.item))
+            failure = failed.get(each.item) or self._inspect(each, cache.get(each.item), start_ns)
             if failure is None:
                 self._loaded(each, cache[each.item], start_ns)
                 continue
@@ -145,9 +151,24 @@ class EcWorker:
         Where there is any it is always wrapped, because one rank's own cannot be aggregated with another's report.
         """
         found, self._failures = tuple(self._failures), []
-        return EcReport(found, inner=inner) if found or inner is not None else None
+        checked = self._checksums.drain()
+        return EcReport(found, checked, inner=inner) if found or checked or inner is not None else None
 
-    def _inspect(self, item: ExternalItem, tensor: Any) -> failure_modes.Failure | None:
+    def _verify(self, item: ExternalItem, tensor: torch.Tensor, start_ns: int) -> failure_modes.Failure | None:
+        """Compare an item that is to be verified; return the failure by which it is not used, None without one.
+
+        One that is used all the same is only reported: under ``observe``, and in a step that cannot be rewound.
+        """
+        with _GUARD:
+            failure = self._checksums.fault(item.item, tensor)
+            if failure is None or self._checksums.enforced:
+                return failure
+            self._observer.failed(
+                _ec_failure(item.item, failure, start_ns, item.request_id, item.peer), used=True
+            )
+        return None
+
+    def _inspect(self, item: ExternalItem, tensor: Any, start_ns: int) -> failure_modes.Failure | None:
         if tensor is None:
             return failure_modes.Failure(
                 c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER, error_text="the connector did not load the item"
@@ -158,6 +179,9 @@ class EcWorker:
             fault = self._shapes.fault(tensor, item.rows, item.modality)
         if fault:
             return failure_modes.Failure(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT, error_text=fault)
+        mismatch = self._verify(item, tensor, start_ns)
+        if mismatch is not None:
+            return mismatch
         drill = self._drills.hit(c.CHANNEL_EC, c.FAILURE_MODE_LOAD, item.peer or UNKNOWN)
         if drill is None:
             return None
@@ -235,8 +259,12 @@ class EcWorker:
                     item.item, Peer(), start_ns, time.time_ns(), 0, ok=False, request_id=item.request_id
                 )
             )
+        # Of what is reported here only a comparison is about the transfer.
+        used = False if failure.mode == c.FAILURE_MODE_TRANSFER else None
         self._observer.failed(
-            _ec_failure(item.item, failure, start_ns, item.request_id, item.peer), rehearsal=failure.rehearsal
+            _ec_failure(item.item, failure, start_ns, item.request_id, item.peer),
+            rehearsal=failure.rehearsal,
+            used=used,
         )
 
 

@@ -272,7 +272,8 @@ class KvLoadController:
         if record is not None:
             self._peers.on_finished(record)
             failed = record.failure is not None
-            record.verifications = self.verifier.on_finished(record.request_id, record.peer, failed=failed)
+            found = self.verifier.on_finished(record.request_id, record.peer, failed=failed)
+            record.verifications = [*record.verifications, *found]
             if record.unreported is not None and record.unreported.ended:
                 self._report_decided(record)
 

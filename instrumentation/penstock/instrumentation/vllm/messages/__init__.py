@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure, failed_items
+from penstock.instrumentation.vllm.messages.ec_worker_report import (
+    CheckedItem,
+    EcReport,
+    ItemFailure,
+    checked_items,
+    failed_items,
+)
 from penstock.instrumentation.vllm.messages.integrity import (
     CheckedLoad,
     DigestOrder,
@@ -38,6 +44,7 @@ __all__ = [
     "LOADS_MAX",
     "SAVES",
     "BrokenBlocks",
+    "CheckedItem",
     "CheckedLoad",
     "Culprit",
     "DigestOrder",
@@ -55,6 +62,7 @@ __all__ = [
     "TransferDigest",
     "VerifyOrder",
     "WorkerReport",
+    "checked_items",
     "failed_items",
     "find_reports",
     "loads_of",

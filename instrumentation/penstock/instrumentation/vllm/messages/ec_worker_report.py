@@ -23,8 +23,23 @@ class ItemFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedItem:
+    """An item that one rank has compared with its producer's checksum; *mismatched*: it differs."""
+
+    item: str
+    mismatched: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EcReport(RankReport[ItemFailure]):
-    """One step of one rank, or of several that were aggregated."""
+    """One step of one rank, or of several that were aggregated.
+
+    Attributes:
+        checked: items that were compared with their producer's checksum.
+
+    """
+
+    checked: tuple[CheckedItem, ...] = ()
 
 
 def failed_items(output: Any) -> dict[str, ItemFailure]:
@@ -35,3 +50,9 @@ def failed_items(output: Any) -> dict[str, ItemFailure]:
         for failure in metadata.failures:
             found.setdefault(failure.item, failure)
     return found
+
+
+def checked_items(output: Any) -> tuple[CheckedItem, ...]:
+    """Return what the ranks have compared, from an ``ECConnectorOutput`` or None."""
+    metadata = getattr(output, "ec_connector_worker_meta", None)
+    return metadata.checked if isinstance(metadata, EcReport) else ()

@@ -225,7 +225,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         """Return (peer, transfers that move, the oldest one's start). From any thread."""
         return [] if self._consumer is None else self._consumer.items.in_flight()
 
-    # EcPeerSource, EcRehearsal.
+    # EcPeerSource, EcChecksums, EcRehearsal.
 
     def candidates(self, request: Request, feature: Any) -> tuple[str, ...]:
         """Return the producers that would be asked for the item of *feature*."""
@@ -240,6 +240,10 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
     def connected(self) -> frozenset[str]:
         """Return the addresses of the producers that answer. From any thread."""
         return frozenset() if self._consumer is None else self._consumer.connected
+
+    def checksum(self, item: str) -> int | None:
+        """Return the checksum by which the producer of *item* names its content."""
+        return None if self._consumer is None else self._consumer.items.checksum(item)
 
     def rehearse(self, hit: Callable[[int, str], Drill | None]) -> None:
         """Let *hit* choose the probes and transfers that fail or are slow."""

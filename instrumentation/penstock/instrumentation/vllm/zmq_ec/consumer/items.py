@@ -188,6 +188,12 @@ class Items:
             record = self._records.get(item)
             return None if record is None else record.peer
 
+    def checksum(self, item: str) -> int | None:
+        """Return the CRC-32 of *item* by its producer's word, None while that is not known."""
+        with self._lock:
+            record = self._records.get(item)
+            return None if record is None or record.content is None else record.content.crc
+
     def transfer_start(self, item: str) -> int | None:
         """Return when the transfer of *item* began, None while it has not."""
         with self._lock:

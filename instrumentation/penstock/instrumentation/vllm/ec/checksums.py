@@ -1,0 +1,64 @@
+"""A worker's comparison of the items that a step has loaded with the checksums that the scheduler names."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.messages import CheckedItem
+from penstock.instrumentation.vllm.naming import failure_modes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Of one step, as for KV; what is left then is not verified.
+_STEP_SECONDS: Final = 0.05
+
+
+class Checksums:
+    """Compares loaded items on one rank; on the worker's main thread.
+
+    Attributes:
+        enforced: an item that differs is not to be used.
+
+    """
+
+    def __init__(self) -> None:
+        self.enforced = False
+        self._wanted: Mapping[str, int] = {}
+        self._spent = 0.0
+        self._checked: list[CheckedItem] = []
+
+    def before_load(self, metadata: Any) -> None:
+        """Take what a step is to compare."""
+        self._wanted = getattr(metadata, "penstock_checksums", {})
+        self.enforced = bool(getattr(metadata, "penstock_enforced", False))
+        self._spent = 0.0
+
+    def fault(self, item: str, tensor: torch.Tensor) -> failure_modes.Failure | None:
+        """Compare an item that was loaded; return the failure if it differs, None if it does not or is not compared."""
+        wanted = self._wanted.get(item)
+        if wanted is None or self._spent > _STEP_SECONDS:
+            return None
+        began = time.perf_counter()
+        checksum = _checksum(tensor)
+        self._spent += time.perf_counter() - began
+        self._checked.append(CheckedItem(item, checksum != wanted))
+        if checksum == wanted:
+            return None
+        text = f"the item has checksum {checksum:08x}, its producer's copy {wanted:08x}"
+        return failure_modes.Failure(c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, error_text=text)
+
+    def drain(self) -> tuple[CheckedItem, ...]:
+        """Return what was compared since the last call."""
+        found, self._checked = tuple(self._checked), []
+        return found
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """Return the CRC-32 of a tensor's elements in their order; one of a device is copied to the host."""
+    host = tensor.detach().contiguous().cpu()
+    return zlib.crc32(memoryview(host.reshape(-1).view(torch.uint8).numpy()))
