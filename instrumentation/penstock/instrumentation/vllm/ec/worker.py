@@ -154,7 +154,9 @@ class EcWorker:
         checked = self._checksums.drain()
         return EcReport(found, checked, inner=inner) if found or checked or inner is not None else None
 
-    def _verify(self, item: ExternalItem, tensor: torch.Tensor, start_ns: int) -> failure_modes.Failure | None:
+    def _verify(
+        self, item: ExternalItem, tensor: torch.Tensor, start_ns: int
+    ) -> failure_modes.Failure | None:
         """Compare an item that is to be verified; return the failure by which it is not used, None without one.
 
         One that is used all the same is only reported: under ``observe``, and in a step that cannot be rewound.

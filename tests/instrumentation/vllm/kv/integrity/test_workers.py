@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.kv.integrity.load_check import LoadCheck, check_load
 from penstock.instrumentation.vllm.kv.integrity.rank_digests import join_ranks
+from penstock.instrumentation.vllm.kv.nixl import verification
 from penstock.instrumentation.vllm.messages import DigestOrder, GroupBlocks, VerifyOrder
 
 from tests.support.engine.recorder import recording
@@ -23,7 +28,8 @@ if TYPE_CHECKING:
     MakeEngine = Callable[..., Engine]
 
 REMOTE, LOCAL = (4, 5, 6), (1, 2, 3)
-GOOD_TRANSFERS = 300
+GOOD_TRANSFERS = (300, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(7200)]))
+OVERWRITTEN = 40
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +96,13 @@ def zero(engine: Engine) -> None:
     engine.cache[REMOTE[2]] = 0
 
 
-def test_many_good_transfers(one_to_one: tuple[list[Engine], list[Engine]], recorder: Recorder) -> None:
+@pytest.mark.parametrize("transfers", GOOD_TRANSFERS)
+def test_many_good_transfers(
+    one_to_one: tuple[list[Engine], list[Engine]], recorder: Recorder, transfers: int
+) -> None:
     """None is a false alarm, with other content each time."""
     prefill, decode = one_to_one
-    for number in range(GOOD_TRANSFERS):
+    for number in range(transfers):
         request_id = f"good-{number}"
         (answer,) = transfer(prefill, decode, request_id, tail=1 + number % BLOCK)
         assert answer[0].finished_recving == {request_id}
@@ -128,6 +137,62 @@ def test_damage(
     assert (failure.compared, failure.mismatched, failure.used) == (3, wrong, not enforce)
     assert failure.peer.address == prefill[0].address
     assert failure.error_text == f"{wrong} of 3 compared blocks differ from the sender's digest"
+
+
+def _differ(sender: torch.Tensor, reader: Engine) -> int:
+    """Return how many blocks of a reader differ from those that its sender had digested."""
+    pairs = zip(sender[list(REMOTE)], reader.cache[list(LOCAL)], strict=True)
+    return sum(not torch.equal(theirs, ours) for theirs, ours in pairs)
+
+
+def test_blocks_that_are_overwritten_meanwhile(one_to_one: tuple[list[Engine], list[Engine]]) -> None:
+    """Whenever it happens, before, during or after the read: exactly the blocks that arrived wrong are found."""
+    prefill, decode = one_to_one
+    sender, chance = prefill[0], random.Random(5)
+    found = []
+    for number in range(OVERWRITTEN):
+        request_id = f"meanwhile-{number}"
+        sender.cache.uniform_()
+        before = sender.cache.clone()
+        sent = digest_of(prefill, request_id)
+        lease(request_id, prefill)
+        # The first is overwritten before the read, the last after it, the others at any time.
+        if number == 0:
+            flip(sender)
+        later = threading.Timer(chance.uniform(0, 0.004), flip, (sender, chance.choice(REMOTE)))
+        if 0 < number < OVERWRITTEN - 1:
+            later.start()
+        decode[0].read(
+            request_id, sender, local=LOCAL, penstock_verify=(VerifyOrder(request_id, sent, enforce=True),)
+        )
+        results, _, _ = decode[0].received(request_id)
+        if later.ident is not None:
+            later.join()
+        flip(sender)
+        (checked,) = decode[0].checked
+        assert (checked.compared, checked.mismatched) == (3, _differ(before, decode[0]))
+        assert bool(results.failed_recving) is bool(checked.mismatched)
+        found.append(checked.mismatched)
+    assert (found[0], found[-1]) == (1, 0)
+
+
+def test_a_block_that_is_overwritten_where_it_arrived(
+    one_to_one: tuple[list[Engine], list[Engine]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the end of the read and the comparison, as by a block that was given to two requests."""
+    prefill, decode = one_to_one
+    reader = decode[0]
+
+    def overwritten(*arguments: Any) -> LoadCheck:
+        flip(reader, LOCAL[0])
+        return check_load(*arguments)
+
+    monkeypatch.setattr(verification, "check_load", overwritten)
+    ((results, invalid, _),) = transfer(prefill, decode, "on-arrival")
+    assert results.failed_recving == {"on-arrival"}
+    assert invalid == set(LOCAL)
+    (checked,) = reader.checked
+    assert (checked.compared, checked.mismatched) == (3, 1)
 
 
 def test_what_the_digest_does_not_cover_is_unverified(one_to_one: tuple[list[Engine], list[Engine]]) -> None:
