@@ -115,6 +115,25 @@ def test_two_pictures_are_moved(ec: ZmqBench) -> None:
 
 
 @both
+def test_pictures_are_verified(ec: ZmqBench) -> None:
+    """Under ``integrity`` each is compared with its producer's checksum before it is used, and nothing else differs."""
+    request = ask(2)
+    (expected,) = _encoded(ec, request)
+    ec.enforce(integrity={"sampleRatio": 1.0, "action": "enforce"})
+    assert ec.send(request).tokens == expected
+    (closed,) = ec.events("request_closed", request.name)
+    (found,) = closed.request_closed.verifications
+    assert (found.channel, found.peer.address) == (c.CHANNEL_EC, ec.peer)
+    assert (found.ok, found.mismatch, found.unverified) == (2, 0, 0), found
+    assert not ec.events("transfer_failure", request.name)
+    labels = {**_CHANNEL, "result": "ok", "peer": ec.peer}
+    until(
+        lambda: ec.value("penstock_verified_transfers_total", **labels) >= 2,
+        "The verified items are not counted",
+    )
+
+
+@both
 def test_a_cut_transfer_is_encoded_here(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
     """The tokens are right, and so are those of who shares picture or prefix with it, and of who has nothing to do with it."""
     request, stranger = ask(), ask(0)
@@ -343,21 +362,3 @@ def test_the_demo(stack: EcStack) -> None:
     assert recomputed.answer.tokens == encode_locally(stack, question)
     assert {"ec.probe", "ec.load", "penstock.recompute"} <= {span.name for span in recomputed.spans}
     assert not stack.agent.metrics().select("penstock_guard_errors_total")
-
-
-def test_pictures_are_verified(ec: ZmqBench) -> None:
-    """Under ``integrity`` each is compared with its producer's checksum before it is used, and nothing else differs."""
-    request = ask(2)
-    (expected,) = _encoded(ec, request)
-    ec.enforce(integrity={"sampleRatio": 1.0, "action": "enforce"})
-    assert ec.send(request).tokens == expected
-    (closed,) = ec.events("request_closed", request.name)
-    (found,) = closed.request_closed.verifications
-    assert (found.channel, found.peer.address) == (c.CHANNEL_EC, ec.peer)
-    assert (found.ok, found.mismatch, found.unverified) == (2, 0, 0), found
-    assert not ec.events("transfer_failure", request.name)
-    labels = {**_CHANNEL, "result": "ok", "peer": ec.peer}
-    until(
-        lambda: ec.value("penstock_verified_transfers_total", **labels) >= 2,
-        "The verified items are not counted",
-    )
