@@ -121,8 +121,7 @@ def test_pictures_are_verified(ec: ZmqBench) -> None:
     (expected,) = _encoded(ec, request)
     ec.enforce(integrity={"sampleRatio": 1.0, "action": "enforce"})
     assert ec.send(request).tokens == expected
-    (closed,) = ec.events("request_closed", request.name)
-    (found,) = closed.request_closed.verifications
+    (found,) = ec.closed(request).request_closed.verifications
     assert (found.channel, found.peer.address) == (c.CHANNEL_EC, ec.peer)
     assert (found.ok, found.mismatch, found.unverified) == (2, 0, 0), found
     assert not ec.events("transfer_failure", request.name)
