@@ -11,7 +11,7 @@ from demo.common.steps import until
 from tests.support.engine.pairs import CPU_DEFAULTS, HYBRID, TP1_TO_TP2, TP2_TO_TP1
 
 if TYPE_CHECKING:
-    from penstock.proto.v1.events_pb2 import Verification
+    from penstock.proto.v1.events_pb2 import TransferFailure, Verification
 
     from tests.support.kv.bench import Bench, Prefilled
 
@@ -58,6 +58,13 @@ def _verification(kv: Bench, request: Prefilled) -> Verification:
     return found
 
 
+def _failures(kv: Bench, request: Prefilled) -> list[TransferFailure]:
+    """Return what the ranks have found wrong, each of its own KV heads."""
+    kv.event("transfer_failure", request.name)
+    kv.closed(request)
+    return [event.transfer_failure for event in kv.events("transfer_failure", request.name)]
+
+
 def _explained(kv: Bench, request: Prefilled, words: str) -> None:
     until(
         lambda: words in kv.ctl("explain", request.name),
@@ -86,11 +93,11 @@ def test_a_stale_reference_is_recomputed(kv: Bench) -> None:
     _verify(kv, "enforce")
     request = _stale(kv)
     assert kv.decode(request).completion == request.text
-    failure, outcome = kv.failure(request), kv.outcome(request)
-    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT)
-    assert failure.peer.address == request.peer
-    assert failure.mismatched
-    assert not failure.used
+    failures, outcome = _failures(kv, request), kv.outcome(request)
+    assert {each.mode for each in failures} == {c.FAILURE_MODE_TRANSFER}
+    assert {each.error_type for each in failures} == {c.ERROR_TYPE_CORRUPT}
+    assert all(each.mismatched and not each.used for each in failures)
+    assert failures[0].peer.address == request.peer
     assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY)
     assert _verification(kv, request).mismatch == 1
     assert "differ from the sender's digest" in kv.ctl("explain", request.name)
@@ -103,8 +110,8 @@ def test_a_stale_reference_is_reported_only_under_observe(kv: Bench) -> None:
     _verify(kv, "observe")
     request = _stale(kv)
     assert kv.decode(request).completion != request.text
-    failure = kv.failure(request)
-    assert (failure.error_type, failure.used) == (c.ERROR_TYPE_CORRUPT, True)
+    failures = _failures(kv, request)
+    assert {(each.error_type, each.used) for each in failures} == {(c.ERROR_TYPE_CORRUPT, True)}
     assert not kv.events("load_outcome", request.name)
     assert _verification(kv, request).mismatch == 1
 
