@@ -115,7 +115,7 @@ AGENT_FLOORS = (
     ("journal.commit", "journal.query", "journal.repair"),
     ("journal.index",),
     ("journal.database",),
-    ("pairs", "parsing", "replay", "sources", "state", "traces.spans"),
+    ("bill", "pairs", "parsing", "replay", "sources", "state", "traces.spans"),
     ("aio", "batch", "errors", "model"),
 )
 ENGINE_FLOORS = (

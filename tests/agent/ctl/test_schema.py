@@ -144,6 +144,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "trace": [["trace", "req-1"]],
     "diagnose": [["diagnose"], ["diagnose", "--since", "5m", "--baseline", "30m"]],
     "explain": [["explain", "req-1"]],
+    "bill": [["bill"], ["bill", "--by", "policy"]],
     "what-if": [["what-if"], ["what-if", "-f", "POLICIES", "--only"]],
     "watch": [["watch", "--since", "1h", "--count", "1"]],
     "doctor": [["doctor"]],
