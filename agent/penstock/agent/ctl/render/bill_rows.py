@@ -44,7 +44,7 @@ def notes(bill: admin.Bill) -> list[str]:
 
 def _names(line: admin.BillLine, by: str | None) -> tuple[str, ...]:
     drill = " (drill)" if line.rehearsal else ""
-    rest = f"{text.count(line.summed, 'more line')}"
+    rest = text.count(line.summed, "more line") if line.summed else text.NONE
     found = {
         "engine": text.engine(line.key) if line.HasField("key") else rest,
         "channel": text.word(Channel, line.channel) if line.channel else text.NONE,
