@@ -134,19 +134,19 @@ def test_nothing_is_charged_for_a_load_that_is_tried_again() -> None:
 
 
 def test_a_token_costs_what_whole_requests_took() -> None:
-    """Of the prompt without what was cached and loaded; recomputed and preempted requests are no measure."""
+    """Of the prompt without what was cached and loaded; loaded, recomputed and preempted requests are no measure."""
     account = Account()
     assert account.price.of(1) is None
     prefill = {"own_prefill_nano": 1_200}
     account.add(
-        closed("a", prompt_tokens=30, local_cached_tokens=10, external_cached_tokens=8, gates=prefill)
+        closed("a", prompt_tokens=30, local_cached_tokens=10, external_cached_tokens=4, gates=prefill)
     )
     account.add(closed("b", prompt_tokens=30, preemptions=1, gates=prefill))
     account.add(closed("c", prompt_tokens=30, gates={**prefill, "recompute_nano": 1}))
     account.add(closed("d", prompt_tokens=30, first_token_time_unix_nano=0, gates=prefill))
-    account.add(closed("e", prompt_tokens=30, external_cached_tokens=30, gates=prefill))
-    assert (account.price.requests, account.price.tokens) == (1, 12)
-    assert account.price.of(400) == 40_000
+    account.add(closed("e", prompt_tokens=30, external_cached_tokens=29, gates=prefill))
+    assert (account.price.requests, account.price.tokens) == (1, 16)
+    assert account.price.of(400) == 30_000
 
 
 _PEERS = st.sampled_from([PEER, _OTHER])

@@ -49,14 +49,14 @@ def test_the_table_has_lines_a_total_and_their_basis(failing: AdminHarness, agen
     lines = agentctl("bill").stdout.splitlines()
     cells = [line.split() for line in lines]
     assert cells[0][:4] == ["ENGINE", "CHANNEL", "PEER", "POLICY"]
-    assert ["0", "kv", PEER, "-", "2", "0", "800", "800ms", "-", "2.0s"] in cells
-    assert ["1", "kv", PEER, "-", "2", "0", "800", "unknown", "-", "2.0s"] in cells
-    assert ["total", "4", "0", "1600", "≥800ms", "-", "4.0s"] in cells
+    assert ["0", "kv", PEER, "-", "2", "0", "800", "800ms", "-", "-", "2.0s"] in cells
+    assert ["1", "kv", PEER, "-", "2", "0", "800", "unknown", "-", "-", "2.0s"] in cells
+    assert ["total", "4", "0", "1600", "≥800ms", "-", "-", "4.0s"] in cells
     assert (
         f"peer {PEER} at engine 0: 2 failed loads recomputed (800 tokens), 2 waits in vain (2.0s)." in lines
     )
     assert (
-        "A prompt token takes 1.0ms of prefill in engine 0: measured on 1 request with 100 tokens that lost no state."
+        "A prompt token takes 1.0ms of prefill in engine 0: measured on 1 request that computed 100 tokens and lost no state."
         in lines
     )
     assert any(
@@ -76,14 +76,14 @@ def test_lines_are_grouped(failing: AdminHarness, agentctl: Agentctl, by: str, n
 
 
 def test_other_formats_have_all(failing: AdminHarness, agentctl: Agentctl) -> None:
-    """The wire's JSON, grouped likewise; wide has the measured gate."""
+    """The wire's JSON, grouped likewise; wide has what seldom occurs."""
     document = json.loads(agentctl("bill", "--by", "peer", "-o", "json").stdout)
     assert [(line["peer"], line["costs"]["tokensRecomputed"]) for line in document["lines"]] == [(PEER, 1600)]
     assert "key" not in document["lines"][0]
     assert document["total"] == document["lines"][0]["costs"]
     assert "tokensUnpriced: 800" in agentctl("bill", "-o", "yaml").stdout
-    assert "RECOMPUTE-GATE" in agentctl("bill", "-o", "wide").stdout
-    assert "RECOMPUTE-GATE" not in agentctl("bill").stdout
+    assert "UNLOADED" in agentctl("bill", "-o", "wide").stdout
+    assert "UNLOADED" not in agentctl("bill").stdout
 
 
 def test_nothing_is_said_where_nothing_is(failing: AdminHarness, agentctl: Agentctl) -> None:
@@ -109,7 +109,7 @@ def test_what_is_summed_and_what_is_a_drill_is_named() -> None:
     assert notes(bill) == [
         f"peer {PEER} by policy p in a drill: 1 request failed.",
         "3 more lines: 7 tokens computed again because no load was begun.",
-        "The prefill time of 7 tokens is not known: no request that lost no state is recorded in that time.",
+        "The prefill time of 7 tokens is not known: no request that computed its prompt and lost no state is recorded in that time.",
     ]
 
 
@@ -122,7 +122,7 @@ def test_many_engines_are_not_all_listed() -> None:
     total = admin.BillCosts(tokens_recomputed=7, tokens_unpriced=3)
     said = notes(admin.Bill(prices=prices, total=total))
     assert said[3] == "2 more of the engines are measured likewise; -o json has them."
-    assert "no request of 0, 2, 4 and 2 more that lost no state" in said[4]
+    assert "no request of 0, 2, 4 and 2 more that computed its prompt and lost no state" in said[4]
 
 
 @pytest.mark.parametrize(

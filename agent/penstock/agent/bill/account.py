@@ -198,7 +198,8 @@ class Account:
             return
         computed = body.prompt_tokens - body.local_cached_tokens - body.external_cached_tokens
         whole = body.first_token_time_unix_nano and not body.preemptions and not event.rehearsal
-        if whole and computed > 0 and gates.own_prefill_nano:
+        # A step for the last token of a loaded prompt takes as long as one for many: it is no measure of a token.
+        if whole and 2 * computed >= body.prompt_tokens > 0 and gates.own_prefill_nano:
             self.price.requests += 1
             self.price.tokens += computed
             self.price.prefill_ns += gates.own_prefill_nano

@@ -72,7 +72,9 @@ _NAMES = tuple(each.name for each in fields(Costs))
 
 @dataclass(slots=True)
 class Price:
-    """How long an engine takes for a prompt token, from requests that lost no state and were not preempted.
+    """How long an engine takes for a prompt token.
+
+    It is measured on requests that computed half of their prompt or more, lost no state and were not preempted.
 
     Attributes:
         requests: that it was measured on.

@@ -30,10 +30,10 @@ def bill_table(bill: admin.Bill, by: str | None) -> Table:
     if len(rows) > 1:
         rows.append(("total", *("" for _ in names[1:]), *_amounts(bill.total)))
     headers = (
-        *names, "RECOMPUTED", "FAILED", "TOKENS", "PREFILL", "WAITED", "IN-VAIN",
-        "ITEMS", "LOST", "UNLOADED", "RECOMPUTE-GATE", "WAITS", "WAITS-IN-VAIN",
+        *names, "RECOMPUTED", "FAILED", "TOKENS", "PREFILL", "RECOMPUTE-GATE", "WAITED", "IN-VAIN",
+        "ITEMS", "LOST", "UNLOADED", "WAITS", "WAITS-IN-VAIN",
     )  # fmt: skip
-    return Table(headers, rows, wide=6)
+    return Table(headers, rows, wide=5)
 
 
 def notes(bill: admin.Bill) -> list[str]:
@@ -62,12 +62,12 @@ def _amounts(costs: admin.BillCosts) -> tuple[str, ...]:
         str(costs.failed),
         str(costs.tokens_recomputed + costs.tokens_unloaded),
         prefill_words(costs),
+        latency.duration(costs.recompute),
         latency.duration(costs.waited),
         latency.duration(costs.waited_in_vain),
         str(costs.items_recomputed),
         str(costs.tokens_lost),
         str(costs.tokens_unloaded),
-        latency.duration(costs.recompute),
         str(costs.waits),
         str(costs.waits_in_vain),
     )
@@ -125,7 +125,7 @@ def _prices(bill: admin.Bill) -> Iterator[str]:
         each = price.prefill.ToNanoseconds() / 1e9 / price.tokens
         yield (
             f"A prompt token takes {text.span_of_time(each)} of prefill in engine {text.engine(price.key)}: measured on "
-            f"{text.count(price.requests, 'request')} with {text.count(price.tokens, 'token')} that lost no state."
+            f"{text.count(price.requests, 'request')} that computed {text.count(price.tokens, 'token')} and lost no state."
         )
     if len(known) > _SENTENCES:
         yield f"{len(known) - _SENTENCES} more of the engines are measured likewise; -o json has them."
@@ -134,6 +134,6 @@ def _prices(bill: admin.Bill) -> Iterator[str]:
         more = f" and {len(unknown) - _SENTENCES} more" if len(unknown) > _SENTENCES else ""
         where = f" of {', '.join(unknown[:_SENTENCES])}{more}" if unknown else ""
         yield (
-            f"The prefill time of {text.count(total.tokens_unpriced, 'token')} is not known: no request{where} that lost "
-            "no state is recorded in that time."
+            f"The prefill time of {text.count(total.tokens_unpriced, 'token')} is not known: no request{where} that "
+            "computed its prompt and lost no state is recorded in that time."
         )
