@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.admin.calls import bills
@@ -40,7 +40,7 @@ def failing(harness: AdminHarness) -> AdminHarness:
     return harness
 
 
-def _ask(harness: AdminHarness, seconds: int | None = 3600, **fields: object) -> admin.Bill:
+def _ask(harness: AdminHarness, seconds: int | None = 3600, **fields: Any) -> admin.Bill:
     request = admin.GetBillRequest(**fields)
     if seconds is not None:
         request.since.FromSeconds(seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from tests.support.agent.batches import PEER, TIME, deferral_end, event, transfe
 from tests.support.agent.stories import SECOND, closed, outcome
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Iterable
 
     from penstock.proto.v1.events_pb2 import Event
@@ -32,7 +33,7 @@ def _charged(*events: Event) -> dict[Charge, Costs]:
     return account.charges()
 
 
-def _wait(request: str = "r", *, start: int = TIME, seconds: int = 1, **body: object) -> Event:
+def _wait(request: str = "r", *, start: int = TIME, seconds: int = 1, **body: Any) -> Event:
     return deferral_end(request, start_ns=start, time_ns=start + seconds * SECOND, **body)
 
 
@@ -94,7 +95,7 @@ def test_each_failure_ends_one_wait() -> None:
 
 def test_what_another_peer_caused_is_charged_to_it() -> None:
     """A victim's failure, and the part of a wait that was spent behind another's handshake."""
-    collateral = {"mode": c.FAILURE_MODE_COLLATERAL, "caused_by_peer": {"address": _OTHER}}
+    collateral: dict[str, Any] = {"mode": c.FAILURE_MODE_COLLATERAL, "caused_by_peer": {"address": _OTHER}}
     found = _charged(
         outcome("v", mode=c.FAILURE_MODE_COLLATERAL),
         transfer_failure("v", **collateral),
@@ -205,11 +206,11 @@ def _measured(costs: Costs) -> tuple[int, ...]:
 
 
 @given(st.lists(_stories(), max_size=12), st.integers(0, 60), st.randoms(use_true_random=False))
-def test_the_bills_of_two_times_add_up(stories: list[list[Event]], cut: int, order: object) -> None:
+def test_the_bills_of_two_times_add_up(stories: list[list[Event]], cut: int, order: random.Random) -> None:
     """Wherever the time is cut, nothing is lost and nothing counts twice; the order of events does not matter."""
     events = [each for story in stories for each in story]
     whole = _total(events)
-    order.shuffle(events)  # type: ignore[attr-defined]
+    order.shuffle(events)
     assert _total(events) == whole
     first, second = _total(events[:cut]), _total(events[cut:])
     first.add(second)

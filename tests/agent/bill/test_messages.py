@@ -16,6 +16,7 @@ from penstock.agent.bill import (
     sum_costs,
 )
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import CHANNEL_EC, CHANNEL_KV
 
 _amounts = st.integers(0, 10**12)
 
@@ -33,7 +34,7 @@ def _lines(draw: st.DrawFn) -> admin.BillLine:
     return admin.BillLine(
         key={"engine": draw(st.sampled_from("01"))},
         peer=draw(st.sampled_from(["a:1", "b:1"])),
-        channel=draw(st.sampled_from([1, 2])),
+        channel=draw(st.sampled_from([CHANNEL_KV, CHANNEL_EC])),
         policies=draw(st.sampled_from([[], ["p"], ["p", "q"]])),
         rehearsal=draw(st.booleans()),
         costs=costs_message(costs, price),
@@ -68,7 +69,7 @@ def test_a_token_has_its_engines_price_or_none() -> None:
 def test_what_is_too_much_is_summed() -> None:
     """The most expensive lines stay, and the total with them; the sum of a sum says how many lines it stands for."""
     lines = [
-        admin.BillLine(peer=f"{number}:1", channel=1, costs={"recomputed": 1, "tokens_lost": number})
+        admin.BillLine(peer=f"{number}:1", channel=CHANNEL_KV, costs={"recomputed": 1, "tokens_lost": number})
         for number in range(MAX_LINES + 10)
     ]
     found = bounded_lines(lines)

@@ -97,7 +97,9 @@ def test_nothing_is_said_where_nothing_is(failing: AdminHarness, agentctl: Agent
 def test_what_is_summed_and_what_is_a_drill_is_named() -> None:
     """Lines that were too many are one line, and a drill is no peer's fault."""
     lines = [
-        admin.BillLine(peer=PEER, channel=1, rehearsal=True, policies=["p"], costs={"failed": 1}),
+        admin.BillLine(
+            peer=PEER, channel=common.CHANNEL_KV, rehearsal=True, policies=["p"], costs={"failed": 1}
+        ),
         admin.BillLine(summed=3, costs={"tokens_unloaded": 7, "tokens_unpriced": 7}),
     ]
     total = admin.BillCosts(failed=1, tokens_unloaded=7, tokens_unpriced=7)
