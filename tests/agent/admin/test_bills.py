@@ -74,6 +74,15 @@ def test_the_time_and_the_engines_are_those_asked_for(failing: AdminHarness) -> 
     assert {line.key.engine for line in _ask(failing, selector=one).lines} == {"1"}
 
 
+@pytest.mark.parametrize("seconds", [-315_576_000_000, 315_576_000_000])
+def test_no_time_is_too_long(failing: AdminHarness, seconds: int) -> None:
+    """The longest duration of the wire, into the past for everything and into the future for nothing."""
+    assert _ask(failing, seconds=seconds).total.failed == (2 if seconds > 0 else 0)
+    suspects = admin.ListSuspectsRequest()
+    suspects.since.FromSeconds(seconds)
+    assert not failing.stub.ListSuspects(suspects).truncated
+
+
 def test_a_line_names_the_policy_that_decided(harness: AdminHarness) -> None:
     """Of the merged policies the one with the section that decides; a hash that nobody knows stands for itself."""
     for manifest in (

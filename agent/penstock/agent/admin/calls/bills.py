@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.admin.calls.events import read_in_turn
+from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
 from penstock.agent.admin.support import EventScan, key_message, messages, selection_of, source_target
 from penstock.agent.bill import (
     KINDS,
@@ -50,8 +50,7 @@ async def get_bill(agent: AgentContext, request: admin.GetBillRequest) -> admin.
 
     """
     selection = selection_of(request.selector)
-    ago = request.since.ToNanoseconds() if request.HasField("since") else _DEFAULT_SINCE
-    since = max(int(agent.clock() * NANOS) - ago, 0)
+    since = since_unix_nano(request, agent.clock(), _DEFAULT_SINCE)
 
     def read(reader: Reader) -> admin.Bill:
         bill, found = _read(agent, reader, since, selection)
