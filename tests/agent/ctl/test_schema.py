@@ -349,6 +349,7 @@ def test_what_engines_may_send_at_most_is_valid(variant: int) -> None:
         "get-suspects": admin.ListSuspectsResponse(
             **_extremes(admin.ListSuspectsResponse.DESCRIPTOR, variant)
         ),
+        "bill": admin.Bill(**_extremes(admin.Bill.DESCRIPTOR, variant)),
         "trace": admin.Trace(**_extremes(admin.Trace.DESCRIPTOR, variant)),
         "drill-list": admin.ListDrillsResponse(**_extremes(admin.ListDrillsResponse.DESCRIPTOR, variant)),
     }
