@@ -94,10 +94,10 @@ class FleetLog:
         """Bytes of the journal in use."""
         return self._harness.journal.usage.used_bytes
 
-    def fill(self, size: int) -> int:
-        """Write calm requests until the journal has *size* bytes or is full; return the number of entries."""
+    def fill(self, share: float) -> int:
+        """Write calm requests until that share of the journal's limit is in use; return the number of entries."""
         batches = 0
-        while self.size < size and not self._harness.journal.usage.pruned:
+        while self.size < share * self._harness.journal.usage.limit_bytes:
             batches += self._write(_STEP, failures=False)
         return batches * ENTRIES
 
