@@ -144,6 +144,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "trace": [["trace", "req-1"]],
     "diagnose": [["diagnose"], ["diagnose", "--since", "5m", "--baseline", "30m"]],
     "explain": [["explain", "req-1"]],
+    "bill": [["bill"], ["bill", "--by", "policy"]],
     "what-if": [["what-if"], ["what-if", "-f", "POLICIES", "--only"]],
     "watch": [["watch", "--since", "1h", "--count", "1"]],
     "doctor": [["doctor"]],
@@ -348,6 +349,7 @@ def test_what_engines_may_send_at_most_is_valid(variant: int) -> None:
         "get-suspects": admin.ListSuspectsResponse(
             **_extremes(admin.ListSuspectsResponse.DESCRIPTOR, variant)
         ),
+        "bill": admin.Bill(**_extremes(admin.Bill.DESCRIPTOR, variant)),
         "trace": admin.Trace(**_extremes(admin.Trace.DESCRIPTOR, variant)),
         "drill-list": admin.ListDrillsResponse(**_extremes(admin.ListDrillsResponse.DESCRIPTOR, variant)),
     }

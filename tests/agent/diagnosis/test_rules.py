@@ -397,10 +397,27 @@ def test_what_the_agent_sees_badly(source: dict[str, Any], kind: str) -> None:
 
 
 def test_entries_that_an_old_process_lost() -> None:
-    """When is not known: it is said among what is missing."""
-    verdict = verdict_of(calm(), engines=[engine(sources=[{"lost_entries": 5}])])
-    assert verdict.answer == VerdictKind.NOTHING_WRONG
-    assert any("engine decode/0 lost entries" in each for each in verdict.missing)
+    """When is not known: a possible cause, the least, with how many each engine lost and since when."""
+    day = 86_400
+    old = [{"lost_entries": 5, "hello": {"start_time_unix_nano": at(2 * day)}}, {"lost_entries": 2}]
+    engines = [engine(sources=old[:1]), engine("other", sources=old)]
+    (cause,) = verdict_of(calm(), engines=engines).causes
+    assert (cause.kind, cause.confidence) == ("entries_lost", Confidence.POSSIBLE)
+    assert "engines decode/0, other/0 lost entries since the process began, perhaps before" in cause.sentence
+    assert [each.fact for each in cause.evidence] == [
+        "engine decode/0: 5 entries counted as lost since its process began 2d ago",
+        "engine other/0: 7 entries counted as lost since its process began",
+    ]
+    # Of an engine that loses now, and of another, one cause tells.
+    new = {"lost_entries": 3, "hello": {"start_time_unix_nano": at(60)}}
+    both = [engine(sources=[*old, new]), engine("other", sources=old[:1])]
+    (cause,) = verdict_of(calm(), engines=both).causes
+    assert (cause.confidence, len(cause.engines), len(cause.evidence)) == (Confidence.CERTAIN, 2, 2)
+    assert "entries of engine decode/0 are missing" in cause.sentence
+    # Anything else comes first.
+    failing = verdict_of([*calm(), *_failures(common.ERROR_TYPE_REFUSED)], engines=engines).causes
+    assert failing[-1].kind == "entries_lost"
+    assert len(failing) > 1
 
 
 def test_rebalances_that_stall() -> None:

@@ -55,6 +55,7 @@ READING: dict[str, list[str]] = {
     "rollout history": ["rollout history p"],
     "version": ["version"],
     "what-if": ["what-if", "what-if --only --since 2h"],
+    "bill": ["bill", "bill --since 2h --by peer"],
 }
 """What may be asked of a bundle, by command."""
 

@@ -269,7 +269,6 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
         "penstock_stalls",
         "penstock_stall_start_timestamp_seconds",
         # no answer is suspect
-        "penstock_suspect_answers_total",
         # nothing is paused
         "penstock_engine_pause_expiry_timestamp_seconds",
         # there is no state directory here

@@ -23,7 +23,7 @@ from tests.support.agent.agent import AgentProcess, running_agent, short_directo
 from tests.support.agent.batches import transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.relay import RelayProcess, running_relay
-from tests.support.agent.stories import closed_decode
+from tests.support.agent.stories import closed_decode, outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,6 +135,21 @@ def test_both_sides_of_a_request(pods: Pods) -> None:
     assert "decode-0: " in said.stdout
     assert "prefill-0: " in said.stdout
     assert "clock" in said.stdout
+
+
+def test_the_bill_is_of_all_agents(pods: Pods) -> None:
+    """Lines keep their engine; by peer they are one, and the total is the same."""
+    for name in ("decode-0", "decode-1"):
+        pods.engines[name].publish(outcome(f"cmpl-billed-{name}", time_ns=time.time_ns()))
+    said = json.loads(pods.relay.agentctl("bill", "-o", "json").stdout)
+    lost = [line for line in said["lines"] if line["costs"]["recomputed"]]
+    assert sorted(line["key"]["server"] for line in lost) == ["decode-0", "decode-1"]
+    assert said["total"]["tokensRecomputed"] == 800
+    by_peer = json.loads(pods.relay.agentctl("bill", "--by", "peer", "-o", "json").stdout)
+    assert [line["costs"]["tokensRecomputed"] for line in by_peer["lines"]] == [800]
+    assert by_peer["total"] == said["total"]
+    table = pods.relay.agentctl("bill")
+    assert (table.exit_code, table.stderr) == (0, "")
 
 
 def test_a_suspect_answer_is_joined_over_both_sides(pods: Pods) -> None:

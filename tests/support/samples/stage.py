@@ -41,6 +41,7 @@ _READ_ONLY = {
     "export",
     "curl",
     "what-if",
+    "bill",
 }
 _SNAPSHOT_INTERVAL = 0.05
 _PROGRESS = re.compile(r"engine \S+ waiting")

@@ -39,6 +39,7 @@ READING = frozenset(
         "Explain",
         "Diagnose",
         "WhatIf",
+        "GetBill",
         "ListQuarantines",
         "ListDrills",
         "ListPolicyRollouts",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.admin.calls import (
     backup,
+    bills,
     bundles,
     diagnoses,
     drills,
@@ -130,6 +131,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     Explain = _unary(events.explain_of)
     Diagnose = _unary(diagnoses.diagnose_engines)
     WhatIf = _unary(what_if.what_if)
+    GetBill = _unary(bills.get_bill)
 
     GetStacks = _unary(stacks.get_stacks)
     Backup = _unary(backup.backup)

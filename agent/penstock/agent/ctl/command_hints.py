@@ -15,7 +15,7 @@ PROGRAM = "agentctl"
 PLUGIN = "kubectl penstock"
 PROGRAMS = (PROGRAM, PLUGIN)
 COMMANDS = (
-    "apply", "bundle", "completion", "config", "debug", "delete", "describe", "diagnose", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
+    "apply", "bill", "bundle", "completion", "config", "debug", "delete", "describe", "diagnose", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
     "get", "import", "inject-fault", "pause", "quarantine", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
     "watch", "what-if",
 )  # fmt: skip

@@ -99,6 +99,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 # By command, its words joined by "-".
 COMMANDS: dict[str, dict[str, Any]] = {
     "apply": _CHANGES,
+    "bill": message_ref(admin.Bill),
     "config-get-contexts": object_of({"currentContext": TEXT, "items": list_of(ref("Context"))}),
     "debug-stacks": message_ref(admin.EngineStacks),
     "delete-policy": ref("Change"),

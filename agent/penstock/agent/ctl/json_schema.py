@@ -75,6 +75,7 @@ _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
 
 _MESSAGES = (
     admin.ApplyPolicyResponse,
+    admin.Bill,
     admin.EffectivePolicy,
     admin.EngineStacks,
     admin.Explanation,

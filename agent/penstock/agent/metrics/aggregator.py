@@ -16,7 +16,6 @@ from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics.catalogue import BY_NAME
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.metrics.ended_deferrals import EndedByLoss
-from penstock.agent.metrics.late_answers import LateAnswers
 from penstock.agent.metrics.latencies import PairSpeeds, PeerLatencies, with_siblings
 from penstock.agent.metrics.series import (
     CAP,
@@ -34,6 +33,7 @@ from penstock.agent.metrics.series import (
     sorted_series,
     transfer_bulks,
 )
+from penstock.agent.metrics.suspect_answers import SuspectAnswers
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.sources import Account, Accounts
 
@@ -91,7 +91,7 @@ class Aggregator:
         self._engines: dict[EngineKey, EngineSeries] = {}
         self._accounts = Accounts()
         self._ended = EndedByLoss()
-        self._late = LateAnswers()
+        self._suspects = SuspectAnswers()
         self._latencies = PeerLatencies()
         self._speeds = PairSpeeds()
 
@@ -118,8 +118,8 @@ class Aggregator:
                     return
                 engine = self._engines[source.key] = EngineSeries(self._cap, self._room)
             _apply_events(engine, contents, ended, troubles)
-            if late := self._late.new(source.key, contents):
-                engine.add(c.SUSPECT_ANSWERS, ("late_read",), late, engine.time)
+            for reason, number in self._suspects.new(source.key, contents).items():
+                engine.add(c.SUSPECT_ANSWERS, (reason,), number, engine.time)
             _apply_samples(engine, contents, troubles)
             _apply_losses(engine, batch)
             if source.process != AGENT_PROCESS:
@@ -204,11 +204,11 @@ class Aggregator:
         with self._lock:
             engines = [_engine_text(key, engine) for key, engine in sorted(self._engines.items())]
             accounts, ended = _json(self._accounts.dump()), _json(self._ended.dump())
-            late = _json(self._late.dump())
+            suspects = _json(self._suspects.dump())
             peers = [_json(row) for row in self._latencies.dump()]
             speeds = [_json(row) for row in self._speeds.dump()]
         text = (
-            f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts},"ended":{ended},"late":{late},'
+            f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts},"ended":{ended},"late":{suspects},'
             f'"peers":[{",".join(peers)}],"speeds":[{",".join(speeds)}]}}'
         )
         return zlib.compress(text.encode(), 1)
@@ -231,14 +231,14 @@ class Aggregator:
             engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
             accounts = Accounts.load(state["accounts"])
             ended = EndedByLoss(state["ended"])
-            late = LateAnswers(state.get("late", ()))
+            suspects = SuspectAnswers(state.get("late", ()))
             latencies = _load_windows(PeerLatencies(), state.get("peers", ()))
             speeds = _load_windows(PairSpeeds(), state.get("speeds", ()))
         except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:
             self._engines, self._accounts, self._room = engines, accounts, room
-            self._ended, self._late = ended, late
+            self._ended, self._suspects = ended, suspects
             self._latencies, self._speeds = latencies, speeds
 
     def _load_engine(self, row: dict[str, Any], room: SeriesBudget) -> EngineSeries:

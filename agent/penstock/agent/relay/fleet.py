@@ -32,7 +32,7 @@ _MAX_MISSING = 10
 _LIST_SECONDS = 0.8
 _FEW = 0.1
 # Of calls that an agent may take longer for: to read its log in turn, to replay it, or to ask an engine. Seconds.
-_SLOW = {"Diagnose": 12.0, "WhatIf": 20.0, "GetStacks": 8.0, "ListSuspects": 10.0}
+_SLOW = {"Diagnose": 12.0, "WhatIf": 20.0, "GetBill": 20.0, "GetStacks": 8.0, "ListSuspects": 10.0}
 # Part of a caller's deadline that is left for the answer.
 _RESERVE_SECONDS = 0.5
 # The agent has understood, and has none of what is asked for, or the request is wrong.

@@ -11,6 +11,7 @@ import grpc
 from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge, suspects
+from penstock.agent.relay.bills import merge_bills
 from penstock.agent.relay.engine_names import qualify, qualify_all
 from penstock.agent.relay.policies import (
     affected,
@@ -114,6 +115,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ListQuarantines = _merged("ListQuarantines", merge.quarantines)
     ListDrills = _merged("ListDrills", merge.drills)
     WhatIf = _merged("WhatIf", merge.what_if)
+    GetBill = _merged("GetBill", merge_bills)
 
     ApplyPolicy = _written(apply_policy)
     DeletePolicy = _written(delete_policy)

@@ -1715,6 +1715,92 @@ class WhatIfNote(_message.Message):
     text: str
     def __init__(self, loads: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
+class GetBillRequest(_message.Message):
+    __slots__ = ("since", "selector")
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    since: _duration_pb2.Duration
+    selector: EngineSelector
+    def __init__(self, since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+
+class Bill(_message.Message):
+    __slots__ = ("lines", "total", "prices", "entries", "truncated", "unreadable_batches", "oldest")
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    PRICES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedCompositeFieldContainer[BillLine]
+    total: BillCosts
+    prices: _containers.RepeatedCompositeFieldContainer[BillPrice]
+    entries: int
+    truncated: bool
+    unreadable_batches: int
+    oldest: _timestamp_pb2.Timestamp
+    def __init__(self, lines: _Optional[_Iterable[_Union[BillLine, _Mapping]]] = ..., total: _Optional[_Union[BillCosts, _Mapping]] = ..., prices: _Optional[_Iterable[_Union[BillPrice, _Mapping]]] = ..., entries: _Optional[int] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ..., oldest: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class BillLine(_message.Message):
+    __slots__ = ("key", "peer", "channel", "policies", "rehearsal", "costs", "summed")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    REHEARSAL_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
+    SUMMED_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    peer: str
+    channel: _common_pb2.Channel
+    policies: _containers.RepeatedScalarFieldContainer[str]
+    rehearsal: bool
+    costs: BillCosts
+    summed: int
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[str] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., policies: _Optional[_Iterable[str]] = ..., rehearsal: bool = ..., costs: _Optional[_Union[BillCosts, _Mapping]] = ..., summed: _Optional[int] = ...) -> None: ...
+
+class BillCosts(_message.Message):
+    __slots__ = ("recomputed", "failed", "tokens_recomputed", "items_recomputed", "tokens_lost", "tokens_unloaded", "prefill", "tokens_unpriced", "recompute", "waits", "waited", "waits_in_vain", "waited_in_vain")
+    RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_LOST_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_UNLOADED_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_UNPRICED_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_FIELD_NUMBER: _ClassVar[int]
+    WAITS_IN_VAIN_FIELD_NUMBER: _ClassVar[int]
+    WAITED_IN_VAIN_FIELD_NUMBER: _ClassVar[int]
+    recomputed: int
+    failed: int
+    tokens_recomputed: int
+    items_recomputed: int
+    tokens_lost: int
+    tokens_unloaded: int
+    prefill: _duration_pb2.Duration
+    tokens_unpriced: int
+    recompute: _duration_pb2.Duration
+    waits: int
+    waited: _duration_pb2.Duration
+    waits_in_vain: int
+    waited_in_vain: _duration_pb2.Duration
+    def __init__(self, recomputed: _Optional[int] = ..., failed: _Optional[int] = ..., tokens_recomputed: _Optional[int] = ..., items_recomputed: _Optional[int] = ..., tokens_lost: _Optional[int] = ..., tokens_unloaded: _Optional[int] = ..., prefill: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., tokens_unpriced: _Optional[int] = ..., recompute: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., waits: _Optional[int] = ..., waited: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., waits_in_vain: _Optional[int] = ..., waited_in_vain: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class BillPrice(_message.Message):
+    __slots__ = ("key", "requests", "tokens", "prefill")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    requests: int
+    tokens: int
+    prefill: _duration_pb2.Duration
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., requests: _Optional[int] = ..., tokens: _Optional[int] = ..., prefill: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
 class GetStacksRequest(_message.Message):
     __slots__ = ("key", "author", "reason")
     KEY_FIELD_NUMBER: _ClassVar[int]

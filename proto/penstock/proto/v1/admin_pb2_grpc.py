@@ -144,6 +144,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfResponse.FromString,
                 _registered_method=True)
+        self.GetBill = channel.unary_unary(
+                '/penstock.v1.Admin/GetBill',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetBillRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Bill.FromString,
+                _registered_method=True)
         self.SetPaused = channel.unary_stream(
                 '/penstock.v1.Admin/SetPaused',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetPausedRequest.SerializeToString,
@@ -345,6 +350,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetBill(self, request, context):
+        """What failed loads, waits and recomputation cost, by engine, peer and policy.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetPaused(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -536,6 +548,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.WhatIf,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfResponse.SerializeToString,
+            ),
+            'GetBill': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBill,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetBillRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Bill.SerializeToString,
             ),
             'SetPaused': grpc.unary_stream_rpc_method_handler(
                     servicer.SetPaused,
@@ -1192,6 +1209,33 @@ class Admin(object):
             '/penstock.v1.Admin/WhatIf',
             penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.WhatIfResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/GetBill',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.GetBillRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.Bill.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.admin.calls import (
     backup,
+    bills,
     bundles,
     diagnoses,
     drills,
@@ -27,6 +28,7 @@ from penstock.agent.admin.calls.backup import write_backup
 
 __all__ = [
     "backup",
+    "bills",
     "bundles",
     "diagnoses",
     "drills",

@@ -195,10 +195,17 @@ async def _in_thread(read: Callable[..., T], *arguments: Any) -> T:
 
 
 def since_unix_nano(
-    request: admin.ListEventsRequest | admin.ListRequestsRequest | admin.WhatIfRequest, now: float
+    request: admin.ListEventsRequest
+    | admin.ListRequestsRequest
+    | admin.ListSuspectsRequest
+    | admin.WhatIfRequest
+    | admin.GetBillRequest,
+    now: float,
+    default: int | None = None,
 ) -> int:
-    """Return the start time of a request's ``since``, nanoseconds in SQLite's range; 0 for none."""
-    since = int(now * 1e9) - request.since.ToNanoseconds() if request.HasField("since") else 0
+    """Return the start time of a request's ``since``, nanoseconds in SQLite's range; *default* before now, or 0, for none."""
+    ago = request.since.ToNanoseconds() if request.HasField("since") else default
+    since = 0 if ago is None else int(now * 1e9) - ago
     # Before the epoch means everything.
     return min(max(since, 0), _MAX_NANO)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import read_in_turn
+from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
 from penstock.agent.admin.support import (
     MAX_UINT32,
     EventScan,
@@ -58,8 +58,7 @@ async def list_suspects(
     if len(request.late_request_ids) > MAX_LATE_IDS:
         raise ContractError(f"{len(request.late_request_ids)} late_request_ids; give at most {MAX_LATE_IDS}")
     selection = selection_of(request.selector)
-    ago = request.since.ToNanoseconds() if request.HasField("since") else _DEFAULT_SINCE
-    since = max(int(agent.clock() * NANOS) - ago, 0)
+    since = since_unix_nano(request, agent.clock(), _DEFAULT_SINCE)
     limit = min(request.limit or _DEFAULT_LIMIT, _MAX_SUSPECTS)
     return await read_in_turn(agent, lambda reader: _list(reader, request, selection, since, limit))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.diagnosis.facts import words
 from penstock.agent.diagnosis.facts.attribution import EC, KV, Attribution, PeerTrouble, attribute
-from penstock.agent.diagnosis.facts.first_tokens import FirstTokens
+from penstock.agent.diagnosis.facts.first_tokens import ClosedByPeer, FirstTokens
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.diagnosis.facts.lost_entries import LostEntries
 from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame
@@ -30,6 +30,7 @@ __all__ = [
     "RECOMPUTED_SECONDS",
     "SUSPECT_SECONDS",
     "Attribution",
+    "ClosedByPeer",
     "Confidence",
     "Evidence",
     "Facts",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.diagnosis.facts.fold import UNKNOWN
-from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame, blamed_policy
+from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame, PolicyBlames
 from penstock.agent.diagnosis.facts.usual_waits import UsualShares, UsualWaits
 from penstock.agent.diagnosis.facts.words import key_of
 from penstock.proto.v1 import common_pb2 as common
@@ -142,13 +142,9 @@ def _add_load_ends(shares: Attribution, facts: Facts, culprits: dict[str, str]) 
         for order in facts.quarantines
         if order.author and order.state == QUARANTINE_STATE_OPEN
     }
-    blames: dict[tuple[object, ...], PolicyBlame | None] = {}
+    blames = PolicyBlames(facts)
     for each in facts.present.load_ends:
-        failed = each.outcome == common.OUTCOME_FAILED
-        place = (each.key, each.channel, each.policy_hash, each.decided_by, each.outcome)
-        if failed and place not in blames:
-            blames[place] = blamed_policy(facts, each)
-        blame = blames[place] if failed else None
+        blame = blames.of(each)
         if each.rehearsal:
             shares.drilled.append(each)
         elif each.decided_by == common.DECIDED_BY_QUARANTINE and (each.key, each.peer) in ordered:

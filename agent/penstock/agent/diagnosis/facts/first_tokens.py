@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.batch import GATES
@@ -9,9 +10,10 @@ from penstock.agent.diagnosis.facts import words
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.agent.diagnosis.facts.records import Closed
+    from penstock.agent.diagnosis.facts.windows import Window
 
 
 class FirstTokens(NamedTuple):
@@ -50,6 +52,24 @@ class FirstTokens(NamedTuple):
         ]
         at = f", on average {', '.join(parts)}" if parts else ""
         return f"the median time to first token is {words.span(self.median)}{at}"
+
+
+class ClosedByPeer(NamedTuple):
+    """The closed requests of a window by the peer that each read from: found once and not for each peer."""
+
+    rows: Mapping[str, Sequence[Closed]]
+
+    @classmethod
+    def of(cls, window: Window) -> ClosedByPeer:
+        """Return those of *window*."""
+        rows: dict[str, list[Closed]] = defaultdict(list)
+        for each in window.closed:
+            rows[each.peer].append(each)
+        return cls(rows)
+
+    def first_tokens(self, peers: Iterable[str]) -> FirstTokens:
+        """Return the time to first token of the requests that read from one of *peers*."""
+        return FirstTokens.of(each for peer in sorted(set(peers)) for each in self.rows.get(peer, ()))
 
 
 # Less is not worth a word, seconds.

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.diagnosis.facts import words
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.agent.diagnosis.facts.windows import Facts
     from penstock.agent.model import EngineKey
+
+
+class EarlierLoss(NamedTuple):
+    """What the processes of one engine lost that began before the window.
+
+    Attributes:
+        number: of entries.
+        began: when the oldest of these processes did, nanoseconds; 0 if it is not known.
+
+    """
+
+    number: int
+    began: int
 
 
 class LostEntries(NamedTuple):
@@ -17,27 +33,33 @@ class LostEntries(NamedTuple):
 
     Attributes:
         now: those whose process began in the window, or whose account is not whole.
-        earlier: those whose process counts since a time before the window: when it lost them is not known.
+        earlier: the others whose process counts since a time before the window: when it lost them is not known.
         number: how many entries those of *now* count as lost.
 
     """
 
     now: tuple[EngineKey, ...]
-    earlier: tuple[EngineKey, ...]
+    earlier: Mapping[EngineKey, EarlierLoss]
     number: int
 
     @classmethod
     def of(cls, facts: Facts) -> LostEntries:
         """Return those of *facts*."""
         edge = facts.now - int(facts.present.seconds * NANOS)
-        now, earlier, number = set(), set(), 0
+        now, number = set(), 0
+        earlier: defaultdict[EngineKey, list[EarlierLoss]] = defaultdict(list)
         for engine in facts.engines:
             key = words.key_of(engine.key)
             for source in engine.sources:
-                is_new = source.hello.start_time_unix_nano >= edge
-                if source.unaccounted_entries or (source.lost_entries and is_new):
+                began = source.hello.start_time_unix_nano
+                if source.unaccounted_entries or (source.lost_entries and began >= edge):
                     now.add(key)
                     number += source.lost_entries
                 elif source.lost_entries:
-                    earlier.add(key)
-        return cls(words.keys_of(now), words.keys_of(earlier - now), number)
+                    earlier[key].append(EarlierLoss(source.lost_entries, began))
+        sums = {
+            key: EarlierLoss(sum(each.number for each in losses), min(each.began for each in losses))
+            for key, losses in sorted(earlier.items())
+            if key not in now
+        }
+        return cls(words.keys_of(now), sums, number)

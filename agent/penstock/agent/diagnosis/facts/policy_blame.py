@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.diagnosis.facts.words import key_of
@@ -35,22 +36,32 @@ class PolicyBlame(NamedTuple):
     field: str
 
 
-def blamed_policy(facts: Facts, end: LoadEnd) -> PolicyBlame | None:
-    """Return the policy that is to blame for *end*, a failed request; None if none is."""
-    if end.decided_by != common.DECIDED_BY_POLICY:
-        return None
-    blame = failing_policy(facts, end)
-    if blame is None:
-        return None
-    start = facts.now - int((facts.present.seconds + facts.before.seconds) * NANOS)
-    if blame.changed >= start:
-        return blame
-    peers = {
-        each.peer
-        for each in facts.present.load_ends
-        if each.policy_hash == end.policy_hash and each.channel == end.channel and each.outcome == end.outcome
-    }
-    return blame if len(peers) >= _SEVERAL else None
+class PolicyBlames:
+    """Which policies are to blame; what is asked for each load is found once for all that are alike."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._start = facts.now - int((facts.present.seconds + facts.before.seconds) * NANOS)
+        self._found: dict[tuple[object, ...], PolicyBlame | None] = {}
+        self._peers: defaultdict[tuple[object, ...], set[str]] = defaultdict(set)
+        for each in facts.present.load_ends:
+            self._peers[each.policy_hash, each.channel, each.outcome].add(each.peer)
+
+    def of(self, end: LoadEnd) -> PolicyBlame | None:
+        """Return the policy that is to blame for *end*; None if none is, or its request did not fail."""
+        if end.outcome != common.OUTCOME_FAILED or end.decided_by != common.DECIDED_BY_POLICY:
+            return None
+        place = (end.key, end.channel, end.policy_hash)
+        if place not in self._found:
+            self._found[place] = self._blame(end)
+        return self._found[place]
+
+    def _blame(self, end: LoadEnd) -> PolicyBlame | None:
+        blame = failing_policy(self._facts, end)
+        if blame is None or blame.changed >= self._start:
+            return blame
+        peers = self._peers[end.policy_hash, end.channel, end.outcome]
+        return blame if len(peers) >= _SEVERAL else None
 
 
 def failing_policy(facts: Facts, end: LoadEnd) -> PolicyBlame | None:

@@ -26,6 +26,8 @@ _GONE_SECONDS, _BACK_SECONDS = 20.0, 10.0
 # What it counts for that an account is not whole: nothing is wrong with the engine.
 _TELEMETRY_SECONDS = 1.0
 _CLOCK_SECONDS = 1.0
+# Engines that evidence names.
+_NAMED = 3
 
 
 def engine_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
@@ -129,19 +131,40 @@ def _away(facts: Facts) -> Iterator[FoundCause]:
 
 
 def _entries(facts: Facts) -> Iterator[FoundCause]:
+    """Yield entries that are missing: certain where they are of this time, else possible."""
     lost = LostEntries.of(facts)
-    if not lost.now:
-        return
-    yield FoundCause(
-        "entries_lost",
-        f"entries of {words.engines(lost.now)} are missing in the log: counts and this diagnosis lack them",
-        lost.now,
-        (Evidence(f"{words.count(lost.number, 'entry', 'entries')} counted as lost"),),
-        other_harm=_TELEMETRY_SECONDS,
-        confidence=Confidence.CERTAIN,
-        alternatives=("a burst that is over: the count then stays as it is",),
-        commands=("agentctl doctor",),
+    earlier = tuple(
+        Evidence(
+            f"engine {key}: {words.count(loss.number, 'entry', 'entries')} counted as lost since its process began"
+            + (f" {words.ago(loss.began, facts.now)}" if loss.began else "")
+        )
+        for key, loss in list(lost.earlier.items())[:_NAMED]
     )
+    if lost.now:
+        keys = words.keys_of([*lost.now, *lost.earlier])
+        yield FoundCause(
+            "entries_lost",
+            f"entries of {words.engines(lost.now)} are missing in the log: counts and this diagnosis lack them",
+            keys,
+            (Evidence(f"{words.count(lost.number, 'entry', 'entries')} counted as lost"), *earlier),
+            other_harm=_TELEMETRY_SECONDS,
+            confidence=Confidence.CERTAIN,
+            alternatives=("a burst that is over: the count then stays as it is",),
+            commands=("agentctl doctor",),
+        )
+    elif earlier:
+        keys = words.keys_of(lost.earlier)
+        yield FoundCause(
+            "entries_lost",
+            f"{words.engines(keys)} lost entries since the process began, perhaps before the last "
+            f"{words.span(facts.present.seconds)}: counts lack them, and this diagnosis may",
+            keys,
+            earlier,
+            other_harm=_TELEMETRY_SECONDS / 2,
+            confidence=Confidence.POSSIBLE,
+            alternatives=("they were lost before this time: the count then stays as it is",),
+            commands=(f"agentctl describe engine {keys[0]}", "agentctl doctor"),
+        )
 
 
 def _clocks(facts: Facts) -> Iterator[FoundCause]:

@@ -9,9 +9,9 @@ from penstock.agent.diagnosis.facts import (
     EC,
     KV,
     RECOMPUTED_SECONDS,
+    ClosedByPeer,
     Confidence,
     Evidence,
-    FirstTokens,
     FoundCause,
     words,
 )
@@ -119,12 +119,14 @@ _ENCODER_FAILS = "encoder_fails"
 def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
     at_engines = _PeersInUse.of(facts)
+    closed = (ClosedByPeer.of(facts.present), ClosedByPeer.of(facts.before))
     for (channel, peer), trouble in sorted(shares.peers.items()):
         own = [each for each in trouble.failures if each.error_type != common.ERROR_TYPE_INCOMPATIBLE]
         if len(own) < len(trouble.failures):
             continue
         if own or trouble.collateral or _is_slow(trouble):
-            yield _cause(facts, channel, peer, trouble, _fails_beside(at_engines, peer, trouble))
+            first = tuple(_first_tokens(trouble, *closed))
+            yield _cause(facts, channel, peer, trouble, _fails_beside(at_engines, peer, trouble), first)
 
 
 def _is_slow(trouble: PeerTrouble) -> bool:
@@ -143,7 +145,14 @@ def _is_slower_than_before(trouble: PeerTrouble) -> bool:
     return len(trouble.slow) > _SLOW_TIMES * trouble.usual_share * trouble.waits
 
 
-def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble, beside: int) -> FoundCause:
+def _cause(
+    facts: Facts,
+    channel: int,
+    peer: str,
+    trouble: PeerTrouble,
+    beside: int,
+    first_tokens: tuple[Evidence, ...],
+) -> FoundCause:
     kind = _kind(trouble)
     late = [*trouble.slow, *trouble.delayed]
     names = {each.wait.request_id for each in late} | {each.request_id for each in trouble.load_ends}
@@ -151,7 +160,7 @@ def _cause(facts: Facts, channel: int, peer: str, trouble: PeerTrouble, beside: 
     failed, recomputed = _ends(trouble)
     lost = _lost_encoder(facts, channel, peer)
     harm = RECOMPUTED_SECONDS * recomputed + _FAILURE_SECONDS * len(trouble.failures)
-    evidence = [*_evidence(facts, trouble, failed, recomputed), *lost]
+    evidence = [*_evidence(facts, trouble, failed, recomputed), *first_tokens, *_present(trouble), *lost]
     subject = "encoder" if channel == EC else "peer"
     verb = f"{kind.says}{' and vanished' if lost else ''}"
     return FoundCause(
@@ -252,7 +261,10 @@ def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) 
             f"{words.span(words.quantile(waits, 0.5))}",
             f"9 of 10 took up to {words.span(usual)}" if usual else "no earlier waits to compare with",
         )
-    yield from _first_tokens(facts, trouble)
+
+
+def _present(trouble: PeerTrouble) -> Iterator[Evidence]:
+    """Yield what waits now, and which peers only waited behind this one."""
     for each in trouble.present:
         usual_words = f"9 of 10 took up to {words.span(each.usual)}" if each.usual else ""
         yield Evidence(
@@ -267,13 +279,12 @@ def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) 
         )
 
 
-def _first_tokens(facts: Facts, trouble: PeerTrouble) -> Iterator[Evidence]:
+def _first_tokens(trouble: PeerTrouble, present: ClosedByPeer, before: ClosedByPeer) -> Iterator[Evidence]:
     """Yield the time to first token of the requests that read from the peer, by gate, where engines report it."""
     peers = {each.wait.peer for each in trouble.slow} | {each.peer for each in trouble.failures}
-    now = FirstTokens.of(each for each in facts.present.closed if each.peer in peers)
+    now = present.first_tokens(peers)
     if now.number:
-        before = FirstTokens.of(each for each in facts.before.closed if each.peer in peers)
-        yield Evidence(now.words(), before.words())
+        yield Evidence(now.words(), before.first_tokens(peers).words())
 
 
 def _what(failure: Failure) -> str:

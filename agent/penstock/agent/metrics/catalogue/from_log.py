@@ -95,7 +95,9 @@ SUSPECT_ANSWERS: Final = Metric(
     "penstock_suspect_answers_total",
     MetricKind.COUNTER,
     "Answers that may be wrong, one per request and reason: of blocks that were read late (late_read, counted where "
-    "the blocks were), of a load that failed and that nothing was done about (failed_read), with NaNs among the logits (nan).",
+    "the blocks were) or that a peer wrote to when they were free (late_write), of state that is not what was sent and "
+    "was used all the same (mismatch), of a load that failed and that nothing was done about (failed_read), with NaNs "
+    "among the logits (nan).",
     ("reason",),
 )
 VERIFIED_TRANSFERS: Final = Metric(

@@ -14,7 +14,7 @@
 | `PolicyApplied` | `policy_updates_total` |
 | `QuarantineChanged` to open | `quarantines_total` |
 | `EplbRebalance` | `eplb_*` |
-| `AnswerSuspected` | `suspect_answers_total`; late reads: see `late_answers` |
+| `AnswerSuspected` | `suspect_answers_total`; what failures say: see `suspect_answers` |
 | `Drop`, `Tombstone` | `events_dropped_total` |
 | `GuardError` | `guard_errors_total` |
 | every event and sample | `events_total` |

@@ -1,0 +1,30 @@
+"""Adds up what failed loads, waits and recomputation cost, from the events of the log. Pure."""
+
+from __future__ import annotations
+
+from penstock.agent.bill.account import KINDS, Account
+from penstock.agent.bill.costs import Charge, Costs, Price
+from penstock.agent.bill.messages import (
+    MAX_LINES,
+    bounded_lines,
+    costs_message,
+    group_lines,
+    in_order,
+    price_message,
+    sum_costs,
+)
+
+__all__ = [
+    "KINDS",
+    "MAX_LINES",
+    "Account",
+    "Charge",
+    "Costs",
+    "Price",
+    "bounded_lines",
+    "costs_message",
+    "group_lines",
+    "in_order",
+    "price_message",
+    "sum_costs",
+]

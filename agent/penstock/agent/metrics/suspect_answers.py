@@ -1,0 +1,68 @@
+"""Answers that failures say may be wrong: each rank that saw it is an entry, the answer is one. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.agent.batch import BatchColumns
+    from penstock.agent.model import EngineKey
+    from penstock.proto.v1.events_pb2 import TransferFailure
+
+_FAILURE = "transfer_failure"
+# Above it, the oldest is forgotten: the ranks of one request report it within seconds.
+MAX_ANSWERS = 4_096
+LATE_READ: Final = "late_read"
+LATE_WRITE: Final = "late_write"
+MISMATCH: Final = "mismatch"
+
+
+class SuspectAnswers:
+    """The requests that were counted for each reason, so that none counts twice."""
+
+    def __init__(self, rows: Iterable[Sequence[str]] = ()) -> None:
+        """Take over what :meth:`dump` returned."""
+        self._counted: dict[tuple[str, ...], None] = {tuple(row): None for row in rows}
+
+    def dump(self) -> list[list[str]]:
+        """Return the state for JSON."""
+        return [list(row) for row in self._counted]
+
+    def new(self, key: EngineKey, contents: BatchColumns) -> dict[str, int]:
+        """Return how many requests of engine *key* are suspect for the first time in *contents*, by reason; drills are none."""
+        found: Counter[str] = Counter()
+        if _FAILURE not in contents.groups:
+            return found
+        for _, event in contents.in_order((_FAILURE,)):
+            reason = "" if event.rehearsal else _reason(event.transfer_failure)
+            if not reason:
+                continue
+            row = _row(key, event.request_id, reason)
+            # What names no request cannot be told from another.
+            if row not in self._counted or not event.request_id:
+                found[reason] += 1
+            self._counted[row] = None
+        while len(self._counted) > MAX_ANSWERS:
+            del self._counted[next(iter(self._counted))]
+        return found
+
+
+def _reason(failure: TransferFailure) -> str:
+    """Return why an answer may be wrong after *failure*; empty if none is."""
+    if failure.mode == common.FAILURE_MODE_LATE_READ:
+        # Of the receiving side it is a write into blocks that were free by then.
+        return {common.DIRECTION_SEND: LATE_READ, common.DIRECTION_RECEIVE: LATE_WRITE}.get(
+            failure.direction, ""
+        )
+    return MISMATCH if failure.error_type == common.ERROR_TYPE_CORRUPT and failure.used else ""
+
+
+def _row(key: EngineKey, request_id: str, reason: str) -> tuple[str, ...]:
+    """Return what is stored of a counted answer; late reads stand without their reason, as they were stored first."""
+    row = (key.server, key.engine, request_id)
+    return row if reason == LATE_READ else (*row, reason)
