@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats kubectl kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats kubectl kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -51,6 +51,9 @@ test-engine: setup ## The same, only the tests that start vLLM.
 
 test-long: setup prometheus nats kubectl ## What `make test` leaves out: exhaustive variants, engines included, the five incidents, and all examples of properties.
 	@$(PYTEST) $(TOGETHER) -m "long or hypothesis" --hypothesis-profile=long $(ARGS)
+
+record-incidents: setup ## Cause the incidents on engines and store their bundles in tests/golden/incidents (ARGS="-k name" for one; 15 minutes in all).
+	@PENSTOCK_RECORD_INCIDENTS=$(CURDIR)/tests/golden/incidents $(PYTEST) -m long -o timeout=900 tests/e2e/test_incidents.py tests/e2e/test_incidents_of_the_field.py tests/e2e/test_stuck_calls.py $(ARGS)
 
 test-repeat: setup prometheus nats kubectl ## `make test` N=10 times beside a busy loop; ends at the first failure.
 	@scripts/test-repeat.sh $(or $(N),10) $(PYTEST) $(TOGETHER) -m "not long" $(ARGS)

@@ -2,7 +2,7 @@
 
 A block marked ``console`` holds commands after ``$`` and, below a command, its output. Each document has an agent of its
 own for each story that it names (``console upgrade``; ``flap`` without a name), and types its blocks in their order;
-blocks that show no output are not typed. ``...`` alone on a line stands for lines that are left out.
+blocks that show no output are not typed. ``console recorded`` needs no agent: its commands read recorded incidents. ``...`` alone on a line stands for lines that are left out.
 
 ``python -m tests.docs.samples --write [DOCUMENT ...]`` writes the real output into the documents. A new sample needs a
 command and any one line below it.
@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING
 from tests.support.agent.quiet import quiet_logs
 from tests.support.samples.blocks import blocks, rendered, steps
 from tests.support.samples.comparison import renewed, same
+from tests.support.samples.recorded_stage import STORY as RECORDED
+from tests.support.samples.recorded_stage import recorded_stage
 from tests.support.samples.stage import ROOT, stage
 from tests.support.samples.stories import DEFAULT
 
 if TYPE_CHECKING:
     from tests.support.samples.blocks import Block
+    from tests.support.samples.recorded_stage import RecordedStage
     from tests.support.samples.stage import Stage
 
 _NOT_OURS = ("CHANGELOG.md", ".github/")
@@ -52,7 +55,7 @@ def outdated(text: str) -> tuple[str, list[str]]:
 
     """
     lines, differences = text.split("\n"), []
-    stages: dict[str, Stage] = {}
+    stages: dict[str, Stage | RecordedStage] = {}
     with ExitStack() as stack:
         stack.enter_context(quiet_logs())
         rewritten: list[tuple[Block, list[str]]] = []
@@ -62,7 +65,10 @@ def outdated(text: str) -> tuple[str, list[str]]:
             story = block.info[1] if len(block.info) > 1 else DEFAULT
             if story not in stages:
                 directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                stages[story] = stack.enter_context(stage(story, directory))
+                if story == RECORDED:
+                    stages[story] = stack.enter_context(recorded_stage())
+                else:
+                    stages[story] = stack.enter_context(stage(story, directory))
             found = steps(block)
             for step in found:
                 printed = stages[story].run(step.command)

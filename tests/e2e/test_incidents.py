@@ -72,6 +72,7 @@ def test_the_network_of_a_prefill_pod_flaps(
     for pod in (flapping, *others) * 2:
         kv.decode(_prefilled(pod))
     operator.alerts.scrape(0)
+    operator.begins()
 
     for _ in range(2):
         requests = list(senders.map(_prefilled, [flapping] * _TOGETHER))
@@ -89,6 +90,7 @@ def test_the_network_of_a_prefill_pod_flaps(
 
     operator.reads("get peers", flapping.peer, "slow")
     operator.diagnoses("peer_slow", flapping.peer, "longer than usual")
+    operator.records("prefill-network-flaps")
     operator.alerts.scrape(11)
     # The worst comes first, but for peers whose loads fail: other tests may have left some.
     first = next(row for row in operator.rows("get peers") if row["FAILED"] == "0")
@@ -116,11 +118,13 @@ def test_half_of_the_handshakes_are_incompatible(kv: Bench, tmp_path: Path) -> N
     try:
         upgraded = spare.server()
         operator.alerts.scrape(0)
+        operator.begins()
         statuses = [kv.decode(_prefilled(pod)).status for pod in [kv.stack.prefill, upgraded] * 3]
         assert statuses == [200, 500] * 3
 
         operator.reads("get peers", upgraded.peer, "failing", "handshake/incompatible")
         operator.diagnoses("incompatible_peer", upgraded.peer, "differ in dtype")
+        operator.records("half-incompatible")
         operator.alerts.scrape(10)
         alert = operator.alert("PenstockIncompatiblePeers")
         assert "decode/0" in alert.words
@@ -154,6 +158,7 @@ def test_the_encoders_keep_dying(ec: ZmqBench, tmp_path: Path, senders: ThreadPo
     ec.encode(hanging)
     ec.reach()
     operator.alerts.scrape(0)
+    operator.begins()
 
     with ec.held(hanging, senders) as waiting:
         operator.reads("get requests --deferred", hanging.name, "waits for encoder_cache", ec.peer)
@@ -170,6 +175,7 @@ def test_the_encoders_keep_dying(ec: ZmqBench, tmp_path: Path, senders: ThreadPo
     operator.reads("get peers", ec.peer, "failing")
     operator.reads("get engines", "encoder/0", "disconnected")
     operator.diagnoses("encoder_fails", ec.peer, "vanished")
+    operator.records("encoder-dies")
     operator.reads("doctor", "wrong", "engine encoder/0", "disconnected")
     operator.alerts.scrape(20)
     alert = operator.alert("PenstockEngineDark")
@@ -207,6 +213,7 @@ def test_rebalances_of_experts_stall_decode(tmp_path: Path) -> None:
         run_ranks(agent, tmp_path / "ranks", "--steps", "26", late=1)
         operator.reads("get events --channel eplb", "experts/0", "ok (interval)", "pause 1.")
         operator.diagnoses("eplb_stalls", "experts/0")
+        operator.records("rebalances-stall")
         operator.alerts.scrape(40)
 
         alert = operator.alert("PenstockEplbStalls")
@@ -234,6 +241,7 @@ def test_a_policy_of_fail_everywhere(
     kv.enforce(kvLoadFailure={"action": "recompute"})
     assert kv.decode(kv.misled()).status == 200
     operator.alerts.scrape(0)
+    operator.begins()
     with monkeypatch.context() as theirs:
         theirs.setenv("LOGNAME", "mallory")
         operator.runs(f"set-policy {harsh} --all --kv-load-failure fail --priority 800 --reason INC-7 --wait")
@@ -251,6 +259,7 @@ def test_a_policy_of_fail_everywhere(
     assert re.search(r"mallory@\S+ +apply +no-recompute .*INC-7", operator.follows(alert))
     operator.reads("get engines", "decode/0", "no-recompute/1")
     cause = operator.diagnoses("policy_fails_loads", "no-recompute", "mallory@")
+    operator.records("fail-everywhere")
     assert cause["commands"][0].endswith("delete policy no-recompute")
     operator.reads(f"explain {requests[0].name}", "decided by policy no-recompute (generation 1, by mallory@")
     operator.reads(

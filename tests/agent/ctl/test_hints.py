@@ -36,6 +36,14 @@ def test_commands_in_a_sentence(text: str, there: str) -> None:
     )
 
 
+def test_what_a_bundle_refuses_is_left_to_the_agent() -> None:
+    """A person who reads a bundle types such a command where the agent is."""
+    text = "agentctl get peers, agentctl drill list, then agentctl quarantine add P or agentctl drill stop"
+    assert hinted(text, "agentctl --bundle b") == (
+        "agentctl --bundle b get peers, agentctl --bundle b drill list, then agentctl quarantine add P or agentctl drill stop"
+    )
+
+
 def test_every_command_is_known() -> None:
     """``COMMANDS`` has every command of the root group."""
     names = [*cli.list_commands(None), *cli.hidden_commands]  # type: ignore[arg-type]

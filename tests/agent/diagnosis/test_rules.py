@@ -22,6 +22,7 @@ from tests.support.agent.diagnosed import (
     engine,
     facts_of,
     failed,
+    rebalances,
     verdict_of,
     waited,
 )
@@ -37,20 +38,6 @@ FAIL = PolicySource("harsh", 1, "mallory@host", at(300), ("kvLoadFailure.action"
 def _failures(error: int, mode: int = common.FAILURE_MODE_HANDSHAKE, **body: Any) -> list[Event]:
     told = [failed(f"bad-{n}", 60 + n, error_type=error, mode=mode, **body) for n in range(3)]
     return [*told, *(decided(f"bad-{n}", 60 + n, error_type=error) for n in range(3))]
-
-
-def _rebalances(*ago: float, pause: float = 1.2, ok: bool = True) -> list[Event]:
-    result = common.TRANSFER_RESULT_OK if ok else common.TRANSFER_RESULT_ERROR
-    return [
-        event(
-            "eplb_rebalance",
-            time_ns=at(each),
-            result=result,
-            pause_nano=int(pause * 1e9),
-            duration_nano=int(pause * 1e9),
-        )
-        for each in ago
-    ]
 
 
 ERRORS = [
@@ -422,19 +409,19 @@ def test_entries_that_an_old_process_lost() -> None:
 
 def test_rebalances_that_stall() -> None:
     """Their pauses add up."""
-    cause = verdict_of([*calm(), *_rebalances(60, 120, 180, 240)]).causes[0]
+    cause = verdict_of([*calm(), *rebalances(60, 120, 180, 240)]).causes[0]
     assert cause.kind == "eplb_stalls"
     assert "4 rebalances, paused 4.8s in all, up to 1.2s" in cause.sentence
 
 
 def test_rebalances_that_fail_and_that_stopped() -> None:
     """Short ones that are well are no cause."""
-    assert verdict_of([*calm(), *_rebalances(60, pause=0.01, ok=False)]).causes[0].kind == "eplb_fails"
-    stopped = verdict_of([*calm(), *_rebalances(*range(700, 4000, 150), pause=0.01)])
+    assert verdict_of([*calm(), *rebalances(60, pause=0.01, ok=False)]).causes[0].kind == "eplb_fails"
+    stopped = verdict_of([*calm(), *rebalances(*range(700, 4000, 150), pause=0.01)])
     assert [cause.kind for cause in stopped.causes] == ["eplb_stopped"]
     # Few in an hour: none was due in ten minutes.
-    assert not verdict_of([*calm(), *_rebalances(700, 1800, 2900, 4000, pause=0.01)]).causes
-    assert verdict_of([*calm(), *_rebalances(60, 700, pause=0.01)]).answer == VerdictKind.NOTHING_WRONG
+    assert not verdict_of([*calm(), *rebalances(700, 1800, 2900, 4000, pause=0.01)]).causes
+    assert verdict_of([*calm(), *rebalances(60, 700, pause=0.01)]).answer == VerdictKind.NOTHING_WRONG
 
 
 def test_a_recompute_storm() -> None:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from penstock.agent.ctl.command_hints import hinted
 from penstock.agent.ctl.main import cli
 from penstock.agent.errors import StateError
+from penstock.agent.model import EngineKey
+from penstock.agent.stalls import Stall, StallKind
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.admin_server import AdminHarness, running_admin
@@ -164,6 +167,9 @@ def _fill(both: _Taken) -> None:
             deferral_start("req-2", time_ns=now),
             batch=sample_batch(["req-1"]),
         )
+    harness.stalls[EngineKey("", "1")] = (
+        Stall(StallKind.CALL_STUCK, 1, now / 1e9 - 60, "a call does not return"),
+    )
     gone = harness.source("7")
     harness.append(gone, transfer_failure("req-4", time_ns=now))
     harness.disconnect(gone)
@@ -177,7 +183,7 @@ def _fill(both: _Taken) -> None:
 
 
 # What is counted until now, and when a call was answered.
-_MOVING = {"duration", "wait", "retires", "begins"}
+_MOVING = {"duration", "wait", "retires", "begins", "seconds", "harm"}
 # A column is as wide as its widest age: the tenth second makes it wider.
 _PADDED = re.compile(r"\bTIME +")
 _AGES = re.compile(r"\b[\d.]+ ?(µs|ms|[smhd])\b|\d\d:\d\d:\d\d")
@@ -222,6 +228,13 @@ def test_what_a_bundle_cannot_do_is_refused(taken: _Taken, tmp_path: Path, line:
     result = taken.bundled(line.replace("MANIFEST", str(manifest)), env=editor)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert "a bundle" in result.stderr
+
+
+@pytest.mark.parametrize("line", [*REFUSED.values(), *(line for lines in READING.values() for line in lines)])
+def test_hints_name_the_bundle_where_it_answers(line: str) -> None:
+    """A command that a bundle refuses is hinted for the agent itself; those that take a copy are hinted nowhere."""
+    found = hinted(f"agentctl {line}", "agentctl --bundle b")
+    assert ("--bundle" in found) == (line not in REFUSED.values() or line == "bundle")
 
 
 def test_ages_are_those_of_its_time(taken: _Taken, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,21 @@ def decided(request_id: str, ago: float, outcome: int = common.OUTCOME_FAILED, *
     return event("load_outcome", request_id, time_ns=at(ago), **{**fields, **body})
 
 
+def rebalances(*ago: float, pause: float = 1.2, ok: bool = True) -> list[Event]:
+    """Build rebalances that ended so many seconds ago, each with a pause of so many seconds."""
+    result = common.TRANSFER_RESULT_OK if ok else common.TRANSFER_RESULT_ERROR
+    return [
+        event(
+            "eplb_rebalance",
+            time_ns=at(each),
+            result=result,
+            pause_nano=int(pause * 1e9),
+            duration_nano=int(pause * 1e9),
+        )
+        for each in ago
+    ]
+
+
 def calm() -> list[Event]:
     """Tell of requests in both windows that are well."""
     times = [*range(30, 600, 60), *range(700, 4000, 100)]

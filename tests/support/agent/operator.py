@@ -10,7 +10,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from demo.common.agent import CommandResult
 from demo.common.steps import until
+from tests.support.incidents.recording import take_bundle
+from tests.support.incidents.table import INCIDENTS
 from tests.support.prometheus.replay import RULES, Replay
 
 if TYPE_CHECKING:
@@ -53,26 +56,44 @@ class Operator:
     def diagnoses(self, kind: str, *words: str) -> dict[str, Any]:
         """Run ``agentctl diagnose`` about the time since the start until its first cause is *kind*; return that cause.
 
-        Its sentence has all *words*. What the command prints for people goes to ``$PENSTOCK_TEST_DIAGNOSES``, if that is
-        set.
+        Its sentence has all *words*.
         """
         found: dict[str, Any] = {}
 
         def look() -> dict[str, Any] | None:
             nonlocal found
-            since = f"{math.ceil(time.time() - self._began) + 1}s"
-            found = json.loads(self._agent.ctl("diagnose", "--since", since, "-o", "json").output)
+            found = json.loads(self._agent.ctl("diagnose", "--since", self._since(), "-o", "json").output)
             first = (found.get("causes") or [{}])[0]
             fits = first.get("kind") == kind and all(word in first["sentence"] for word in words)
             return first if fits else None
 
-        cause = until(look, lambda: f"agentctl diagnose does not say {kind} {words} first:\n{found}\n")
-        directory = os.environ.get("PENSTOCK_TEST_DIAGNOSES")
+        return until(look, lambda: f"agentctl diagnose does not say {kind} {words} first:\n{found}\n")
+
+    def begins(self) -> None:
+        """Let the time that is looked at begin now: what was before is what it is compared with."""
+        self._began = time.time()
+
+    def records(self, name: str) -> None:
+        """Run ``agentctl diagnose`` until it says what the table has of incident *name*.
+
+        Where ``$PENSTOCK_RECORD_INCIDENTS`` names a directory, the incident is then stored there.
+        """
+        incident, said = INCIDENTS[name], CommandResult("", 0, "")
+
+        def look() -> bool:
+            nonlocal said
+            said = self._agent.ctl("diagnose", "--since", self._since(), "-o", "json")
+            document = json.loads(said.output) if said.output.startswith("{") else {}
+            kind = (document.get("causes") or [{}])[0].get("kind", "")
+            return (kind, said.code) == (incident.kind, incident.code)
+
+        until(look, lambda: f"agentctl diagnose does not say {incident.kind} first:\n{said}\n")
+        directory = os.environ.get("PENSTOCK_RECORD_INCIDENTS")
         if directory:
-            since = f"{math.ceil(time.time() - self._began) + 1}s"
-            said = self._agent.ctl("diagnose", "--since", since).output
-            Path(directory, f"{kind}.txt").write_text(said)
-        return cause
+            take_bundle(self._agent, Path(directory, incident.path.name).absolute(), began=self._began)
+
+    def _since(self) -> str:
+        return f"{math.ceil(time.time() - self._began) + 1}s"
 
     def rows(self, command: str) -> list[dict[str, str]]:
         """Run a command that prints a table; return its rows by header."""

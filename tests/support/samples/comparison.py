@@ -40,7 +40,7 @@ _REPLACED = (
 _ALIKE = 0.5
 _WIDTH = 100
 _HANGING = " " * 4
-_TABLE = re.compile(r"\S {2,}\S.*\S {2,}\S|[├└│]")
+_TABLE = re.compile(r"\S {2,}\S.* {2,}\S|[├└│]")
 
 
 def normal(line: str) -> str:

@@ -23,6 +23,12 @@ _META = "penstock.hints"
 _OPTIONS = ("bundle", "context", "address", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
 # After -- stands a command for kubectl exec, where the default address is right.
 _TYPED = re.compile(rf"(?<!-- )\b{PROGRAM} (?=(?:{'|'.join(COMMANDS)})\b)")
+# What a bundle refuses, as it changes or asks the live agent: a hint for a bundle leaves it to the default address.
+_LIVE = re.compile(
+    r"(?:apply|debug|delete|drill stop|edit|forget|import|inject-fault|pause|quarantine (?:add|lift)|resume|rollback"
+    r"|rollout (?:start|pause|resume|abort|promote)|set-policy|watch)\b"
+)
+_OF_BUNDLE = f"{PROGRAM} --bundle "
 
 
 def note_program(context: click.Context) -> str:
@@ -50,7 +56,12 @@ def note_program(context: click.Context) -> str:
 
 def hinted(text: str, program: str) -> str:
     """Return *text* with *program* for ``agentctl`` in each command line."""
-    return _TYPED.sub(lambda _: f"{program} ", text)
+
+    def replaced(typed: re.Match[str]) -> str:
+        live = program.startswith(_OF_BUNDLE) and _LIVE.match(text, typed.end())
+        return typed[0] if live else f"{program} "
+
+    return _TYPED.sub(replaced, text)
 
 
 def hinted_here(text: str, context: click.Context | None) -> str:

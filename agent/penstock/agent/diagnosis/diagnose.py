@@ -63,22 +63,21 @@ def _summary(causes: Sequence[FoundCause]) -> str:
     return f"{causes[0].sentence}{more}"
 
 
-# Causes that are an effect where one of another kind is about the same engine: a lost encoder is told with its peer.
-_EFFECTS: Final = {"engine_lost": "encoder_fails", "engine_away": "engine_lost"}
+# Causes that are an effect where one of another kind is about the same engine: a lost engine is told with its peer.
+_EFFECTS: Final = frozenset({"engine_lost", "engine_away"})
 
 
 def _without_effects(causes: list[FoundCause]) -> list[FoundCause]:
     """Return *causes* without those that others have among their evidence."""
-    told = {(cause.kind, evidence.fact) for cause in causes for evidence in cause.evidence}
+    told = [evidence.fact for cause in causes if cause.kind not in _EFFECTS for evidence in cause.evidence]
     return [cause for cause in causes if not _is_told(cause, told)]
 
 
-def _is_told(cause: FoundCause, told: set[tuple[str, str]]) -> bool:
-    by = _EFFECTS.get(cause.kind)
-    if by is None or not cause.engines:
+def _is_told(cause: FoundCause, told: list[str]) -> bool:
+    if cause.kind not in _EFFECTS or not cause.engines or cause.requests:
         return False
     start = f"engine {cause.engines[0]} vanished without a goodbye"
-    return any(kind == by and fact.startswith(start) for kind, fact in told)
+    return any(fact.startswith(start) for fact in told)
 
 
 def _looked_at(facts: Facts) -> Iterator[str]:
@@ -111,6 +110,8 @@ def _incomplete(facts: Facts) -> Iterator[str]:
                 part = f"the newest {words.span(read)}" if read else "none of it"
                 of = time.format(words.span(window.seconds))
                 yield f"there was too much to read: {of}, {what} were examined only for {part}"
+    if facts.suspects_cut:
+        yield "there was too much to read: not all answers that may be wrong were looked for; agentctl get suspects does"
     if facts.log_begins:
         yield f"the log begins {words.span(facts.log_begins)} ago: what was before is not known"
     if facts.unreadable:

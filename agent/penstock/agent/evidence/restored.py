@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from penstock.agent.policy.orders import OrderStore, Pauses
 from penstock.agent.policy.rollouts import RolloutLeader
 from penstock.agent.policy.store import PolicyDatabase, PolicyStore, create_tables
 from penstock.agent.sources import Account, LiveSource, Registry
+from penstock.agent.stalls import Stall, StallKind
 from penstock.agent.state import DamagedError, check_foreign
 from penstock.proto.v1.bundle_pb2 import BundledState
 from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyNack, Report
@@ -95,6 +98,7 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
     def describe(status: AgentStatus) -> None:
         status.CopyFrom(state.status)
 
+    stalls = _stalls(state)
     return AgentContext(
         journal=journal,
         registry=registry,
@@ -106,6 +110,7 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
         retirement=retirement,
         rollouts=leader,
         state_dir=directory,
+        stalls=lambda: stalls,
         clock=lambda: now,
         statuses=(describe,),
     )
@@ -117,6 +122,18 @@ def _check_databases(directory: Path) -> None:
             check_foreign(directory / name, create)
         except DamagedError as error:
             raise BundleError(f"its {name} cannot be used: {error}") from error
+
+
+def _stalls(state: BundledState) -> dict[EngineKey, list[Stall]]:
+    """Return the stalls by engine; kinds of a newer agent are left out."""
+    found: dict[EngineKey, list[Stall]] = defaultdict(list)
+    for saved in state.stalls:
+        each = saved.stall
+        with suppress(ValueError):
+            kind = StallKind(each.kind)
+            stall = Stall(kind, each.count, each.since.ToNanoseconds() / 1e9, each.sentence, each.peer)
+            found[EngineKey(saved.key.server, saved.key.engine)].append(stall)
+    return dict(found)
 
 
 def _registry(state: BundledState) -> Registry:

@@ -1,5 +1,6 @@
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from penstock.proto.v1 import admin_pb2 as _admin_pb2
+from penstock.proto.v1 import common_pb2 as _common_pb2
 from penstock.proto.v1 import policy_pb2 as _policy_pb2
 from penstock.proto.v1 import snapshot_pb2 as _snapshot_pb2
 from google.protobuf.internal import containers as _containers
@@ -10,20 +11,30 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BundledState(_message.Message):
-    __slots__ = ("time", "status", "sources", "subscriptions", "rollouts", "retire_after_seconds")
+    __slots__ = ("time", "status", "sources", "subscriptions", "rollouts", "retire_after_seconds", "stalls")
     TIME_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
     RETIRE_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STALLS_FIELD_NUMBER: _ClassVar[int]
     time: _timestamp_pb2.Timestamp
     status: _admin_pb2.AgentStatus
     sources: _containers.RepeatedCompositeFieldContainer[BundledSource]
     subscriptions: _containers.RepeatedCompositeFieldContainer[BundledSubscription]
     rollouts: _containers.RepeatedCompositeFieldContainer[_admin_pb2.PolicyRollout]
     retire_after_seconds: float
-    def __init__(self, time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., status: _Optional[_Union[_admin_pb2.AgentStatus, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[BundledSource, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[BundledSubscription, _Mapping]]] = ..., rollouts: _Optional[_Iterable[_Union[_admin_pb2.PolicyRollout, _Mapping]]] = ..., retire_after_seconds: _Optional[float] = ...) -> None: ...
+    stalls: _containers.RepeatedCompositeFieldContainer[BundledStall]
+    def __init__(self, time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., status: _Optional[_Union[_admin_pb2.AgentStatus, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[BundledSource, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[BundledSubscription, _Mapping]]] = ..., rollouts: _Optional[_Iterable[_Union[_admin_pb2.PolicyRollout, _Mapping]]] = ..., retire_after_seconds: _Optional[float] = ..., stalls: _Optional[_Iterable[_Union[BundledStall, _Mapping]]] = ...) -> None: ...
+
+class BundledStall(_message.Message):
+    __slots__ = ("key", "stall")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    STALL_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    stall: _admin_pb2.Stall
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., stall: _Optional[_Union[_admin_pb2.Stall, _Mapping]] = ...) -> None: ...
 
 class BundledSource(_message.Message):
     __slots__ = ("source", "snapshot", "said_goodbye", "kill_switch_unread", "accounted", "retires_after_seconds")

@@ -89,6 +89,10 @@ def done(kind: int = common.OUTCOME_RECOMPUTED, **fields: Any) -> EventEntry:
         ((failed(common.FAILURE_MODE_NOTIFICATION),), False, {}, []),
         ((failed(error_type=common.ERROR_TYPE_CORRUPT),), False, {}, [MISMATCH]),
         ((failed(error_type=common.ERROR_TYPE_CORRUPT), done()), False, {}, []),
+        # A policy that only observes: the blocks are used, and no load ends.
+        ((failed(error_type=common.ERROR_TYPE_CORRUPT, used=True),), False, {}, [MISMATCH]),
+        ((failed(error_type=common.ERROR_TYPE_CORRUPT, used=True),), False, {"finish_reason": "abort"}, []),
+        ((failed(used=True),), False, {}, []),
         ((failed(error_type=common.ERROR_TYPE_CORRUPT, channel=common.CHANNEL_EC),), False, {}, [MISMATCH]),
         ((failed(channel=common.CHANNEL_EC),), False, {}, []),
         ((nan(),), False, {}, [NAN]),

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from penstock.agent.admin.calls.drills import list_drills
 from penstock.agent.admin.calls.engines import list_engines, list_peers
 from penstock.agent.admin.calls.events import read_in_turn
+from penstock.agent.admin.calls.pairs import list_pairs_of
 from penstock.agent.admin.calls.quarantines import list_quarantines
+from penstock.agent.admin.calls.suspects import list_suspects
 from penstock.agent.admin.support import (
     WindowQuestion,
     check_engine_names,
@@ -41,6 +43,10 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
     peers = await list_peers(agent, admin.ListPeersRequest(selector=request.selector))
     drills = await list_drills(agent, admin.ListDrillsRequest())
     orders = await list_quarantines(agent, admin.ListQuarantinesRequest(selector=request.selector))
+    pairs = await list_pairs_of(agent, admin.ListPairsRequest())
+    asked = admin.ListSuspectsRequest(selector=request.selector)
+    asked.since.FromNanoseconds(int(since * 1e9))
+    suspects = await list_suspects(agent, asked)
     views = selected_views(agent, selection)
     keys = {view.key for view in views}
     question = WindowQuestion(
@@ -72,6 +78,9 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         ],
         quarantines=list(orders.quarantines),
         held=held,
+        pairs=[pair for pair in pairs.pairs if (pair.key.server, pair.key.engine) in names],
+        suspects=list(suspects.suspects),
+        suspects_cut=suspects.truncated,
     )
 
     def run(reader: Reader) -> admin.Diagnosis:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from penstock.agent.admin.support import messages
 from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
-from penstock.agent.admin.support.bundled_state import bundled_sources, bundled_subscriptions
+from penstock.agent.admin.support.bundled_state import (
+    bundled_sources,
+    bundled_stalls,
+    bundled_subscriptions,
+)
 from penstock.agent.admin.support.context import AgentContext
 from penstock.agent.admin.support.deferrals import deferred_requests
 from penstock.agent.admin.support.diagnosis_windows import ReadWindows, WindowQuestion, read_windows
@@ -86,6 +90,7 @@ __all__ = [
     "add_durations",
     "author_and_reason",
     "bundled_sources",
+    "bundled_stalls",
     "bundled_subscriptions",
     "check_confirmed",
     "check_engine_names",

@@ -1,11 +1,11 @@
-"""What a bundle keeps of the agent's memory: sources with their last snapshots, and subscriptions with their answers."""
+"""What a bundle keeps of the agent's memory: sources with their last snapshots, subscriptions with their answers, stalls."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.messages import key_message, timestamp_message
-from penstock.proto.v1.bundle_pb2 import BundledAnswer, BundledSource, BundledSubscription
+from penstock.agent.admin.support.messages import key_message, stall_message, timestamp_message
+from penstock.proto.v1.bundle_pb2 import BundledAnswer, BundledSource, BundledStall, BundledSubscription
 from penstock.proto.v1.policy_pb2 import OrderRefusal, Subscribe
 
 if TYPE_CHECKING:
@@ -53,6 +53,13 @@ def bundled_subscriptions(agent: AgentContext) -> Iterator[BundledSubscription]:
             hash_taken=subscriber.hash_taken,
             answer=_answer(subscriber),
         )
+
+
+def bundled_stalls(agent: AgentContext) -> Iterator[BundledStall]:
+    """Yield the stalls of all engines."""
+    for key, stalls in agent.stalls().items():
+        for stall in stalls:
+            yield BundledStall(key=key_message(key), stall=stall_message(stall))
 
 
 def _answer(subscriber: Subscriber) -> BundledAnswer | None:

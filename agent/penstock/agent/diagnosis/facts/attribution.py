@@ -34,6 +34,9 @@ WAITED_CHANNEL: Final[dict[int, int]] = {
 # Told by the side that kept the blocks; they have a rule of their own.
 _OF_LEASES = frozenset({common.FAILURE_MODE_EXPIRED, common.FAILURE_MODE_LATE_READ})
 
+# A stall of waits for which no transfer was begun: the peer is not to blame for these.
+_NOT_STARTED: Final = "load_not_started"
+
 
 class SlowWait(NamedTuple):
     """A wait that took longer than usual; ``excess`` is by how much, seconds."""
@@ -175,13 +178,15 @@ def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: 
         peers[channel, peer].usual_share = shares.of(channel, wait.peer)
         _share_wait(peers, channel, SlowWait(wait, *slow), behind.get(wait.request_id, ()), culprits)
     for engine in facts.engines:
+        unstarted = {each.peer: each.count for each in engine.stalls if each.kind == _NOT_STARTED}
         for row in engine.deferred if engine.connected else ():
             channel = WAITED_CHANNEL.get(row.reason)
             hanging = usual.hanging(key_of(engine.key), row)
-            if channel is not None and hanging is not None:
+            peer = row.peer.address or UNKNOWN
+            number = row.count - (unstarted.get(peer, 0) if channel == KV else 0)
+            if channel is not None and hanging is not None and number > 0:
                 age, least = hanging
-                present = HangingWaits(key_of(engine.key), row.count, age, least)
-                peers[channel, row.peer.address or UNKNOWN].present.append(present)
+                peers[channel, peer].present.append(HangingWaits(key_of(engine.key), number, age, least))
 
 
 def _share_wait(

@@ -69,6 +69,9 @@ class Facts:
         before: the time before it, which it is compared with.
         engines: the selected ones, as ``ListEngines`` returns them.
         peers: theirs, as ``ListPeers`` does.
+        pairs: of engines, with what differs between them; those of the selected engines.
+        suspects: answers of the window that may be wrong.
+        suspects_cut: there was too much to read to look for all of them.
         policies: the policies behind a hash in an engine, where they are known.
         unreadable: damaged batches among those that were read.
         log_begins: seconds ago, if the log begins within the two times, which then are shorter; 0 otherwise.
@@ -83,6 +86,9 @@ class Facts:
     drills: Sequence[admin.Drill] = ()
     quarantines: Sequence[admin.Quarantine] = ()
     held: Sequence[Held] = ()
+    pairs: Sequence[admin.Pair] = ()
+    suspects: Sequence[admin.Suspect] = ()
+    suspects_cut: bool = False
     policies: Mapping[tuple[EngineKey, str], Sequence[PolicySource | PolicySourceMessage]] = field(
         default_factory=dict
     )

@@ -15,10 +15,13 @@ from penstock.agent.diagnosis.rules.held import held_causes
 from penstock.agent.diagnosis.rules.incompatible import incompatible_causes
 from penstock.agent.diagnosis.rules.leases import lease_causes
 from penstock.agent.diagnosis.rules.orders import order_causes
+from penstock.agent.diagnosis.rules.pairs import pair_causes
 from penstock.agent.diagnosis.rules.peers import peer_causes
 from penstock.agent.diagnosis.rules.policies import policy_causes
 from penstock.agent.diagnosis.rules.recompute import recompute_causes
 from penstock.agent.diagnosis.rules.router import router_causes
+from penstock.agent.diagnosis.rules.stalls import stall_causes
+from penstock.agent.diagnosis.rules.suspects import suspect_causes
 from penstock.agent.diagnosis.rules.transfers import transfer_causes
 
 if TYPE_CHECKING:
@@ -40,4 +43,7 @@ RULES: Final[tuple[Callable[[Facts, Attribution], Iterator[FoundCause]], ...]] =
     first_token_causes,
     router_causes,
     recompute_causes,
+    stall_causes,
+    suspect_causes,
+    pair_causes,
 )

@@ -30,7 +30,12 @@ def expert_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
         failed = [each for each in rows if not each.ok]
         if failed:
             yield _failed(facts, key, failed, before)
-        if not rows and _expected(facts, before) >= _EXPECTED and _serves(facts, key):
+        if (
+            not rows
+            and _expected(facts, before) >= _EXPECTED
+            and _serves(facts, key)
+            and not _stalled(facts, key)
+        ):
             yield _stopped(facts, key, before)
 
 
@@ -99,6 +104,16 @@ def _failed(facts: Facts, key: EngineKey, failed: list[Rebalance], before: list[
 def _serves(facts: Facts, key: EngineKey) -> bool:
     connected = any(engine.connected and words.key_of(engine.key) == key for engine in facts.engines)
     return connected and any(each.key == key for each in facts.present.closed)
+
+
+def _stalled(facts: Facts, key: EngineKey) -> bool:
+    """Return whether its ranks report themselves that no rebalance begins or ends."""
+    return any(
+        stall.kind.startswith("rebalance_")
+        for engine in facts.engines
+        if words.key_of(engine.key) == key
+        for stall in engine.stalls
+    )
 
 
 def _stopped(facts: Facts, key: EngineKey, before: list[Rebalance]) -> FoundCause:

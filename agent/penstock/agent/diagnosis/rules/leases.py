@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, words
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
-from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED, LEASE_ENDING_READ
+from penstock.proto.v1.events_pb2 import (
+    LEASE_ENDING_EXPIRED,
+    LEASE_ENDING_READ,
+    SUSPECT_REASON_LATE_READ,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,6 +55,7 @@ def _late_reads(facts: Facts) -> Iterator[FoundCause]:
                     f"{before} in {words.span(facts.before.seconds)}",
                 ),
                 *([Evidence(f"{words.named(ids, 'request')} at prefill")] if ids else []),
+                *_answers(facts, ids),
             ),
             peer="" if peer == "unknown" else peer,
             requests=len(ids) or len(rows),
@@ -62,6 +67,21 @@ def _late_reads(facts: Facts) -> Iterator[FoundCause]:
             ),
             commands=("agentctl get events --kind transfer_failure --mode late_read --since 1h",),
         )
+
+
+def _answers(facts: Facts, prefill_ids: list[str]) -> Iterator[Evidence]:
+    """Yield the answers that were computed from these blocks, where the log has them."""
+    answers = [
+        each
+        for each in facts.suspects
+        if SUSPECT_REASON_LATE_READ in each.reasons
+        and each.request_id
+        and each.peer_request_id in prefill_ids
+    ]
+    if answers:
+        ids = {each.request_id for each in answers}
+        keys = words.keys_of(words.key_of(each.key) for each in answers)
+        yield Evidence(f"computed from them: {words.named(ids, 'request')} of {words.engines(keys)}")
 
 
 def _expired(facts: Facts) -> Iterator[FoundCause]:
@@ -93,6 +113,7 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
                 "decode engines are overloaded or gone: see their waits and losses",
                 "clients disconnect between prefill and decode",
                 "the router drops the request after prefill",
+                "the blocks were read, and the notification named another request: decode then has loaded them",
             ),
             commands=(
                 "agentctl get events --kind lease_closed --since 10m",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.diagnosis.facts import (
@@ -15,11 +15,12 @@ from penstock.agent.diagnosis.facts import (
     FoundCause,
     words,
 )
-from penstock.proto.names import ENGINE_CORE, label
+from penstock.agent.diagnosis.rules.peer_surroundings import NO_SERVERS, PeersInUse, lost_engines
+from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, PeerTrouble
     from penstock.agent.model import EngineKey
@@ -32,12 +33,6 @@ _SLOW_TIMES, _SLOW_UNKNOWN_SECONDS = 2.0, 30.0
 _FAILURE_SECONDS = 0.1
 # Failures that end no load.
 _HARMLESS = frozenset({common.FAILURE_MODE_NOTIFICATION, common.FAILURE_MODE_RELEASE})
-# Failures that say nothing of the peer: another's, and those of leases.
-_NOT_OF_THE_PEER = frozenset(
-    {common.FAILURE_MODE_COLLATERAL, common.FAILURE_MODE_EXPIRED, common.FAILURE_MODE_LATE_READ}
-)
-# Peers that are none: this machine's own memory and disk, and what connectors do not name.
-_NO_SERVERS = frozenset({"host", "disk", "unknown"})
 
 
 class _Kind(NamedTuple):
@@ -118,7 +113,7 @@ _ENCODER_FAILS = "encoder_fails"
 
 def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
-    at_engines = _PeersInUse.of(facts)
+    at_engines = PeersInUse.of(facts)
     closed = (ClosedByPeer.of(facts.present), ClosedByPeer.of(facts.before))
     for (channel, peer), trouble in sorted(shares.peers.items()):
         own = [each for each in trouble.failures if each.error_type != common.ERROR_TYPE_INCOMPATIBLE]
@@ -126,7 +121,11 @@ def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
             continue
         if own or trouble.collateral or _is_slow(trouble):
             first = tuple(_first_tokens(trouble, *closed))
-            yield _cause(facts, channel, peer, trouble, _fails_beside(at_engines, peer, trouble), first)
+            yield _cause(facts, shares, channel, peer, _beside(at_engines, peer, trouble), first)
+
+
+def _beside(at_engines: PeersInUse, peer: str, trouble: PeerTrouble) -> int:
+    return at_engines.failing_beside(peer, _engines(trouble)) if trouble.failures else 0
 
 
 def _is_slow(trouble: PeerTrouble) -> bool:
@@ -147,22 +146,24 @@ def _is_slower_than_before(trouble: PeerTrouble) -> bool:
 
 def _cause(
     facts: Facts,
+    shares: Attribution,
     channel: int,
     peer: str,
-    trouble: PeerTrouble,
     beside: int,
     first_tokens: tuple[Evidence, ...],
 ) -> FoundCause:
+    trouble = shares.peers[channel, peer]
     kind = _kind(trouble)
     late = [*trouble.slow, *trouble.delayed]
     names = {each.wait.request_id for each in late} | {each.request_id for each in trouble.load_ends}
     names |= {each.request_id for each in (*trouble.failures, *trouble.collateral) if each.request_id}
     failed, recomputed = _ends(trouble)
-    lost = _lost_encoder(facts, channel, peer)
+    lost = list(lost_engines(facts, shares, channel, peer))
     harm = RECOMPUTED_SECONDS * recomputed + _FAILURE_SECONDS * len(trouble.failures)
     evidence = [*_evidence(facts, trouble, failed, recomputed), *first_tokens, *_present(trouble), *lost]
     subject = "encoder" if channel == EC else "peer"
-    verb = f"{kind.says}{' and vanished' if lost else ''}"
+    vanished = any("vanished" in each.fact for each in lost)
+    verb = f"{kind.says}{' and vanished' if vanished else ''}"
     return FoundCause(
         _name(kind, channel),
         f"{subject} {peer} {verb}: {_effect(trouble, failed, recomputed)}",
@@ -299,53 +300,11 @@ def _confidence(facts: Facts, peer: str, trouble: PeerTrouble, beside: int) -> C
     the fault may be its own.
     """
     nothing_usual = not trouble.failures and trouble.slow and trouble.usual_share is None
-    if peer in _NO_SERVERS or nothing_usual or beside:
+    if peer in NO_SERVERS or nothing_usual or beside:
         return Confidence.POSSIBLE
     enough = len(trouble.failures) + len(trouble.slow) + len(trouble.present)
     known = trouble.failures or facts.before.waits
     return Confidence.CERTAIN if enough > 1 and known else Confidence.LIKELY
-
-
-class _PeersInUse(NamedTuple):
-    """The peers of each engine in the window: those that fail there, and all."""
-
-    failing: Mapping[EngineKey, set[str]]
-    used: Mapping[EngineKey, set[str]]
-
-    @classmethod
-    def of(cls, facts: Facts) -> _PeersInUse:
-        """Return those of *facts*."""
-        failing: dict[EngineKey, set[str]] = defaultdict(set)
-        used: dict[EngineKey, set[str]] = defaultdict(set)
-        for each in facts.present.failures:
-            if _is_its_own(each) and each.peer not in _NO_SERVERS:
-                failing[each.key].add(each.peer)
-                used[each.key].add(each.peer)
-        for wait in facts.present.waits:
-            if wait.peer:
-                used[wait.key].add(wait.peer)
-        return cls(failing, used)
-
-
-def _fails_beside(at_engines: _PeersInUse, peer: str, trouble: PeerTrouble) -> int:
-    """Return how many other peers fail at the one engine at which this one does; 0 if that says nothing of the engine.
-
-    It does if no other engine sees this peer fail, and the peers that fail there are three, or half of those in use.
-    """
-    seen = _engines(trouble)
-    if len(seen) != 1 or not trouble.failures:
-        return 0
-    failing, used = (names.get(seen[0], set()) for names in at_engines)
-    others = len(failing - {peer})
-    return others if others > 1 or 2 * len(failing) >= len(used) else 0
-
-
-def _is_its_own(failure: Failure) -> bool:
-    return (
-        not failure.rehearsal
-        and failure.mode not in _NOT_OF_THE_PEER
-        and failure.error_type != common.ERROR_TYPE_INCOMPATIBLE
-    )
 
 
 def _engine_itself(trouble: PeerTrouble, beside: int) -> Iterator[str]:
@@ -355,22 +314,8 @@ def _engine_itself(trouble: PeerTrouble, beside: int) -> Iterator[str]:
         yield f"engine {_engines(trouble)[0]} itself or its network: {fail} there, too"
 
 
-def _lost_encoder(facts: Facts, channel: int, peer: str) -> list[Evidence]:
-    """Return that an encoder vanished: the one at *peer*, or one where its address is not known."""
-    if channel != EC:
-        return []
-    places = {
-        words.key_of(each.key): each.facts.side_channel for each in facts.engines if each.facts.side_channel
-    }
-    return [
-        Evidence(f"engine {each.key} vanished without a goodbye {words.ago(each.time, facts.now)}")
-        for each in facts.present.losses
-        if each.role == "encoder" and each.process == ENGINE_CORE and places.get(each.key, peer) == peer
-    ]
-
-
 def _commands(channel: int, peer: str, trouble: PeerTrouble, *, late: bool, beside: int) -> tuple[str, ...]:
-    if peer in _NO_SERVERS:
+    if peer in NO_SERVERS:
         return ("agentctl get events --kind transfer_failure --since 10m",)
     found = [f"agentctl describe peer {peer}"]
     if beside:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
+from penstock.agent.pairs import slowness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 _NOW, _USUAL = 5, 20
 _TIMES, _SECONDS = 3.0, 0.02
 _OTHERS = 2
+# What a pair counts for that moves fewer bytes a second than it could, seconds.
+_PAIR_SECONDS = 5.0
+_MB = 1e6
+# Small transfers take as long as the question for them: their bytes a second say little.
+_SMALL = "below"
+_ALTERNATIVES = (
+    "the transport fell back to a slower one: TCP instead of RDMA or shared memory",
+    "a network card or link that several peers share",
+)
 # Seconds of the longer window.
 _QUARTER = 900.0
 
@@ -33,7 +43,13 @@ def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
         for peer in sorted(peers, key=lambda each: each.peer.address):
             compared = _compared(facts, peer, peers)
             if compared is not None and peer.peer.address not in told:
+                told.add(peer.peer.address)
                 yield _slow(facts, key, peer, compared)
+    for pair in facts.pairs:
+        judged = pair.speed.count >= _NOW and not pair.speed.size_class.startswith(_SMALL)
+        than = slowness(pair.speed) if judged else ""
+        if than and pair.peer.address and pair.peer.address not in told:
+            yield _slow_pair(pair, than)
 
 
 def _present(facts: Facts, peer: admin.PeerSummary) -> admin.DurationWindow:
@@ -76,15 +92,47 @@ def _slow(facts: Facts, key: EngineKey, peer: admin.PeerSummary, compared: tuple
                 f"the median of {now.count} transfers in {_span(facts)} is {words.span(now.p50_seconds)}",
                 f"{words.span(usual)} {against}",
             ),
+            *_transport(facts, address),
         ),
         peer=address,
         requests=now.count,
         seconds=now.count * (now.p50_seconds - usual),
         confidence=Confidence.LIKELY,
-        alternatives=(
-            "the transport fell back to a slower one: TCP instead of RDMA or shared memory",
-            "larger transfers than before: longer prompts",
-            "a network card or link that several peers share",
-        ),
+        alternatives=("larger transfers than before: longer prompts", *_ALTERNATIVES),
         commands=(f"agentctl describe peer {address}", "agentctl get peers -o wide"),
+    )
+
+
+def _transport(facts: Facts, address: str) -> Iterator[Evidence]:
+    """Yield how the two move blocks, as far as NIXL and the environment tell."""
+    for pair in facts.pairs:
+        if pair.peer.address == address and pair.transport:
+            yield Evidence(f"by {pair.transport}")
+            return
+
+
+def _slow_pair(pair: admin.Pair, than: str) -> FoundCause:
+    """Return the cause where transfers of one size move fewer bytes a second, whatever their mean duration."""
+    key, address, speed = words.key_of(pair.key), pair.peer.address, pair.speed
+    if than == "usual":
+        share, against = speed.usual_ratio, "what is usual for transfers of this size"
+    else:
+        share, against = speed.siblings_ratio, "the median of this engine's other peers"
+    return FoundCause(
+        "slow_transfers",
+        f"transfers of peer {address} to engine {key} move {speed.bytes_per_second / _MB:.1f} MB/s, {share:.0%} of {against}",
+        (key,),
+        (
+            Evidence(
+                f"{words.count(speed.count, 'transfer')} of {speed.size_class} on rank {speed.rank}",
+                f"{speed.usual_bytes_per_second / _MB:.1f} MB/s" if speed.usual_count else "",
+            ),
+            *([Evidence(f"by {pair.transport}")] if pair.transport else []),
+        ),
+        peer=address,
+        requests=speed.count,
+        other_harm=_PAIR_SECONDS,
+        confidence=Confidence.LIKELY,
+        alternatives=(*_ALTERNATIVES, "many more transfers at once than before slow each of them"),
+        commands=("agentctl get pairs -o wide", f"agentctl describe peer {address}"),
     )

@@ -72,7 +72,7 @@ def suspicions(facts: RequestFacts, late: Iterable[EventEntry] = ()) -> list[Sus
         late: late reads of the blocks that this request was to read, as their owner reports them.
 
     """
-    found = [*_late_reads(facts, late), *_of_engine(facts), *_failed_reads(facts)]
+    found = [*_late_reads(facts, late), *_of_engine(facts), *_failed_reads(facts), *_used_mismatches(facts)]
     # The engine's word and the agent's own finding are one: the first of a reason stays.
     by_reason: dict[int, Suspicion] = {}
     for each in sorted(found, key=lambda each: each.time_unix_nano):
@@ -125,6 +125,22 @@ def _failed_reads(facts: RequestFacts) -> Iterator[Suspicion]:
         )
         time = load.failures[0].event.time_unix_nano
         yield Suspicion(reason, evidence, time, all(entry.event.rehearsal for entry in load.failures))
+
+
+def _used_mismatches(facts: RequestFacts) -> Iterator[Suspicion]:
+    """Yield blocks that are not what was sent and were used all the same, as a policy that only observes has it."""
+    closing = facts.closing
+    if closing is None or not _may_have_answered(facts) or closing.finish_reason == _ABORTED:
+        return
+    for entry in facts.failures:
+        failure = entry.event.transfer_failure
+        if failure.used and is_corrupt(failure) and failure.direction == common.DIRECTION_RECEIVE:
+            yield Suspicion(
+                events.SUSPECT_REASON_MISMATCH,
+                f"what it read from {_peer(failure.peer)} is not what was sent, and it was used: the policy only observes",
+                entry.event.time_unix_nano,
+                entry.event.rehearsal,
+            )
 
 
 def _failed_words(peer: common.Peer, cause: str) -> str:

@@ -1,0 +1,90 @@
+"""Pairs of engines that answer wrongly or cannot shake hands, before a handshake says so: by what both ends are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts
+
+# What a pair counts for between which nothing has been moved, seconds.
+_PAIR_SECONDS = 5.0
+
+
+def pair_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    """Yield pairs with different weights, and those that will not shake hands."""
+    failing = {
+        peer
+        for (_, peer), trouble in shares.peers.items()
+        if any(each.error_type == common.ERROR_TYPE_INCOMPATIBLE for each in trouble.failures)
+    }
+    for pair in facts.pairs:
+        if pair.weights == admin.PAIR_WEIGHTS_DIFFER:
+            yield _weights(facts, pair)
+        elif pair.compatible == admin.PAIR_COMPATIBILITY_NO and pair.peer.address not in failing:
+            yield _incompatible(pair)
+
+
+def _name(pair: admin.Pair) -> str:
+    if pair.HasField("peer_key"):
+        return f"engine {words.key_of(pair.peer_key)}"
+    return f"peer {pair.peer.address}"
+
+
+def _compare(pair: admin.Pair) -> tuple[str, ...]:
+    key = words.key_of(pair.key)
+    if pair.HasField("peer_key"):
+        return (f"agentctl diff engine {key} {words.key_of(pair.peer_key)}", "agentctl get pairs -o wide")
+    return ("agentctl get pairs -o wide",)
+
+
+def _weights(facts: Facts, pair: admin.Pair) -> FoundCause:
+    key, peer = words.key_of(pair.key), pair.peer.address
+    answers = sum(
+        each.key == key and bool(peer) and each.peer == peer and each.finish_reason not in {"abort", "error"}
+        for each in facts.present.closed
+    )
+    values = next((each for each in pair.differences if each.fact == "weights"), None)
+    return FoundCause(
+        "weights_differ",
+        f"engine {key} and {_name(pair)} have loaded different weights: "
+        + (f"{words.count(answers, 'answer')} may be wrong" if answers else "answers will be wrong"),
+        (key,),
+        (
+            *([Evidence(f"weights {values.value} and {values.peer_value}")] if values is not None else []),
+            Evidence(f"{words.count(answers, 'request')} of the window read blocks of the other"),
+            Evidence("no handshake compares weights: nothing fails"),
+        ),
+        peer=peer,
+        requests=answers,
+        other_harm=_PAIR_SECONDS + SUSPECT_SECONDS * answers,
+        confidence=Confidence.CERTAIN if answers else Confidence.LIKELY,
+        alternatives=("the same model in other files: give both engines the label weights=NAME",),
+        commands=_compare(pair),
+    )
+
+
+def _incompatible(pair: admin.Pair) -> FoundCause:
+    key = words.key_of(pair.key)
+    return FoundCause(
+        "incompatible_pair",
+        f"engine {key} and {_name(pair)} cannot exchange KV blocks: {words.cut(pair.reason)}",
+        (key,),
+        tuple(
+            Evidence(f"{name}: {geometry}")
+            for name, geometry in ((f"engine {key}", pair.geometry), (_name(pair), pair.peer_geometry))
+            if geometry
+        )
+        or (Evidence(words.cut(pair.reason)),),
+        peer=pair.peer.address,
+        other_harm=_PAIR_SECONDS,
+        confidence=Confidence.LIKELY if pair.peer.address else Confidence.POSSIBLE,
+        alternatives=("the router never pairs the two: give them different values of the label pool",),
+        commands=_compare(pair),
+    )

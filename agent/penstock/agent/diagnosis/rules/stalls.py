@@ -1,0 +1,143 @@
+"""What should go on in an engine and does not: loads that never begin, calls and steps that do not return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.agent.diagnosis.facts import (
+    FAILED_SECONDS,
+    KV,
+    RECOMPUTED_SECONDS,
+    Confidence,
+    Evidence,
+    FoundCause,
+    words,
+)
+from penstock.proto.names import NANOS
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.diagnosis.facts import Attribution, Facts
+    from penstock.proto.v1 import admin_pb2 as admin
+
+# What an engine counts for that stands still, beside its requests, seconds.
+_STANDS_SECONDS = 30.0
+_STACKS: Final = "agentctl debug stacks {engine}"
+_DESCRIBE: Final = "agentctl describe engine {engine}"
+
+
+class _StallWords(NamedTuple):
+    """One kind of stall.
+
+    Attributes:
+        alternatives: what else it could be.
+        commands: what to run next; ``{engine}`` stands for the engine's name.
+        stands: requests of the engine wait until it is over.
+
+    """
+
+    alternatives: tuple[str, ...]
+    commands: tuple[str, ...]
+    stands: bool = True
+
+
+_KINDS: Final[dict[str, _StallWords]] = {
+    "load_not_started": _StallWords(
+        (
+            "the router's kv_transfer_params lack an address or are for another connector: the engine's log names 'KVTransferParams'",
+            "a peer that pushes and never does: ask the agent of the prefill engine",
+        ),
+        ("agentctl get requests --deferred", _DESCRIBE),
+    ),
+    "load_missing": _StallWords(
+        (
+            "the connector of this engine is not the one that the parameters are for",
+            "the store or the peer no longer has the blocks",
+        ),
+        ("agentctl get requests --slow --since 10m", _DESCRIBE),
+        stands=False,
+    ),
+    "call_stuck": _StallWords(
+        ("a store that is slow and not stuck", "a peer or a disk that the connector waits for"),
+        (_STACKS, _DESCRIBE),
+    ),
+    "step_stuck": _StallWords(
+        ("one rank that others wait for", "a step that compiles kernels: the first ones of an engine"),
+        (_STACKS, _DESCRIBE),
+    ),
+    "thread_dead": _StallWords(
+        (
+            "an exception of the connector: the engine's log has it, and only a restart starts that thread again",
+        ),
+        (_STACKS, _DESCRIBE),
+    ),
+    "worker_silent": _StallWords(
+        ("its process is stopped or starved of CPU", "a collective that waits for another rank"),
+        (_STACKS, _DESCRIBE),
+    ),
+    "rebalance_overdue": _StallWords(
+        ("one rank has left the balancer's collectives: compare the ranks' logs",),
+        (_STACKS, "agentctl get events --channel eplb --since 2h"),
+        stands=False,
+    ),
+    "rebalance_unfinished": _StallWords(
+        ("one rank that the others wait for: agentctl describe engine names it",),
+        (_STACKS, _DESCRIBE),
+        stands=False,
+    ),
+}
+
+
+def stall_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
+    """Yield a cause for each stall; a router that sends no parameters has a rule of its own."""
+    for engine in facts.engines:
+        for stall in engine.stalls:
+            kind = _KINDS.get(stall.kind)
+            if kind is not None:
+                yield _cause(facts, shares, engine, stall, kind)
+
+
+def _readers(shares: Attribution, engine: admin.Engine) -> tuple[int, float]:
+    """Return how many requests of other engines that read from *engine* failed, and the seconds that they waited too long."""
+    trouble = shares.peers.get((KV, engine.facts.side_channel))
+    if trouble is None or not engine.facts.side_channel:
+        return 0, 0.0
+    failed = sum(each.outcome == common.OUTCOME_FAILED for each in trouble.load_ends)
+    late = sum(each.excess for each in (*trouble.slow, *trouble.delayed))
+    return failed, late + sum(each.age * each.number for each in trouble.present)
+
+
+def _cause(
+    facts: Facts, shares: Attribution, engine: admin.Engine, stall: admin.Stall, kind: _StallWords
+) -> FoundCause:
+    key = words.key_of(engine.key)
+    age = max(0.0, (facts.now - stall.since.ToNanoseconds()) / NANOS)
+    waiting = sum(row.count for row in engine.deferred)
+    requests = stall.count if stall.kind in {"load_not_started", "load_missing"} else waiting
+    evidence = [Evidence(f"since {words.span(max(1.0, age))}")]
+    if waiting and kind.stands:
+        evidence.append(
+            Evidence(f"{words.count(waiting, 'request waits', 'requests wait')} in this engine now")
+        )
+    failed, late = _readers(shares, engine) if kind.stands else (0, 0.0)
+    if failed or late:
+        waited = f", requests waited {words.span(late)} longer than usual" if late else ""
+        evidence.append(
+            Evidence(f"in the engines that read from it: {words.count(failed, 'request')} failed{waited}")
+        )
+    standing = _STANDS_SECONDS + FAILED_SECONDS * failed + late
+    return FoundCause(
+        stall.kind,
+        f"engine {key}: {words.cut(stall.sentence)}",
+        (key,),
+        tuple(evidence),
+        peer="" if stall.peer == "unknown" else stall.peer,
+        requests=requests,
+        seconds=age * max(1, requests) if kind.stands else 0.0,
+        other_harm=standing if kind.stands else RECOMPUTED_SECONDS * max(1, stall.count),
+        confidence=Confidence.CERTAIN,
+        alternatives=kind.alternatives,
+        commands=tuple(command.format(engine=key) for command in kind.commands),
+    )

@@ -1,0 +1,179 @@
+"""Rules about both ends of a transfer: suspect answers, weights, compatibility before traffic, speed, a peer that left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from penstock.agent.diagnosis import Confidence, VerdictKind
+from penstock.agent.model import EngineKey
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+
+from tests.support.agent.batches import PEER, event
+from tests.support.agent.diagnosed import DECODE, at, calm, decided, engine, failed, verdict_of
+
+PREFILL = {"server": "prefill", "engine": "0"}
+DECODES = {"server": "decode", "engine": "0"}
+
+
+def _suspect(reason: int, number: int = 1, **fields: Any) -> list[admin.Suspect]:
+    values = {
+        "key": DECODES,
+        "peer": {"address": PEER},
+        "reasons": [reason],
+        "evidence": ["it was so"],
+        **fields,
+    }
+    return [admin.Suspect(request_id=f"d-{n}", peer_request_id=f"p-{n}", **values) for n in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (events.SUSPECT_REASON_MISMATCH, "what they read is not what was sent"),
+        (events.SUSPECT_REASON_FAILED_READ, "a read failed"),
+        (events.SUSPECT_REASON_LATE_WRITE, "a peer wrote into blocks"),
+        (events.SUSPECT_REASON_NAN, "there were NaNs"),
+    ],
+)
+def test_answers_that_may_be_wrong(reason: int, words: str) -> None:
+    """They come before a peer whose loads fail: a wrong answer is worse than none."""
+    bad = [failed("bad", 60), decided("bad", 60)]
+    causes = verdict_of([*calm(), *bad], suspects=_suspect(reason, 2)).causes
+    assert [cause.kind for cause in causes] == ["answers_suspect", "peer_refuses"]
+    cause = causes[0]
+    assert cause.sentence.startswith(f"2 answers of engine decode/0 may be wrong: {words}")
+    assert cause.peer == PEER
+    assert "requests d-0, d-1" in cause.evidence[1].fact
+    assert cause.commands[1] == "agentctl explain d-0"
+
+
+def test_a_drill_makes_no_answer_suspect() -> None:
+    """Nothing is wrong with it."""
+    rehearsed = _suspect(events.SUSPECT_REASON_FAILED_READ, rehearsal=True)
+    assert verdict_of(calm(), suspects=rehearsed).answer == VerdictKind.NOTHING_WRONG
+
+
+def test_what_was_not_looked_for_is_said() -> None:
+    """A search for suspects that ended early."""
+    verdict = verdict_of(calm(), suspects_cut=True)
+    assert verdict.answer == VerdictKind.NOTHING_WRONG
+    assert any("not all answers that may be wrong were looked for" in each for each in verdict.missing)
+
+
+def test_late_reads_name_the_answers() -> None:
+    """The prefill side knows the read, the decode side the answer."""
+    late = failed("p-0", 60, "unknown", mode=common.FAILURE_MODE_LATE_READ)
+    causes = verdict_of([*calm(), late], suspects=_suspect(events.SUSPECT_REASON_LATE_READ)).causes
+    assert [cause.kind for cause in causes] == ["late_reads"]
+    assert causes[0].evidence[-1].fact == "computed from them: request d-0 of engine decode/0"
+
+
+def _pair(**fields: Any) -> admin.Pair:
+    values = {"key": DECODES, "peer": {"address": PEER}, "peer_key": PREFILL, "connected": True}
+    return admin.Pair(**{**values, **fields})
+
+
+def test_two_engines_with_different_weights() -> None:
+    """No handshake fails; each answer that read the other's blocks may be wrong."""
+    difference = {"fact": "weights", "value": "aaaa", "peer_value": "bbbb"}
+    cause = verdict_of(
+        calm(), pairs=[_pair(weights=admin.PAIR_WEIGHTS_DIFFER, differences=[difference])]
+    ).causes[0]
+    assert (cause.kind, cause.peer, cause.confidence) == ("weights_differ", PEER, Confidence.CERTAIN)
+    assert cause.sentence.endswith("have loaded different weights: 10 answers may be wrong")
+    assert cause.evidence[0].fact == "weights aaaa and bbbb"
+    assert cause.commands[0] == "agentctl diff engine decode/0 prefill/0"
+    elsewhere = _pair(weights=admin.PAIR_WEIGHTS_DIFFER, peer={"address": "other:1"})
+    assert verdict_of(calm(), pairs=[elsewhere]).causes[0].sentence.endswith("answers will be wrong")
+
+
+def test_a_pair_that_will_not_shake_hands() -> None:
+    """By the geometry of both; once a handshake has failed, that is the cause."""
+    pair = _pair(
+        connected=False,
+        compatible=admin.PAIR_COMPATIBILITY_NO,
+        reason="tensor_parallel_size 4≠2",
+        geometry="TP4, 16-token blocks",
+        peer_geometry="TP2, 16-token blocks",
+    )
+    (cause,) = verdict_of(calm(), pairs=[pair]).causes
+    assert (cause.kind, cause.peer) == ("incompatible_pair", PEER)
+    assert "tensor_parallel_size 4≠2" in cause.sentence
+    assert [each.fact for each in cause.evidence] == [
+        "engine decode/0: TP4, 16-token blocks",
+        "engine prefill/0: TP2, 16-token blocks",
+    ]
+    bad = failed("bad", 60, error_type=common.ERROR_TYPE_INCOMPATIBLE)
+    assert [cause.kind for cause in verdict_of([*calm(), bad], pairs=[pair]).causes] == ["incompatible_peer"]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ({"usual_ratio": 0.01, "usual_bytes_per_second": 49e9, "usual_count": 40}, "1% of what is usual"),
+        ({"siblings_ratio": 0.2}, "20% of the median of this engine's other peers"),
+    ],
+)
+def test_a_pair_that_fell_back_to_a_slower_transport(ratios: dict[str, float], words: str) -> None:
+    """Bytes a second of transfers of one size, and how the two move blocks."""
+    speed = {"bytes_per_second": 0.5e9, "count": 12, "size_class": "1 MiB and more", **ratios}
+    pair = _pair(speed=speed, transport="UCX tls=tcp (VRAM)")
+    (cause,) = verdict_of(calm(), pairs=[pair]).causes
+    assert (cause.kind, cause.peer) == ("slow_transfers", PEER)
+    assert f"move 500.0 MB/s, {words}" in cause.sentence
+    assert cause.evidence[-1].fact == "by UCX tls=tcp (VRAM)"
+    for few in ({**speed, "count": 4}, {**speed, "size_class": "below 1 MiB"}):
+        assert not verdict_of(calm(), pairs=[_pair(speed=few)]).causes
+    # A peer that fails is told as that.
+    log = [*calm(), failed("bad", 60)]
+    assert [cause.kind for cause in verdict_of(log, pairs=[pair]).causes] == ["peer_refuses"]
+
+
+@pytest.mark.parametrize("facts", [{"side_channel": PEER}, None], ids=["address", "away"])
+def test_a_prefill_pod_that_was_drained_in_mid_transfer(facts: dict[str, str] | None) -> None:
+    """Its own goodbye says why it reset the connection; the agent knows the addresses of those that are connected."""
+    reset = failed("bad", 60, error_type=common.ERROR_TYPE_REMOTE_RESET, mode=common.FAILURE_MODE_TRANSFER)
+    left = engine(
+        "prefill",
+        common.ROLE_PREFILL,
+        connected=False,
+        said_goodbye=True,
+        facts=facts,
+        last_seen={"seconds": at(55) // 10**9},
+    )
+    (cause,) = verdict_of([*calm(), reset], engines=[engine(), left]).causes
+    assert cause.kind == "peer_resets"
+    assert any(each.fact.startswith("engine prefill/0 said goodbye and ended") for each in cause.evidence)
+
+
+def _killed(address: str | None) -> dict[str, Any]:
+    """Return that the EngineCore of a prefill engine vanished, which had *address*, if that is known."""
+    lost = event("source_lost", time_ns=at(61), process="engine-core")
+    facts = {"side_channel": address} if address else None
+    gone = engine("prefill", common.ROLE_PREFILL, connected=False, facts=facts)
+    return {"more": [(EngineKey("prefill", "0"), "prefill", lost)], "engines": [engine(), gone]}
+
+
+@pytest.mark.parametrize(
+    ("address", "kinds"),
+    [
+        (PEER, ["peer_refuses"]),
+        (None, ["peer_refuses"]),
+        ("other:1", ["engine_lost", "peer_refuses"]),
+    ],
+)
+def test_a_prefill_pod_that_was_killed_is_one_cause(address: str | None, kinds: list[str]) -> None:
+    """Its loss is evidence of the peer's failures; one with another address is a cause of its own."""
+    verdict = verdict_of([*calm(), failed("bad", 60)], **_killed(address))
+    assert [cause.kind for cause in verdict.causes] == kinds
+    assert DECODE in verdict.causes[-1].engines
+
+
+def test_of_two_peers_in_trouble_none_is_known_to_be_the_one_that_vanished() -> None:
+    """The loss is a cause of its own then."""
+    log = [*calm(), failed("bad", 60), failed("bad-2", 60, "b:1")]
+    kinds = [cause.kind for cause in verdict_of(log, **_killed(None)).causes]
+    assert sorted(kinds) == ["engine_lost", "peer_refuses", "peer_refuses"]

@@ -1,0 +1,116 @@
+"""Rules about what should go on in an engine and does not, by the stalls that the agent has found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from penstock.agent.diagnosis import Confidence
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+
+from tests.support.agent.batches import PEER
+from tests.support.agent.diagnosed import (
+    DECODE,
+    at,
+    calm,
+    closed,
+    decided,
+    engine,
+    failed,
+    rebalances,
+    verdict_of,
+    waited,
+)
+
+
+def _stall(kind: str, *, ago: float = 60, count: int = 1, peer: str = "") -> admin.Stall:
+    stall = admin.Stall(kind=kind, count=count, peer=peer, sentence=f"what is {kind}")
+    stall.since.FromNanoseconds(at(ago))
+    return stall
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "load_not_started",
+        "load_missing",
+        "call_stuck",
+        "step_stuck",
+        "thread_dead",
+        "worker_silent",
+        "rebalance_overdue",
+        "rebalance_unfinished",
+    ],
+)
+def test_each_stall_is_a_cause(kind: str) -> None:
+    """Its kind is the word of the stall, and its sentence the agent's own; the next command names the engine."""
+    verdict = verdict_of(calm(), engines=[engine(stalls=[_stall(kind)])])
+    assert [cause.kind for cause in verdict.causes] == [kind]
+    cause = verdict.causes[0]
+    assert cause.sentence == f"engine decode/0: what is {kind}"
+    assert (cause.engines, cause.confidence) == ((DECODE,), Confidence.CERTAIN)
+    assert cause.harm > 0
+    assert cause.alternatives
+    assert any("decode/0" in command or "deferred" in command for command in cause.commands)
+
+
+def test_a_newer_stall_is_left_to_doctor() -> None:
+    """An agent that names another kind is read all the same."""
+    assert not verdict_of(calm(), engines=[engine(stalls=[_stall("of_tomorrow")])]).causes
+
+
+def test_a_wait_that_never_started_is_not_the_peer_s() -> None:
+    """Of five requests that wait for a peer no load was begun for two; the others are the peer's."""
+    row = {"reason": common.DEFERRAL_REASON_REMOTE_KV, "peer": {"address": PEER}, "count": 5}
+    deferred = [{**row, "oldest_start_time_unix_nano": at(60)}]
+    hanging = engine(deferred=deferred, stalls=[_stall("load_not_started", count=2, peer=PEER)])
+    causes = {cause.kind: cause for cause in verdict_of(calm(), engines=[hanging]).causes}
+    assert {kind: cause.requests for kind, cause in causes.items()} == {"load_not_started": 2, "peer_slow": 3}
+    assert causes["load_not_started"].peer == PEER
+    alone = engine(deferred=deferred, stalls=[_stall("load_not_started", count=5, peer=PEER)])
+    assert [cause.kind for cause in verdict_of(calm(), engines=[alone]).causes] == ["load_not_started"]
+
+
+def test_a_worker_that_stands_comes_before_who_waits_for_it() -> None:
+    """Requests wait for peers in an engine whose worker moves nothing."""
+    row = {"reason": common.DEFERRAL_REASON_REMOTE_KV, "peer": {"address": PEER}, "count": 3}
+    deferred = [{**row, "oldest_start_time_unix_nano": at(60)}]
+    still = engine(deferred=deferred, stalls=[_stall("worker_silent", ago=60)])
+    causes = verdict_of(calm(), engines=[still]).causes
+    assert [cause.kind for cause in causes] == ["worker_silent", "peer_slow"]
+    assert causes[0].evidence[1].fact == "3 requests wait in this engine now"
+
+
+def test_a_dead_listener_comes_before_the_failures_of_its_readers() -> None:
+    """Handshakes with its engine time out in others; the peer's failures are told after it."""
+    bad = [failed(f"bad-{n}", 50, error_type=common.ERROR_TYPE_TIMEOUT) for n in range(3)]
+    ends = [decided(f"bad-{n}", 50) for n in range(3)]
+    dead = engine(
+        "prefill", common.ROLE_PREFILL, facts={"side_channel": PEER}, stalls=[_stall("thread_dead")]
+    )
+    causes = verdict_of([*calm(), *bad, *ends], engines=[engine(), dead]).causes
+    assert [cause.kind for cause in causes] == ["thread_dead", "peer_times_out"]
+    assert causes[0].evidence[1].fact.startswith("in the engines that read from it: 3 requests failed")
+
+
+def test_rebalances_that_stopped_are_told_once() -> None:
+    """Where the ranks count their steps themselves, that is the better word."""
+    serving = [waited("now", 60), closed("now", 60)]
+    log = [*calm(), *serving, *rebalances(*range(700, 4000, 100), pause=0.1)]
+    assert [cause.kind for cause in verdict_of(log).causes] == ["eplb_stopped"]
+    stalled = engine(stalls=[_stall("rebalance_overdue")])
+    assert [cause.kind for cause in verdict_of(log, engines=[stalled]).causes] == ["rebalance_overdue"]
+
+
+def _bare(number: int) -> list[Any]:
+    return [closed(f"bare-{n}", 60 + n, kv_role=common.ROLE_UNSPECIFIED) for n in range(number)]
+
+
+def test_a_router_without_parameters_is_told_once() -> None:
+    """By the requests that ended, else by the engine that counts those that came."""
+    stalled = engine(stalls=[_stall("no_transfer_params", count=40)])
+    told = verdict_of(_bare(6), engines=[stalled]).causes
+    assert [(cause.kind, cause.requests) for cause in told] == [("no_transfer_parameters", 6)]
+    early = verdict_of(calm(), engines=[stalled]).causes
+    assert [(cause.kind, cause.requests) for cause in early] == [("no_transfer_parameters", 40)]
