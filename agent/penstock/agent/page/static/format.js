@@ -57,3 +57,43 @@ export function counted(count, one, many = `${one}s`) {
 export function lasting(milliseconds) {
   return milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(2)} s`;
 }
+
+/**
+ * Cuts a sentence at the names that it says, each once, so that they can be clicked.
+ *
+ * @param {string} sentence
+ * @param {readonly string[]} names
+ * @returns {{text: string, name: boolean}[]} in order; together they are the sentence
+ */
+export function pieces(sentence, names) {
+  let parts = [{text: sentence, name: false}];
+  for (const name of names.filter(Boolean).sort((one, other) => other.length - one.length)) {
+    const index = parts.findIndex((part) => !part.name && placeOf(part.text, name) >= 0);
+    if (index >= 0) {
+      const text = parts[index].text;
+      const place = placeOf(text, name);
+      const cut = [
+        {text: text.slice(0, place), name: false},
+        {text: name, name: true},
+        {text: text.slice(place + name.length), name: false},
+      ];
+      parts = [...parts.slice(0, index), ...cut.filter((part) => part.text), ...parts.slice(index + 1)];
+    }
+  }
+  return parts;
+}
+
+/**
+ * Finds a name as a word of its own; -1 where it is only a part of another.
+ *
+ * @param {string} text
+ * @param {string} name
+ */
+function placeOf(text, name) {
+  const inWord = /[\p{L}\p{N}]/u;
+  let place = text.indexOf(name);
+  while (place >= 0 && (inWord.test(text[place - 1] ?? "") || inWord.test(text[place + name.length] ?? ""))) {
+    place = text.indexOf(name, place + 1);
+  }
+  return place;
+}

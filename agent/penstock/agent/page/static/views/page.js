@@ -1,4 +1,5 @@
 /** The whole page, of the state. */
+import {isFiltered} from "../filter.js";
 import {html} from "../markup.js";
 import {selection} from "../selection.js";
 import {Failures} from "./failures.js";
@@ -24,14 +25,14 @@ export function Page({state, act}) {
       <${AsOf} state=${state} shown=${shown} act=${act} />
       <${VerdictView} shown=${shown} scrubbed=${scrubbed} act=${act} />
       <${Banners} banners=${shown.screen?.banners ?? []} gaps=${state.gaps} />
-      <${Timeline} state=${state} shown=${shown} act=${act} />
       <div class="parts">
         <${Peers} shown=${shown} clock=${shown.moment} act=${act} />
         <${Waits} shown=${shown} act=${act} />
-        <${Failures} shown=${shown} total=${state.entries.length} act=${act} />
+        <${Failures} shown=${shown} isFiltered=${isFiltered(state.filter)} act=${act} />
         <${Policy} shown=${shown} act=${act} />
       </div>
     </main>
+    <${Timeline} state=${state} shown=${shown} act=${act} />
     <${PanelView} state=${state} act=${act} />
     <${Help} state=${state} act=${act} />
   </div>`;

@@ -1,4 +1,5 @@
 /** Small parts that several views share. */
+import {pieces} from "../format.js";
 import {html, useEffect, useRef, useState} from "../markup.js";
 import {inOrder} from "../scrub.js";
 
@@ -93,12 +94,32 @@ export function Scrolled({label, children}) {
 }
 
 /**
- * A name that filters the page by itself, or opens something.
+ * A name that filters the page by itself, or opens something. It may break after a slash.
  *
- * @param {{text: string, title: string, onClick: () => void}} props
+ * @typedef {{text: string, title: string, onClick: () => void}} Link
+ *
+ * @param {Link} props
  */
 export function Name({text, title, onClick}) {
-  return text ? html`<button type="button" class="name" title=${title} onClick=${onClick}>${text}</button>` : null;
+  const parts = text.split(/(?<=\/)/);
+  return text
+    ? html`<button type="button" class="name" title=${title} onClick=${onClick}>
+        ${parts.map((part, index) => (index === 0 ? part : html`<wbr />${part}`))}
+      </button>`
+    : null;
+}
+
+/**
+ * A sentence in which names can be clicked; those that it does not say come after it.
+ *
+ * @param {{text: string, links: Link[]}} props
+ */
+export function Sentence({text, links}) {
+  const parts = pieces(text, links.map((link) => link.text));
+  const said = new Set(parts.filter((part) => part.name).map((part) => part.text));
+  const rest = links.filter((link) => link.text && !said.has(link.text));
+  return html`${parts.map((part) => (part.name ? html`<${Name} ...${links.find((link) => link.text === part.text)} />` : part.text))}
+  ${rest.map((link) => html` <${Name} key=${link.text} ...${link} />`)}`;
 }
 
 /**

@@ -101,7 +101,7 @@ function Row({row, act}) {
 function MinuteOfPeers({shown, act}) {
   const minute = shown.minute;
   if (!minute) {
-    return html`<${Part} id="peers" title="Peers by engine"><p class="empty">Nothing is known yet.</p><//>`;
+    return html`<${Part} id="peers" title="Peers by engine"><p class="empty">${shown.note ? "The journal has no counts of that minute." : "Waiting for the first answer."}</p><//>`;
   }
   const title = `Failures and deferrals from ${minuteOfDay(minute.time)} to ${minuteOfDay(minute.time + 60_000)}`;
   return html`<${Part} id="peers" title=${title}>

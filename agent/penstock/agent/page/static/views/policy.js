@@ -1,6 +1,6 @@
 /** The policy in force, by field, with who set it; and the engines. */
 import {panelOf} from "../filter.js";
-import {counted, span} from "../format.js";
+import {span} from "../format.js";
 import {html} from "../markup.js";
 import {Copy, Name, Part, Scrolled} from "./parts.js";
 
@@ -23,7 +23,7 @@ export function Policy({shown, act}) {
                 <th scope="col">field</th>
                 <th scope="col">value</th>
                 <th scope="col">set by</th>
-                <th scope="col">on</th>
+                <th scope="col">engines</th>
                 <th scope="col"><span class="unseen">command</span></th>
               </tr>
             </thead>
@@ -34,10 +34,10 @@ export function Policy({shown, act}) {
                     <th scope="row"><${Name} text=${row.field} title="Show only engines with this field" onClick=${() => act.filter({field: row.field})} /></th>
                     <td><code>${row.value}</code>${!row.inForce && html` <b class="pending">not in force everywhere</b>`}</td>
                     <td>
-                      <${Name} text=${row.policy} title="Open this policy" onClick=${() => act.open(panelOf("policy", {name: row.policy}))} />
+                      <${Name} text=${row.policy} title="Open this policy" onClick=${() => act.open(panelOf("policy", {name: row.policy}))} />${" "}
                       <span class="note">${row.author}${row.changed ? `, ${span((shown.moment - row.changed) / 1000)} ago` : ""}</span>
                     </td>
-                    <td title=${row.engineKeys.join(" ")}>${counted(row.engines, "engine")}</td>
+                    <td class="number" title=${row.engineKeys.join(" ")}>${row.engines}</td>
                     <td class="command"><${Copy} command=${row.command} /></td>
                   </tr>`,
               )}

@@ -41,7 +41,7 @@ export function Timeline({state, shown, act}) {
     act.scrub(time >= end ? null : time);
   };
   const first = state.screens.at(0);
-  return html`<section class="time" aria-label="Time">
+  return html`<section class="time" aria-label="The last 15 minutes">
     <span class="note">${minuteOfDay(end - WINDOW)}</span>
     <div class="track">
       <${Bars} counts=${shown.counts} from=${end - WINDOW} opened=${first ? first.now : end} />
@@ -76,8 +76,8 @@ function Bars({counts, from, opened}) {
       : `${counted(total, "failure")} in the last 15 minutes, most at ${minuteOfDay(worst?.time ?? from)}: ${most}`;
   /** @param {number} time */
   const x = (time) => (Math.max(0, time - from) / WINDOW) * 900;
-  return html`<svg viewBox=${`0 0 900 ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label}>
-    <title>${label}</title>
+  return html`<p class="note" aria-hidden="true">${label}</p>
+  <svg viewBox=${`0 0 900 ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label}>
     ${counts.map((count) => {
       const height = (count.failures / most) * (HEIGHT - 2);
       return html`<rect

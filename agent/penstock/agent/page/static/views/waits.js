@@ -2,7 +2,7 @@
 import {panelOf} from "../filter.js";
 import {span} from "../format.js";
 import {html} from "../markup.js";
-import {Copy, Name, Part, Scrolled, useHeldOrder} from "./parts.js";
+import {Copy, Name, Part, Scrolled, Sentence, useHeldOrder} from "./parts.js";
 
 /**
  * @param {{shown: import("../selection.js").Selection, act: import("../app.js").Act}} props
@@ -37,12 +37,14 @@ export function Waits({shown, act}) {
                   html`<tr key=${`${row.engine} ${row.request}`}>
                     <td class="number">${span((shown.moment - row.since) / 1000)}</td>
                     <th scope="row">
-                      <${Name} text=${row.request} title="Open this request" onClick=${() => act.open(panelOf("request", {id: row.request}))} />
+                      <${Name} text=${row.request} title="Open this request" onClick=${() => act.open(panelOf("request", {id: row.request}))} />${" "}
                       <${Name} text=${row.engine} title="Show only this engine" onClick=${() => act.filter({engine: row.engine})} />
                     </th>
                     <td>
-                      ${row.sentence || row.reason}${" "}
-                      <${Name} text=${row.peer} title="Show only this peer" onClick=${() => act.filter({peer: row.peer})} />
+                      <${Sentence}
+                        text=${row.sentence || row.reason}
+                        links=${[{text: row.peer, title: "Show only this peer", onClick: () => act.filter({peer: row.peer})}]}
+                      />
                     </td>
                     <td class="command"><${Copy} command=${row.command} /></td>
                   </tr>`,
