@@ -6,23 +6,23 @@ import {heard, messages, NOW} from "./support.js";
 
 test("What comes twice is shown once, and what comes anew beside it is shown", () => {
   const {entries} = messages().log;
-  const later = {...entries[2], position: 1044};
+  const later = {...entries[2], position: "1044/0"};
   const state = next(heard(), {type: "log", entries: [...entries, later], id: "1045", now: NOW});
-  assert.deepEqual(state.entries.map((entry) => entry.position), [1041, 1042, 1043, 1044]);
+  assert.deepEqual(state.entries.map((entry) => entry.position), ["1041/0", "1042/0", "1043/0", "1044/0"]);
   assert.equal(state.lastId, "1045");
 });
 
-test("Equal positions of two agents are two entries", () => {
+test("An equal position of another agent is another entry", () => {
   const {entries} = messages().log;
-  const other = {...entries[1], engine: "serving/decode-9/0"};
+  const other = {...entries[1], position: `pod-1 ${entries[1].position}`};
   assert.equal(next(heard(), {type: "log", entries: [other], id: "", now: NOW}).entries.length, 4);
 });
 
 test("A tab keeps the newest entries only", () => {
-  const entries = Array.from({length: ENTRIES + 5}, (_, position) => ({...messages().log.entries[1], position}));
+  const entries = Array.from({length: ENTRIES + 5}, (_, number) => ({...messages().log.entries[1], position: `${number}/0`}));
   const state = next(NOTHING, {type: "log", entries, id: "9", now: NOW});
   assert.equal(state.entries.length, ENTRIES);
-  assert.equal(state.entries[0].position, 5);
+  assert.equal(state.entries[0].position, "5/0");
   assert.equal(state.seen.size, ENTRIES);
 });
 
@@ -70,7 +70,7 @@ test("A moment shows its screen, and the entries up to it", () => {
   const past = selection(next(state, {type: "scrub", time: NOW - 10_000}));
   assert.equal(past.screen, null);
   assert.match(past.note, /^This tab was opened at/);
-  assert.deepEqual(past.entries.map((entry) => entry.position), [1042, 1041]);
+  assert.deepEqual(past.entries.map((entry) => entry.position), ["1042/0", "1041/0"]);
 });
 
 test("A moment without connection says so, and of when its screen is", () => {

@@ -124,7 +124,7 @@
  * @typedef {{time: number, cells: MinuteCell[]}} Minute
  *
  * @typedef {object} LogEntry
- * @property {number} position
+ * @property {string} position of a relay with the agent before it; unique
  * @property {number} time
  * @property {string} engine
  * @property {string} peer

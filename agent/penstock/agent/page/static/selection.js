@@ -30,7 +30,7 @@ export function selection(state) {
     screen: whole && filtered(whole, state.filter),
     whole,
     minute: whole ? null : minuteAt(state.minutes, moment),
-    entries: state.entries.filter((entry) => entry.time <= moment && matches(entry.engine, entry.peer)).reverse(),
+    entries: state.entries.filter((entry) => (live || entry.time <= moment) && matches(entry.engine, entry.peer)).reverse(),
     counts: countsByMinute(state.minutes, state.entries, state.clock, matches),
     moment,
     note: live ? "" : noteOf(state, moment, whole),

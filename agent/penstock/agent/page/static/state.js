@@ -13,7 +13,7 @@ import {kept, WINDOW} from "./scrub.js";
  * @typedef {import("./scrub.js").Outage} Outage
  *
  * `clock` is the server's, estimated: the tab's clock and what the last message said it is off by (`skew`). `scrub` is the
- * time that is looked at, null for now. `seen` has the keys of the entries, so that none comes twice.
+ * time that is looked at, null for now. `seen` has the positions of the entries, so that none comes twice.
  * @typedef {object} State
  * @property {Hello | null} hello
  * @property {Screen | null} screen
@@ -120,24 +120,15 @@ export function next(state, action) {
 }
 
 /**
- * Says what one entry is; positions of several agents are not one sequence, so an engine and a time belong to it.
- *
- * @param {LogEntry} entry
- */
-export function entryKey(entry) {
-  return `${entry.position} ${entry.time} ${entry.engine}`;
-}
-
-/**
  * @param {State} state
  * @param {LogEntry[]} entries
  * @param {string} id
  * @returns {State}
  */
 function withEntries(state, entries, id) {
-  const fresh = entries.filter((entry) => !state.seen.has(entryKey(entry)));
+  const fresh = entries.filter((entry) => !state.seen.has(entry.position));
   const all = [...state.entries, ...fresh].slice(-ENTRIES);
-  return {...state, entries: all, seen: new Set(all.map(entryKey)), lastId: id || state.lastId};
+  return {...state, entries: all, seen: new Set(all.map((entry) => entry.position)), lastId: id || state.lastId};
 }
 
 /**

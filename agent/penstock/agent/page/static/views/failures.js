@@ -2,7 +2,6 @@
 import {panelOf} from "../filter.js";
 import {clock} from "../format.js";
 import {html} from "../markup.js";
-import {entryKey} from "../state.js";
 import {Copy, Name, Part, Scrolled, Sentence, useHeldOrder} from "./parts.js";
 
 /** Rows in the page; the rest is one key away, in the events. */
@@ -12,7 +11,7 @@ const ROWS = 60;
  * @param {{shown: import("../selection.js").Selection, isFiltered: boolean, act: import("../app.js").Act}} props
  */
 export function Failures({shown, isFiltered, act}) {
-  const {shown: rows, more, handlers} = useHeldOrder(shown.entries.slice(0, ROWS), entryKey);
+  const {shown: rows, more, handlers} = useHeldOrder(shown.entries.slice(0, ROWS), (entry) => entry.position);
   const waiting = more > 0 ? `${more} newer, below until you leave the table` : "";
   const note = [waiting, shown.entries.length > ROWS ? `the newest ${ROWS} of ${shown.entries.length}` : ""];
   return html`<${Part} id="failures" title="Failures and changes" note=${note.filter(Boolean).join("; ")}>
@@ -31,7 +30,7 @@ export function Failures({shown, isFiltered, act}) {
             <tbody>
               ${rows.map(
                 (entry) =>
-                  html`<tr key=${entryKey(entry)} class=${`entry ${entry.severity}`}>
+                  html`<tr key=${entry.position} class=${`entry ${entry.severity}`}>
                     <td class="number">${clock(entry.time)}</td>
                     <td>
                       <${Sentence}

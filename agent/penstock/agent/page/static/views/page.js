@@ -20,8 +20,8 @@ export function Page({state, act}) {
   const scrubbed = state.scrub !== null;
   return html`<div class=${["page", scrubbed ? "past" : "", state.connected ? "" : "stale"].join(" ")}>
     <${Header} state=${state} act=${act} />
-    <p class="unseen" aria-live="polite" id="said">${state.screen?.verdict.sentence ?? ""}</p>
     <main>
+      <p class="unseen" aria-live="polite" id="said">${state.screen?.verdict.sentence ?? ""}</p>
       <${AsOf} state=${state} shown=${shown} act=${act} />
       <${VerdictView} shown=${shown} scrubbed=${scrubbed} act=${act} />
       <${Banners} banners=${shown.screen?.banners ?? []} gaps=${state.gaps} />
