@@ -151,7 +151,7 @@
  * @property {"table"} kind
  * @property {string} title
  * @property {string[]} columns
- * @property {{cells: string[], command?: string, link?: Link}[]} rows
+ * @property {{cells: string[], command?: string, link?: Link | null}[]} rows
  * @property {string} sentence
  *
  * @typedef {object} WaterfallRow

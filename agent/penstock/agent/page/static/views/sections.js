@@ -62,7 +62,7 @@ function Table({section, act}) {
             (row) =>
               html`<tr>
                 ${row.cells.map((cell, index) => {
-                  const link = index === 0 ? row.link : undefined;
+                  const link = index === linked(row) ? row.link : null;
                   const content = link
                     ? html`<${Name} text=${cell} title="Open it" onClick=${() => act.open(panelOf(link.kind, link))} />`
                     : cell;
@@ -75,6 +75,16 @@ function Table({section, act}) {
       </table>
     <//>
     ${section.sentence && html`<p class="note">${section.sentence}</p>`}`;
+}
+
+/**
+ * Returns which cell of a row opens what the row links to: the one that names it, else the first.
+ *
+ * @param {{cells: string[], link?: import("../messages.js").Link | null}} row
+ */
+function linked({cells, link}) {
+  const name = link?.id || link?.name || link?.peer || link?.engine;
+  return Math.max(0, name ? cells.findIndex((cell) => cell === name || cell.startsWith(`${name} `)) : 0);
 }
 
 /**
