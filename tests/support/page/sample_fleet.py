@@ -16,11 +16,11 @@ from penstock.proto.v1.common_pb2 import (
     ROLE_DECODE,
     ROLE_PREFILL,
 )
+from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.batches import add_transfers, deferral_start, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
-from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -62,8 +62,7 @@ class Servers:
         if self._config.page is not None:
             page = PageServer(self._config.page, service, PageSource("agent", socket.gethostname()))
             self._parts.push_async_callback(page.stop)
-            await page.start()
-            addresses["page"] = page.url
+            addresses |= await page.serve_if_free()
         return addresses
 
     async def serve_engines(self, ingest: IngestService, feed_service: PolicyFeedService) -> GrpcServer:

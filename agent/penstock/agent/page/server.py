@@ -129,6 +129,20 @@ class PageServer:
             ) from error
         self.address = TcpAddress(self.address.host, self._server.sockets[0].getsockname()[1])
 
+    async def serve_if_free(self) -> dict[str, str]:
+        """Serve if the address is free: another program at it, or another agent, keeps nothing else from working.
+
+        Returns:
+            The address as ``page``; nothing where it is taken.
+
+        """
+        try:
+            await self.start()
+        except StateError as error:
+            _log.warning("the page is not served", reason=str(error))
+            return {}
+        return {"page": self.url}
+
     async def stop(self) -> None:
         """Say goodbye to the tabs, and stop serving."""
         if self._server is not None:

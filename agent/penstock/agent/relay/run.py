@@ -71,8 +71,7 @@ async def run(config: RelayConfig) -> None:
         if config.page is not None:
             page = PageServer(config.page, service, PageSource("relay", socket.gethostname()))
             parts.push_async_callback(page.stop)
-            await page.start()
-            addresses["page"] = page.url
+            addresses |= await page.serve_if_free()
         _log.info("relay started", http=str(http.address), **addresses)
         await stop.wait()
         _log.info("relay stopping")
