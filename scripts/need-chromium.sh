@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The tests of the page run a real Chromium (Debian's): looks for it and its driver, installs them as root.
+# The tests of the page run a real Chromium (Debian's, else Google's): looks for it and its driver, installs them as root.
 set -euo pipefail
 
-have() { command -v chromium >/dev/null && command -v chromedriver >/dev/null; }
+have() { { command -v chromium || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null; }
 
 if have; then
     exit 0
