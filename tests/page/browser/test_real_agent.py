@@ -48,6 +48,11 @@ def column(lines: list[str], name: str) -> list[str]:
     return [line.split()[place] for line in lines[1:]]
 
 
+def until_paused(tab: Tab, *, paused: bool) -> None:
+    """Wait until a banner says that an engine is paused, or none does."""
+    tab.until(lambda: ("paused" in tab.text(".banners")) == paused)
+
+
 def test_the_page_says_what_agentctl_says(tab: Tab, agent: AgentProcess) -> None:
     """Verdict, engines, peers, waits and policy are those that the commands print."""
     tab.open(page_of(agent))
@@ -116,4 +121,4 @@ def test_a_pause_is_shown_first_and_then_in_force(tab: Tab, agent: AgentProcess)
         tab.js("document.querySelector(`${arguments[0]} form`).requestSubmit()", form)
         tab.until_text(f"{form} .confirm", order)
         tab.js("document.querySelector(`${arguments[0]} .confirm`).click()", form)
-        tab.until(lambda order=order: ("paused" in tab.text(".banners")) == (order == "Pause"))
+        until_paused(tab, paused=order == "Pause")

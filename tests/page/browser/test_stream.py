@@ -27,6 +27,11 @@ def failures(tab: Tab) -> list[str]:
     return tab.texts("#failures tbody td:nth-child(2)")
 
 
+def until_newest(tab: Tab, sentences: list[str]) -> None:
+    """Wait until the log begins with some sentences."""
+    tab.until(lambda: failures(tab)[: len(sentences)] == sentences)
+
+
 def entry(number: int, sentence: str, **parts: Any) -> dict[str, Any]:
     """Return one entry of the log."""
     one: dict[str, Any] = stream()["log"]["entries"][1]
@@ -91,7 +96,7 @@ def test_what_engines_say_is_text(tab: Tab, server: ScriptedServer) -> None:
             {"entries": [entry(2000 + start + place, text, engine=text) for place, text in enumerate(batch)]},
             str(2000 + start),
         )
-        tab.until(lambda batch=batch: failures(tab)[: len(batch)] == list(reversed(batch)))
+        until_newest(tab, list(reversed(batch)))
     screen = stream()["screen"]
     for place, text in enumerate(_SHAPES):
         row = screen["peers"]["rows"][0]

@@ -64,9 +64,11 @@ class ScriptedServer:
 
     def say(self, event: str, data: Any, position: str = "") -> None:
         """Send a message on all streams that are open."""
-        self._loop.call_soon_threadsafe(
-            lambda: [queue.put_nowait((event, data, position)) for queue in self._open]
-        )
+        self._loop.call_soon_threadsafe(self._put, (event, data, position))
+
+    def _put(self, message: Message | None) -> None:
+        for queue in self._open:
+            queue.put_nowait(message)
 
     def _run(self, work: Callable[[], Any]) -> None:
         asyncio.run_coroutine_threadsafe(work(), self._loop).result(_STOP_SECONDS)
@@ -85,8 +87,7 @@ class ScriptedServer:
         self._port = self._runner.addresses[0][1]
 
     async def _stop(self) -> None:
-        for queue in self._open:
-            queue.put_nowait(None)
+        self._put(None)
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -101,8 +102,8 @@ class ScriptedServer:
         )
         await response.prepare(request)
         queue: asyncio.Queue[Message | None] = asyncio.Queue()
-        for message in self.opening:
-            queue.put_nowait(message)
+        for first in self.opening:
+            queue.put_nowait(first)
         self._open.add(queue)
         try:
             while (message := await queue.get()) is not None:

@@ -9,10 +9,11 @@ import {freshness} from "../selection.js";
 export function Header({state, act}) {
   const fresh = freshness(state);
   const hello = state.hello;
+  const missing = (state.pulse?.agents.missing ?? []).map((agent) => `${agent.name}: ${agent.reason}`);
   return html`<header class="top">
     <h1>Penstock ${hello && html`<small>${hello.source} ${hello.name}</small>`}</h1>
     <${Chips} filter=${state.filter} act=${act} />
-    <p class=${`fresh ${fresh.state}`} id="fresh">
+    <p class=${`fresh ${fresh.state}`} id="fresh" title=${missing.join("; ")}>
       <span class="dot" aria-hidden="true"></span>${fresh.text}
     </p>
     <nav aria-label="More">

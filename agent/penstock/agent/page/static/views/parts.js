@@ -90,7 +90,7 @@ export function Part({id, title, note = "", aside = null, children}) {
  * @param {{label: string, children?: Children}} props
  */
 export function Scrolled({label, children}) {
-  return html`<div class="scrolled" role="region" tabindex="0" aria-label=${label}>${children}</div>`;
+  return html`<div class="scrolled" role="group" tabindex="0" aria-label=${label}>${children}</div>`;
 }
 
 /**

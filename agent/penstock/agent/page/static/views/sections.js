@@ -27,7 +27,7 @@ function SectionView({section, act}) {
     case "waterfall":
       return html`<section>${title}<${Waterfall} section=${section} /></section>`;
     case "text":
-      return html`<section>${title}<pre tabindex="0" role="region" aria-label=${section.title}>${section.text.split("\n").map(textLine)}</pre></section>`;
+      return html`<section>${title}<pre tabindex="0" role="group" aria-label=${section.title}>${section.text.split("\n").map(textLine)}</pre></section>`;
   }
 }
 
