@@ -219,7 +219,7 @@ class PageServer:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         after = request.headers.get("Last-Event-ID") or request.query.get("after", "")
-        positions = read(after) if after else None
+        positions, seconds = read(after) if after else None, _seconds(request)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
         response.force_close()
         tab = self._hub.admit()
@@ -228,7 +228,7 @@ class PageServer:
         try:
             await response.prepare(request)
             await _send(response, message("hello", self._hello(request["caller"])).encoded())
-            joining = asyncio.ensure_future(self._hub.join(tab, positions, _seconds(request)))
+            joining = asyncio.ensure_future(self._hub.join(tab, positions, seconds))
             try:
                 while (item := await tab.next()) is not None:
                     await _send(response, item.encoded())
