@@ -23,7 +23,12 @@ _EVERY_SECONDS = 3.0
 def main() -> None:
     """Serve until the standard input ends."""
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def watch() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=watch, daemon=True).start()
     flags = ["--page=127.0.0.1:0", *(["--page-write=yes"] if "--write" in sys.argv else [])]
     with ExitStack() as parts, suppress(KeyboardInterrupt):
         agent = parts.enter_context(running_agent(flags))

@@ -116,7 +116,7 @@ class Tab:
         return [entry["request"] for entry in self.entries()]
 
 
-def ask(page: str, path: str, headers: Mapping[str, str] | None = None, **query: object) -> Answer:
+def ask(page: str, path: str, headers: Mapping[str, str] | None = None, /, **query: object) -> Answer:
     """GET a path."""
     full = f"{path}?{urlencode(query)}" if query else path
     return _answer(page, "GET", full, None, headers or {})

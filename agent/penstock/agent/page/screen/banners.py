@@ -98,10 +98,11 @@ def _of_status(status: admin.AgentStatus, now: float, doctor: str) -> Iterator[B
 
 
 def _of_engines(engines: Sequence[admin.Engine], now: float) -> Iterator[Banner]:
-    paused = [item for item in engines if item.paused]
+    paused = [item for item in engines if item.paused or item.HasField("pause")]
     if paused:
         origin = text.pause_origin(paused[0].pause, now) if paused[0].HasField("pause") else ""
-        sentence = f"{_named(paused)} paused{f', {origin}' if origin else ''}"
+        state = "paused" if all(item.paused for item in paused) else "ordered to pause"
+        sentence = f"{_named(paused)} {state}{f', {origin}' if origin else ''}"
         yield _banner("paused", "warning", sentence, command("get", "engines"))
     away = [item for item in engines if not item.connected]
     if away:

@@ -23,6 +23,7 @@ import {kept, WINDOW} from "./scrub.js";
  * @property {ReadonlySet<string>} seen
  * @property {string} lastId
  * @property {Pulse | null} pulse
+ * @property {number} since the server's clock when the first entries came
  * @property {boolean} connected
  * @property {string} reason why it is not connected, where the server said so
  * @property {readonly Outage[]} outages
@@ -65,6 +66,7 @@ export const NOTHING = Object.freeze({
   seen: new Set(),
   lastId: "",
   pulse: null,
+  since: 0,
   connected: false,
   reason: "",
   outages: [],
@@ -128,7 +130,7 @@ export function next(state, action) {
 function withEntries(state, entries, id) {
   const fresh = entries.filter((entry) => !state.seen.has(entry.position));
   const all = [...state.entries, ...fresh].slice(-ENTRIES);
-  return {...state, entries: all, seen: new Set(all.map((entry) => entry.position)), lastId: id || state.lastId};
+  return {...state, entries: all, seen: new Set(all.map((entry) => entry.position)), lastId: id || state.lastId, since: state.since || state.clock};
 }
 
 /**

@@ -32,7 +32,7 @@ export function Policy({shown, act}) {
                 (row) =>
                   html`<tr key=${`${row.field} ${row.value} ${row.policy}`}>
                     <th scope="row"><${Name} text=${row.field} title="Show only engines with this field" onClick=${() => act.filter({field: row.field})} /></th>
-                    <td><code>${row.value}</code>${!row.inForce && html` <b class="pending">not in force everywhere</b>`}</td>
+                    <td><code>${row.value}</code>${!row.inForce && html` <span class="pending">not in force everywhere</span>`}</td>
                     <td>
                       <${Name} text=${row.policy} title="Open this policy" onClick=${() => act.open(panelOf("policy", {name: row.policy}))} />${" "}
                       <span class="note">${row.author}${row.changed ? `, ${span((shown.moment - row.changed) / 1000)} ago` : ""}</span>
