@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -67,7 +68,10 @@ class Tab:
 
     def until_text(self, selector: str, part: str) -> None:
         """Wait until an element's text has a part."""
-        self.until(lambda: part in self.text(selector))
+        try:
+            self.until(lambda: part in self.text(selector))
+        except TimeoutException:
+            raise AssertionError(f"{part!r} is not in {selector}: {self.text(selector)!r}") from None
 
     def size(self, width: int, height: int, *, dark: bool = False) -> None:
         """Lay the page out for a window of so many CSS pixels, in a colour scheme."""

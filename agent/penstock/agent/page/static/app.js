@@ -29,6 +29,8 @@ const act = {
   help: (help) => dispatch({type: "help", help}),
 };
 
+const stream = new Stream(dispatch, browser());
+
 /** @param {import("./state.js").Action} action */
 function dispatch(action) {
   const before = state;
@@ -105,5 +107,11 @@ function pressed(event) {
 document.addEventListener("keydown", pressed);
 addEventListener("hashchange", () => dispatch({type: "go", ...fromFragment(location.hash)}));
 setInterval(() => dispatch({type: "tick", now: Date.now()}), 1000);
-new Stream(dispatch, browser()).start();
+// A page that the browser keeps for its "back" button would keep its connection, of which there are six to a server.
+addEventListener("pagehide", () => {
+  stream.stop();
+  dispatch({type: "lost", reason: "", now: Date.now()});
+});
+addEventListener("pageshow", (event) => event.persisted && stream.start());
+stream.start();
 draw();
