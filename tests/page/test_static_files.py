@@ -56,6 +56,14 @@ def test_text_never_becomes_markup_nor_code() -> None:
     assert not {name: words for name, words in found.items() if words}
 
 
+def test_the_guide_has_the_keys_of_the_help() -> None:
+    """The guide's table of keys is the page's own."""
+    keys = re.findall(r'\["([^"]+)", "([^"]+)"\]', (STATIC / "views" / "help.js").read_text())
+    guide = (STATIC.parents[4] / "docs" / "guides" / "page.md").read_text()
+    assert len(keys) >= 6
+    assert all(f"| `{key}` | {what} |" in guide for key, what in keys)
+
+
 def test_nothing_is_asked_of_another_origin() -> None:
     """No file names an address elsewhere; SVG's namespace is a name."""
     for path in OWN_FILES:

@@ -17,6 +17,9 @@ import {countsByMinute, minuteAt, outageAt, screenAt} from "./scrub.js";
  * @property {string} note what has to be known of a moment that is not now; empty where nothing has
  */
 
+/** Milliseconds after which data is old: a large fleet is asked twice a minute. */
+const LATE = 60_000;
+
 /**
  * @param {State} state
  * @returns {Selection}
@@ -74,6 +77,6 @@ export function freshness(state) {
   const answered = agents && (missing > 0 || state.hello?.source === "relay")
     ? `${state.hello?.source === "relay" ? "relay: " : ""}${agents.answered} of ${counted(agents.asked, "agent")} answered`
     : "";
-  const late = dataTime > 0 && state.clock - dataTime > 10_000;
+  const late = dataTime > 0 && state.clock - dataTime > LATE;
   return {text: [age, answered].filter(Boolean).join("; "), state: late || missing > 0 ? "late" : "live"};
 }
