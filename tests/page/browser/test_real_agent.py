@@ -72,6 +72,10 @@ def test_the_page_says_what_agentctl_says(tab: Tab, agent: AgentProcess) -> None
     assert fields
     assert all(field in described for field in fields)
     assert "decode-default" in tab.text("#policy")
+    failed = agentctl(agent, "get", "events", "--kind", "transfer_failure", "--since", "15m")
+    requests = {word for line in failed[1:] for word in line.split() if word.startswith("cmpl-")}
+    assert requests
+    assert set(tab.texts("#failures tbody td:nth-child(2) .name:first-child")) == requests
 
 
 def test_every_detail_opens(tab: Tab, agent: AgentProcess) -> None:

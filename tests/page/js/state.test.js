@@ -18,6 +18,15 @@ test("An equal position of another agent is another entry", () => {
   assert.equal(next(heard(), {type: "log", entries: [other], id: "", now: NOW}).entries.length, 4);
 });
 
+test("Entries from before the tab come before, and none of them twice", () => {
+  const {entries} = messages().log;
+  const before = {...entries[0], position: "7/0", time: NOW - 800_000};
+  const state = next(heard(), {type: "earlier", entries: [before, ...entries], now: NOW});
+  assert.deepEqual(state.entries.map((entry) => entry.position), ["7/0", "1041/0", "1042/0", "1043/0"]);
+  const again = next(state, {type: "log", entries: [before], id: "", now: NOW});
+  assert.equal(again.entries.length, 4);
+});
+
 test("A tab keeps the newest entries only", () => {
   const entries = Array.from({length: ENTRIES + 5}, (_, number) => ({...messages().log.entries[1], position: `${number}/0`}));
   const state = next(NOTHING, {type: "log", entries, id: "9", now: NOW});

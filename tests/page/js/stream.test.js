@@ -32,7 +32,8 @@ test("Each message becomes its action", () => {
   source.say("screen", screen);
   source.say("pulse", pulse);
   source.say("gap", {sentence: "gone"}, "1050");
-  assert.deepEqual(types(actions), ["hello", "connected", "history", "log", "screen", "pulse", "gap"]);
+  source.say("earlier", log);
+  assert.deepEqual(types(actions), ["hello", "connected", "history", "log", "screen", "pulse", "gap", "earlier"]);
   assert.equal(actions[3].id, "1044");
 });
 

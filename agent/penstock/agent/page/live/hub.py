@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from penstock.agent.page.live.earlier import ask_earlier
 from penstock.agent.page.live.follower import Follower
 from penstock.agent.page.live.history import ask_history
 from penstock.agent.page.live.messages import Message, message
@@ -62,6 +63,9 @@ class Hub:
             try:
                 tab.put(await ask_history(self._calls, seconds))
                 await self._follower.join(tab, after)
+                if after is None:
+                    for item in await ask_earlier(self._calls, seconds):
+                        tab.put(item)
             except AnswerError as error:
                 tab.end("stopping", error.sentence)
 

@@ -23,7 +23,6 @@ import {kept, WINDOW} from "./scrub.js";
  * @property {ReadonlySet<string>} seen
  * @property {string} lastId
  * @property {Pulse | null} pulse
- * @property {number} since the server's clock when the first entries came
  * @property {boolean} connected
  * @property {string} reason why it is not connected, where the server said so
  * @property {readonly Outage[]} outages
@@ -40,6 +39,7 @@ import {kept, WINDOW} from "./scrub.js";
  *   | {type: "screen", screen: Screen, now: number}
  *   | {type: "history", minutes: Minute[], now: number}
  *   | {type: "log", entries: LogEntry[], id: string, now: number}
+ *   | {type: "earlier", entries: LogEntry[], now: number}
  *   | {type: "pulse", pulse: Pulse, now: number}
  *   | {type: "gap", sentence: string, id: string, now: number}
  *   | {type: "connected", now: number}
@@ -66,7 +66,6 @@ export const NOTHING = Object.freeze({
   seen: new Set(),
   lastId: "",
   pulse: null,
-  since: 0,
   connected: false,
   reason: "",
   outages: [],
@@ -96,6 +95,8 @@ export function next(state, action) {
       return {...state, minutes: action.minutes};
     case "log":
       return withEntries(state, action.entries, action.id);
+    case "earlier":
+      return withEarlier(state, action.entries);
     case "pulse":
       return synchronized({...state, pulse: action.pulse}, action.pulse.now, action.now);
     case "gap":
@@ -130,7 +131,20 @@ export function next(state, action) {
 function withEntries(state, entries, id) {
   const fresh = entries.filter((entry) => !state.seen.has(entry.position));
   const all = [...state.entries, ...fresh].slice(-ENTRIES);
-  return {...state, entries: all, seen: new Set(all.map((entry) => entry.position)), lastId: id || state.lastId, since: state.since || state.clock};
+  return {...state, entries: all, seen: new Set(all.map((entry) => entry.position)), lastId: id || state.lastId};
+}
+
+/**
+ * Puts entries before those that the log has brought, without those that are there.
+ *
+ * @param {State} state
+ * @param {LogEntry[]} entries
+ * @returns {State}
+ */
+function withEarlier(state, entries) {
+  const fresh = entries.filter((entry) => !state.seen.has(entry.position));
+  const all = [...fresh, ...state.entries].sort((one, other) => one.time - other.time);
+  return {...state, entries: all, seen: new Set(all.map((entry) => entry.position))};
 }
 
 /**

@@ -79,6 +79,7 @@ export class Stream {
     });
     on("screen", (screen, _id, now) => this.dispatch({type: "screen", screen, now}));
     on("history", (history, _id, now) => this.dispatch({type: "history", minutes: history.minutes, now}));
+    on("earlier", (earlier, _id, now) => this.dispatch({type: "earlier", entries: earlier.entries, now}));
     on("pulse", (pulse, _id, now) => this.dispatch({type: "pulse", pulse, now}));
     on("log", (log, id, now) => {
       this.after = id || this.after;

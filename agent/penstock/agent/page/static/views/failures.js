@@ -8,15 +8,15 @@ import {Copy, Name, Part, Scrolled, Sentence, useHeldOrder} from "./parts.js";
 const ROWS = 60;
 
 /**
- * @param {{shown: import("../selection.js").Selection, since: number, isFiltered: boolean, act: import("../app.js").Act}} props `since`: what the entries are of
+ * @param {{shown: import("../selection.js").Selection, isFiltered: boolean, act: import("../app.js").Act}} props
  */
-export function Failures({shown, since, isFiltered, act}) {
+export function Failures({shown, isFiltered, act}) {
   const {shown: rows, more, handlers} = useHeldOrder(shown.entries.slice(0, ROWS), (entry) => entry.position);
   const waiting = more > 0 ? `${more} newer, below until you leave the table` : "";
   const note = [waiting, shown.entries.length > ROWS ? `the newest ${ROWS} of ${shown.entries.length}` : ""];
   return html`<${Part} id="failures" title="Failures and changes" note=${note.filter(Boolean).join("; ")}>
     ${rows.length === 0
-      ? html`<p class="empty">${isFiltered ? "No failure and no change that the filter lets through." : `No failure and no change since ${clock(since)}.`}</p>`
+      ? html`<p class="empty">${isFiltered ? "No failure and no change that the filter lets through." : "No failure and no change in the last 15 minutes."}</p>`
       : html`<${Scrolled} label="Failures and changes">
           <table ...${handlers}>
             <thead>

@@ -28,7 +28,7 @@ export function Page({state, act}) {
       <div class="parts">
         <${Peers} shown=${shown} clock=${shown.moment} act=${act} />
         <${Waits} shown=${shown} act=${act} />
-        <${Failures} shown=${shown} since=${state.since || state.clock} isFiltered=${isFiltered(state.filter)} act=${act} />
+        <${Failures} shown=${shown} isFiltered=${isFiltered(state.filter)} act=${act} />
         <${Policy} shown=${shown} act=${act} />
       </div>
     </main>
