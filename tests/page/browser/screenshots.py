@@ -24,10 +24,6 @@ def main() -> None:
             tab.until_text("#waits tbody", "cmpl-wait")
             tab.until_text("#verdict .sentence", "peer")
             _write(tab, f"page-{name}")
-        tab.size(1280, 800)
-        tab.open(f"{page_of(agent)}/#open=request&open-id=cmpl-wait-0-0")
-        tab.until_text("dialog", "has not finished")
-        _write(tab, "page-request")
 
 
 def _write(tab: Tab, name: str) -> None:
