@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.page.screen import Answers, build_screen, fitted
+from penstock.agent.page.screen import ScreenAnswers, build_screen, fitted
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, about, command, encode, plain
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -30,8 +30,8 @@ def _peer(engine: int, address: str, **fields: Any) -> admin.PeerSummary:
     )
 
 
-def _fleet(engines: int, peers: int, text: str = "") -> Answers:
-    return Answers(
+def _fleet(engines: int, peers: int, text: str = "") -> ScreenAnswers:
+    return ScreenAnswers(
         NOW,
         NOW,
         NOW,
@@ -65,7 +65,7 @@ def _fleet(engines: int, peers: int, text: str = "") -> Answers:
 
 def test_nothing_is_known_before_the_first_answer() -> None:
     """And each part says so."""
-    screen = build_screen(Answers(NOW))
+    screen = build_screen(ScreenAnswers(NOW))
 
     assert screen.verdict.state == "unknown"
     for part in (screen.verdict, screen.peers, screen.waits, screen.policy):
@@ -75,7 +75,7 @@ def test_nothing_is_known_before_the_first_answer() -> None:
 def test_an_agent_without_engines_says_why_all_is_empty() -> None:
     """A sentence where there is nothing."""
     screen = build_screen(
-        Answers(
+        ScreenAnswers(
             NOW,
             engines=admin.ListEnginesResponse(),
             peers=admin.ListPeersResponse(),
@@ -111,7 +111,7 @@ def test_banners_say_what_changes_the_rest() -> None:
     """The worst first."""
     away, paused = _engine(0), _engine(1, paused=True)
     away.connected = False
-    answers = Answers(
+    answers = ScreenAnswers(
         NOW,
         status=admin.AgentStatus(degraded="the disk is full", acknowledged_entries_lost=3),
         engines=admin.ListEnginesResponse(engines=[away, paused]),
@@ -154,7 +154,7 @@ def test_the_policy_is_listed_by_field() -> None:
     )
     engines = [_engine(0, wanted_hash="h"), _engine(1, wanted_hash="h"), late]
     rows = build_screen(
-        Answers(NOW, engines=admin.ListEnginesResponse(engines=engines), effective={"h": effective})
+        ScreenAnswers(NOW, engines=admin.ListEnginesResponse(engines=engines), effective={"h": effective})
     ).policy.rows
 
     assert [(row.engines, row.in_force, row.author, row.changed) for row in rows] == [

@@ -23,6 +23,7 @@ from penstock.agent.page.live.positions import (
 from penstock.agent.page.live.questions import QUESTIONS
 from penstock.agent.page.live.tab import MAX_WAITING_BYTES, Tab
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AnswerError, encode
+from penstock.proto.v1 import admin_pb2 as admin
 
 
 def _entry(number: int, text: str = "") -> LogEntry:
@@ -157,11 +158,14 @@ def test_large_answers_are_asked_for_less_often() -> None:
     peers = next(each for each in QUESTIONS if each.name == "peers")
     diagnosis = next(each for each in QUESTIONS if each.name == "diagnosis")
 
-    assert peers.pause(1_000, 5.0) == 1.0
-    assert peers.pause(10 << 20, 0.0) == 40.0
-    assert peers.pause(1 << 40, 0.0) == 60.0
-    assert diagnosis.pause(1_000, 0.1) == 10.0
-    assert diagnosis.pause(1_000, 1.0) == 25.0
+    def listed(count: int) -> admin.ListPeersResponse:
+        return admin.ListPeersResponse(peers=[admin.PeerSummary()] * count)
+
+    assert peers.pause(listed(10), 5.0) == 1.0
+    assert peers.pause(listed(6_000), 0.0) == 10.0
+    assert peers.pause(listed(100_000), 0.0) == 60.0
+    assert diagnosis.pause(admin.Diagnosis(), 0.1) == 10.0
+    assert diagnosis.pause(admin.Diagnosis(), 1.2) == 40.0
 
 
 def test_what_is_no_number_is_null() -> None:

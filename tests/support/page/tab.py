@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -49,12 +50,21 @@ class Tab:
 
     """
 
-    def __init__(self, page: str, after: str = "", headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        page: str,
+        after: str = "",
+        headers: Mapping[str, str] | None = None,
+        patience: float = _PATIENCE,
+    ) -> None:
         place = urlsplit(page)
         self.last = after
         self.seen: list[Sent] = []
-        self._end = time.monotonic() + _PATIENCE
+        self._end = time.monotonic() + patience
         self._connection = http.client.HTTPConnection(place.hostname or "", place.port or 0, timeout=_SECONDS)
+        self._connection.connect()
+        # The response takes it away from the connection.
+        self._socket: socket.socket = self._connection.sock
         own = {"Last-Event-ID": after} if after else {}
         self._connection.request("GET", "/api/stream", headers={**own, **(headers or {})})
         self._response = self._connection.getresponse()
@@ -72,6 +82,10 @@ class Tab:
         """Go away."""
         self._response.close()
         self._connection.close()
+
+    def leave(self) -> None:
+        """End the stream while another thread reads it."""
+        self._socket.shutdown(socket.SHUT_RDWR)
 
     def next(self) -> Sent | None:
         """Return the next message; None at the end of the stream."""

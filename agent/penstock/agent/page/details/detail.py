@@ -28,7 +28,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DetailRow:
     """A row of a table."""
 
     cells: tuple[str, ...]
@@ -42,7 +42,7 @@ class TableSection:
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[DetailRow, ...]
     sentence: str = ""
     kind: str = "table"
 
@@ -126,7 +126,7 @@ def table_section(
 ) -> TableSection:
     """Return the section of a table of agentctl; *links* and *commands* are of its rows, or empty."""
     rows = tuple(
-        Row(
+        DetailRow(
             tuple(map(plain, cells)),
             commands[number] if commands else "",
             links[number] if links else None,

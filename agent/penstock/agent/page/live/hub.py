@@ -10,7 +10,7 @@ from penstock.agent.page.live.earlier import ask_earlier
 from penstock.agent.page.live.follower import Follower
 from penstock.agent.page.live.history import ask_history
 from penstock.agent.page.live.messages import Message, message
-from penstock.agent.page.live.poller import Poller
+from penstock.agent.page.live.poller import ScreenPoller
 from penstock.agent.page.live.tab import Tab
 from penstock.agent.page.wire import AnswerError, plain
 
@@ -33,7 +33,7 @@ class Hub:
         self._tabs: dict[Tab, None] = {}
         # One tab joins at a time: each may begin the stream of the log anew.
         self._turn = asyncio.Lock()
-        self._poller = Poller(calls, self._publish)
+        self._poller = ScreenPoller(calls, self._publish)
         self._follower = Follower(calls, lambda: tuple(self._tabs))
         self._pulse: asyncio.Task[None] | None = None
         self._closed = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.page.live.messages import Message
 from penstock.agent.page.live.questions import QUESTIONS, Question
-from penstock.agent.page.screen import Answers, build_screen, fitted, hashes
+from penstock.agent.page.screen import Peers, Screen, ScreenAnswers, build_screen, fitted, hashes, peer_table
 from penstock.agent.page.wire import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -26,7 +26,7 @@ _AGAIN_SECONDS = 2.0
 _MAX_HASHES = 64
 
 
-class Poller:
+class ScreenPoller:
     """Keeps the last answers, and gives each new screen to *publish*.
 
     Attributes:
@@ -40,15 +40,16 @@ class Poller:
         self._publish = publish
         self._due: dict[str, float] = {}
         self._asked: dict[str, float] = {}
-        self._shown = b""
+        self._shown: Screen | None = None
+        self._peers: tuple[object, Peers | None] = (None, None)
         self._tasks: list[asyncio.Task[None]] = []
-        self.answers = Answers(time.time())
+        self.answers = ScreenAnswers(time.time())
         self.screen: Message | None = None
 
     def start(self) -> None:
         """Begin to ask. Idempotent."""
         if not self._tasks:
-            self._due, self._shown, self.screen = {}, b"", None
+            self._due, self._shown, self.screen = {}, None, None
             work = [self._run(), *(self._run_costly(each) for each in QUESTIONS if each.costly)]
             self._tasks = [asyncio.ensure_future(each) for each in work]
 
@@ -59,7 +60,7 @@ class Poller:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-            self.answers = Answers(time.time())
+            self.answers = ScreenAnswers(time.time())
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -87,7 +88,7 @@ class Poller:
             self._due[question.name] = loop.time() + max(_AGAIN_SECONDS, question.every)
             self.answers = replace(self.answers, trouble=error.sentence)
             return
-        self._due[question.name] = loop.time() + question.pause(answer.ByteSize(), loop.time() - began)
+        self._due[question.name] = loop.time() + question.pause(answer, loop.time() - began)
         self._asked[question.name] = asked
         changed: dict[str, Any] = {question.name: answer, "trouble": ""}
         if question.costly:
@@ -116,15 +117,17 @@ class Poller:
         self.answers = replace(
             self.answers, now=time.time(), data_time=min(dates, default=0.0), coverage=self._calls.coverage
         )
-        compared, data = await asyncio.to_thread(_screen, self.answers)
+        screen = await asyncio.to_thread(self._build, self.answers)
+        compared = replace(screen, now=0.0, data_time=0.0, verdict=replace(screen.verdict, computed=0.0))
         if compared != self._shown:
             self._shown = compared
-            self.screen = Message("screen", data)
+            self.screen = Message("screen", (await asyncio.to_thread(fitted, screen))[1])
             self._publish(self.screen)
 
-
-def _screen(answers: Answers) -> tuple[bytes, bytes]:
-    """Return the screen as JSON, without its times and with them."""
-    screen, data = fitted(build_screen(answers))
-    verdict = replace(screen.verdict, computed=0.0)
-    return fitted(replace(screen, now=0.0, data_time=0.0, verdict=verdict))[1], data
+    def _build(self, answers: ScreenAnswers) -> Screen:
+        """Make the screen; the table of peers only once for each answer about them."""
+        known, table = self._peers
+        if known is None or known is not answers.peers:
+            table = peer_table(answers)
+            self._peers = (answers.peers, table)
+        return build_screen(answers, table)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class ScreenAnswers:
     """The last answer to each question; None before the first.
 
     Attributes:

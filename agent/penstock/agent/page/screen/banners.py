@@ -17,7 +17,7 @@ from penstock.proto.v1 import events_pb2 as events
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.agent.page.screen.answers import Answers
+    from penstock.agent.page.screen.answers import ScreenAnswers
     from penstock.proto.v1 import admin_pb2 as admin
 
 MOST = 20
@@ -28,7 +28,7 @@ _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
 _NAMED = 4
 
 
-def banners(answers: Answers) -> tuple[Banner, ...]:
+def banners(answers: ScreenAnswers) -> tuple[Banner, ...]:
     """Return the banners, the worst first."""
     found = sorted(_all(answers), key=lambda each: _SEVERITIES[each.severity])
     if len(found) <= MOST:
@@ -37,7 +37,7 @@ def banners(answers: Answers) -> tuple[Banner, ...]:
     return (*found[: MOST - 1], Banner("degraded", found[MOST - 1].severity, rest, command("doctor")))
 
 
-def _all(answers: Answers) -> Iterator[Banner]:
+def _all(answers: ScreenAnswers) -> Iterator[Banner]:
     doctor = command("doctor")
     if answers.trouble:
         yield _banner("degraded", "error", answers.trouble, doctor)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.page.screen.banners import banners
 from penstock.agent.page.screen.engines import engine_table
-from penstock.agent.page.screen.model import Screen
+from penstock.agent.page.screen.model import Peers, Screen
 from penstock.agent.page.screen.peers import peer_table
 from penstock.agent.page.screen.policy import policy_table
 from penstock.agent.page.screen.verdict import verdict
@@ -15,17 +15,17 @@ from penstock.agent.page.screen.waits import waits
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, encode
 
 if TYPE_CHECKING:
-    from penstock.agent.page.screen.answers import Answers
+    from penstock.agent.page.screen.answers import ScreenAnswers
 
 
-def build_screen(answers: Answers) -> Screen:
-    """Return the screen of *answers*, of any size."""
+def build_screen(answers: ScreenAnswers, peers: Peers | None = None) -> Screen:
+    """Return the screen of *answers*, of any size; *peers*: their table, if it is there already."""
     return Screen(
         now=round(answers.now * 1e3),
         data_time=round(answers.data_time * 1e3),
         verdict=verdict(answers),
         banners=banners(answers),
-        peers=peer_table(answers),
+        peers=peer_table(answers) if peers is None else peers,
         waits=waits(answers),
         policy=policy_table(answers),
         engines=engine_table(answers),

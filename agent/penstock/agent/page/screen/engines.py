@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import rows, text
-from penstock.agent.page.screen.model import EngineRow, Engines
+from penstock.agent.page.screen.model import Engines, EngineTableRow
 from penstock.agent.page.wire import about, milliseconds, plain
 
 if TYPE_CHECKING:
-    from penstock.agent.page.screen.answers import Answers
+    from penstock.agent.page.screen.answers import ScreenAnswers
     from penstock.proto.v1 import admin_pb2 as admin
 
 MOST_ROWS = 60
 
 
-def engine_table(answers: Answers) -> Engines:
+def engine_table(answers: ScreenAnswers) -> Engines:
     """Return the engines."""
     items = [] if answers.engines is None else list(answers.engines.engines)
     items.sort(key=lambda item: (item.connected, item.in_sync, not item.stalls, text.engine(item.key)))
@@ -23,10 +23,10 @@ def engine_table(answers: Answers) -> Engines:
     return Engines(shown, len(items), len(items) - len(shown))
 
 
-def _row(item: admin.Engine, now: float) -> EngineRow:
+def _row(item: admin.Engine, now: float) -> EngineTableRow:
     name = text.engine(item.key)
     wanted = text.short_policies(item.wanted_policies, item.wanted_hash)
-    return EngineRow(
+    return EngineTableRow(
         key=plain(name),
         role=rows.role_words(item),
         model=plain(

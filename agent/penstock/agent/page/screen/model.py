@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class CauseEvidence:
     """A fact, and the same of the time before; empty where there is nothing to compare."""
 
     fact: str
@@ -14,7 +14,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ShownCause:
     """A cause of what is wrong, as ``agentctl diagnose`` says it."""
 
     kind: str
@@ -22,13 +22,13 @@ class Cause:
     confidence: str
     engines: tuple[str, ...]
     peer: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[CauseEvidence, ...]
     alternatives: tuple[str, ...]
     commands: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ShownVerdict:
     """What is wrong, in a sentence, and its causes.
 
     Attributes:
@@ -41,7 +41,7 @@ class Verdict:
     sentence: str
     command: str
     computed: float
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[ShownCause, ...] = ()
     looked: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -73,7 +73,7 @@ class PeerCell:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerRow:
+class PeerTableRow:
     """One peer, with a cell for each engine of the table."""
 
     peer: str
@@ -88,14 +88,14 @@ class Peers:
     """The worst peers by the worst engines."""
 
     engines: tuple[str, ...]
-    rows: tuple[PeerRow, ...]
+    rows: tuple[PeerTableRow, ...]
     total: int
     left_out: int
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitRow:
     """A request that waits now; *since*: milliseconds since 1970."""
 
     request: str
@@ -111,7 +111,7 @@ class Wait:
 class Waits:
     """The requests that have waited longest."""
 
-    rows: tuple[Wait, ...]
+    rows: tuple[WaitRow, ...]
     total: int
     unnamed: int
     sentence: str
@@ -141,7 +141,7 @@ class PolicyTable:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineRow:
+class EngineTableRow:
     """An engine; *last_seen*: milliseconds since 1970, None if it was never seen."""
 
     key: str
@@ -158,7 +158,7 @@ class EngineRow:
 class Engines:
     """The engines, those in trouble first."""
 
-    rows: tuple[EngineRow, ...]
+    rows: tuple[EngineTableRow, ...]
     total: int
     left_out: int
 
@@ -175,7 +175,7 @@ class Screen:
 
     now: float
     data_time: float
-    verdict: Verdict
+    verdict: ShownVerdict
     banners: tuple[Banner, ...]
     peers: Peers
     waits: Waits

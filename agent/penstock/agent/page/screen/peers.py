@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import latency, rows, text
-from penstock.agent.page.screen.model import PeerCell, PeerRow, Peers
+from penstock.agent.page.screen.model import PeerCell, Peers, PeerTableRow
 from penstock.agent.page.wire import about, plain
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.page.screen.answers import Answers
+    from penstock.agent.page.screen.answers import ScreenAnswers
 
 MOST_ROWS = 30
 MOST_ENGINES = 12
@@ -27,7 +27,7 @@ _CONDITIONS = {
 }
 
 
-def peer_table(answers: Answers) -> Peers:
+def peer_table(answers: ScreenAnswers) -> Peers:
     """Return the table; the agent's order is the worst first, and it stays."""
     if answers.peers is None:
         return Peers((), (), 0, 0, answers.trouble or "the agent has not answered yet")
@@ -57,9 +57,9 @@ def _worst_engines(items: Iterable[admin.PeerSummary]) -> tuple[str, ...]:
     return tuple(f"{server}/{engine}" if server else engine or text.NONE for server, engine in order)
 
 
-def _row(name: str, by_engine: dict[str, admin.PeerSummary], engines: tuple[str, ...]) -> PeerRow:
+def _row(name: str, by_engine: dict[str, admin.PeerSummary], engines: tuple[str, ...]) -> PeerTableRow:
     first = next(iter(by_engine.values()))
-    return PeerRow(
+    return PeerTableRow(
         peer=plain(name),
         address=plain(first.peer.address),
         worst=_CONDITIONS.get(max(item.condition for item in by_engine.values()), _NONE),
@@ -104,7 +104,7 @@ def _p99(window: admin.DurationWindow) -> float | None:
     return window.p99_seconds if window.count else None
 
 
-def _nothing(answers: Answers) -> str:
+def _nothing(answers: ScreenAnswers) -> str:
     if answers.peers is not None and answers.peers.left_out:
         return "no peer is active; 'agentctl get peers --state all' lists the retired ones"
     if answers.engines is not None and not answers.engines.engines:

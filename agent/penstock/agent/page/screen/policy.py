@@ -10,7 +10,7 @@ from penstock.agent.page.screen.model import PolicyField, PolicyTable
 from penstock.agent.page.wire import about, milliseconds, plain
 
 if TYPE_CHECKING:
-    from penstock.agent.page.screen.answers import Answers
+    from penstock.agent.page.screen.answers import ScreenAnswers
     from penstock.proto.v1 import admin_pb2 as admin
 
 MOST_ROWS = 40
@@ -26,7 +26,7 @@ class _Given(NamedTuple):
     in_force: bool
 
 
-def policy_table(answers: Answers) -> PolicyTable:
+def policy_table(answers: ScreenAnswers) -> PolicyTable:
     """Return the fields that policies set, the most common first."""
     if answers.engines is None:
         return PolicyTable((), answers.trouble or "the agent has not answered yet")

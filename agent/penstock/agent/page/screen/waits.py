@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import text
-from penstock.agent.page.screen.model import Wait, Waits
+from penstock.agent.page.screen.model import WaitRow, Waits
 from penstock.agent.page.wire import about, milliseconds, plain
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from penstock.agent.page.screen.answers import Answers
+    from penstock.agent.page.screen.answers import ScreenAnswers
     from penstock.proto.v1 import admin_pb2 as admin
 
 MOST_ROWS = 30
 
 
-def waits(answers: Answers) -> Waits:
+def waits(answers: ScreenAnswers) -> Waits:
     """Return the requests that have waited longest, and how many there are."""
     if answers.waits is None:
         return Waits((), 0, 0, answers.trouble or "the agent has not answered yet")
@@ -34,17 +34,17 @@ def waits(answers: Answers) -> Waits:
     return Waits(rows, total, unnamed, sentence)
 
 
-def _counted(answers: Answers) -> int:
+def _counted(answers: ScreenAnswers) -> int:
     """Return what the engines count as deferred; the list of requests has a limit."""
     if answers.engines is None:
         return 0
     return sum(entry.count for item in answers.engines.engines for entry in item.deferred)
 
 
-def _row(item: admin.RequestSummary) -> Wait:
+def _row(item: admin.RequestSummary) -> WaitRow:
     reason = text.word(common.DeferralReason, item.deferred)
     peer = f" from {item.peer.address}" if item.peer.address else ""
-    return Wait(
+    return WaitRow(
         request=plain(item.request_id),
         engine=plain(text.engine(item.key)),
         peer=plain(item.peer.address),
