@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats kubectl kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,16 +40,16 @@ demo-eplb: setup ## Two processes move expert weights through vLLM's balancer; w
 demo-fleet: setup nats $(if $(wildcard .cache/kubernetes/api-server/kube-apiserver),kubectl) ## Three agents, two relays, one source of policies (SOURCE=kubernetes|nats); a roll-out that aborts itself. KEEP=1 leaves it up.
 	@$(PYTHON_IN_VENV) -m demo.fleet $(if $(filter 1,$(KEEP)),--keep) $(if $(SOURCE),--source $(SOURCE))
 
-test: setup prometheus nats kubectl ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other).
+test: setup prometheus nats kubectl page-tools chromium ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other).
 	@$(PYTEST) $(TOGETHER) -m "not long" $(ARGS)
 
-test-fast: setup prometheus nats kubectl ## The same without engines.
+test-fast: setup prometheus nats kubectl page-tools chromium ## The same without engines.
 	@$(PYTEST) $(TOGETHER) -m "not long and not engine" $(ARGS)
 
 test-engine: setup ## The same, only the tests that start vLLM.
 	@$(PYTEST) -m "engine and not long" $(ARGS)
 
-test-long: setup prometheus nats kubectl ## What `make test` leaves out: exhaustive variants, engines included, the five incidents, and all examples of properties.
+test-long: setup prometheus nats kubectl page-tools chromium ## What `make test` leaves out: exhaustive variants, engines included, the five incidents, and all examples of properties.
 	@$(PYTEST) $(TOGETHER) -m "long or hypothesis" --hypothesis-profile=long $(ARGS)
 
 record-incidents: setup ## Cause the incidents on engines and store their bundles in tests/golden/incidents (ARGS="-k name" for one; 15 minutes in all).
@@ -150,6 +150,18 @@ nats:
 
 kubectl: setup
 	@$(PYTHON_IN_VENV) scripts/need_kubectl.py
+
+page-tools:
+	@scripts/need-page-tools.sh
+
+chromium:
+	@scripts/need-chromium.sh
+
+page-vendor: ## The page's libraries, of npm at the versions of scripts/update-vendor.sh (CHECK=1 compares them).
+	@scripts/update-vendor.sh $(if $(filter 1,$(CHECK)),--check)
+
+page-screenshots: setup chromium ## Draw docs/images/page-*.png: the page of a real agent, dark and light.
+	@$(PYTHON_IN_VENV) -m tests.page.browser.screenshots
 
 kube-apiserver: ## Build a real Kubernetes API server from Debian's source, for the tests of the Kubernetes policy source; skipped in the others without it.
 	@scripts/need-kube-apiserver.sh

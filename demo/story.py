@@ -92,6 +92,7 @@ def _explain(stack: Stack, bad: FailedLoad) -> None:
 def _keep_running(stack: Stack) -> None:
     heading("Everything keeps running until Ctrl-C")
     say(f"  metrics   curl http://{stack.agent.http}/metrics")
+    say(f"  page      {stack.agent.page}")
     say(f"  agentctl  .venv/bin/agentctl --address {stack.agent.admin} get engines")
     say(f"  prefill   {stack.prefill.url}/v1/completions")
     say(f"  decode    {stack.decode.url}/v1/completions")

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 import venv
 import zipfile
 from pathlib import Path
@@ -48,6 +49,24 @@ def run(*command: str | Path, code: int = 0, stderr: bool = False) -> str:
         line = " ".join(str(word) for word in command)
         raise PackageError(f"{line} ended with {done.returncode}, not {code}:\n{done.stdout}{done.stderr}")
     return done.stderr if stderr else done.stdout
+
+
+def check_page(address: str) -> None:
+    """Check that the agent serves its page with the files that it names.
+
+    Raises:
+        PackageError: one is missing.
+
+    """
+    try:
+        with urllib.request.urlopen(address, timeout=_START_SECONDS) as answer:
+            document = answer.read().decode()
+        for name in re.findall(r'(?:src|href)="(/?static/[^"]+)"', document) or [""]:
+            with urllib.request.urlopen(f"{address}{name.removeprefix('/')}", timeout=_START_SECONDS) as answer:
+                if not name or not answer.read():
+                    raise PackageError(f"the page at {address} names {name!r}, which is empty")
+    except OSError as error:
+        raise PackageError(f"the page at {address} is not served whole: {error}") from error
 
 
 def environment(directory: Path, *requirements: str | Path, options: tuple[str, ...] = ()) -> Path:
@@ -139,7 +158,7 @@ def try_agent(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
             raise PackageError(f"{program} --version says {said!r}, the wheel is {version}")
     admin = f"unix://{work}/admin.sock"
     command: list[str | Path] = [
-        *(programs / "penstock-agent", "--http=127.0.0.1:0", f"--state-dir={work / 'state'}"),
+        *(programs / "penstock-agent", "--http=127.0.0.1:0", "--page=127.0.0.1:0", f"--state-dir={work / 'state'}"),
         *(f"--listen=unix://{work}/ingest.sock", f"--admin-listen={admin}"),
     ]
     with (work / "agent.log").open("wb") as log:
@@ -151,6 +170,7 @@ def try_agent(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
                 raise PackageError(f"the agent does not start:\n{(work / 'agent.log').read_text()}")
             time.sleep(0.1)
         run(programs / "agentctl", f"--address={admin}", "get", "engines")
+        check_page(json.loads((work / "state" / "addresses.json").read_text())["page"])
         agent.send_signal(signal.SIGTERM)
         if agent.wait(_START_SECONDS) != 0:
             raise PackageError(f"the agent ends with {agent.returncode}:\n{(work / 'agent.log').read_text()}")

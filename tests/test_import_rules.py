@@ -75,6 +75,10 @@ AGENT_FLOORS = (
     ("relay.policies",),
     ("relay.discovery",),
     ("daemon", "evidence"),
+    ("page",),
+    ("page.details", "page.live"),
+    ("page.screen",),
+    ("page.wire",),
     ("admin",),
     ("admin.calls",),
     ("admin.support",),
@@ -166,11 +170,14 @@ OPEN = frozenset(
 # OpenTelemetry's SDK. It is imported by its module, never by a face.
 DOORS = frozenset(
     {
+        # Commands, whose texts the page has as well.
+        "penstock.agent.ctl.commands.inspect.describe_engine", "penstock.agent.ctl.commands.inspect.describe_peer",
+        "penstock.agent.ctl.commands.inspect.describe_policy", "penstock.agent.ctl.commands.inspect.get_policy",
         "penstock.agent.ctl.render.bill_rows", "penstock.agent.ctl.render.diagnosis", "penstock.agent.ctl.render.events", "penstock.agent.ctl.render.field_diff", "penstock.agent.ctl.render.json_values",
         "penstock.agent.ctl.render.jsonpath", "penstock.agent.ctl.render.latency", "penstock.agent.ctl.render.order_rows", "penstock.agent.ctl.render.output", "penstock.agent.ctl.render.pair_rows", "penstock.agent.ctl.render.rows",
         "penstock.agent.ctl.render.span_tree", "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files", "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower",
-        "penstock.agent.policy.sources.nats.buckets", "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer", "penstock.agent.policy.sources.kube_options", "penstock.agent.policy.sources.nats_options", "penstock.agent.policy.sources.source_spec", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server",
+        "penstock.agent.policy.sources.nats.buckets", "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer", "penstock.agent.policy.sources.kube_options", "penstock.agent.policy.sources.nats_options", "penstock.agent.policy.sources.source_spec", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server", "penstock.agent.server.http_limits", "penstock.agent.server.page_options",
         "penstock.agent.server.request_decoding", "penstock.agent.server.status_codes", "penstock.agent.server.tls",
         "penstock.agent.traces.export.exporter",
         "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",

@@ -51,6 +51,7 @@ class Agent:
         self.endpoint = f"unix://{directory}/ingest.sock"
         self.admin = f"unix://{directory}/admin.sock"
         self.http = ""
+        self.page = ""
         self._otlp_endpoint = otlp_endpoint
         self._engines = engines
         self._child: Child | None = None
@@ -82,6 +83,7 @@ class Agent:
         command = [
             *(sys.executable, "-m", "penstock.agent"),
             *("--listen", self.endpoint, "--admin-listen", self.admin, "--http", "127.0.0.1:0"),
+            *("--page", "127.0.0.1:0"),
             *("--state-dir", str(self.directory / "state"), "--engines-expected", str(self._engines)),
         ]
         self._child = Child(
@@ -139,7 +141,7 @@ class Agent:
         addresses = _read_json(self.directory / "state" / "addresses.json")
         if addresses.get("pid") != self.child.pid:
             return False
-        self.http = str(addresses["http"])
+        self.http, self.page = str(addresses["http"]), str(addresses.get("page", ""))
         try:
             return fetch(f"http://{self.http}/readyz").status == HTTPStatus.OK
         except OSError:

@@ -113,6 +113,7 @@ def _keep_running(stack: EcStack) -> None:
     new_encoder(stack)
     heading("Everything keeps running until Ctrl-C")
     say(f"  metrics   curl http://{stack.agent.http}/metrics")
+    say(f"  page      {stack.agent.page}")
     say(f"  agentctl  .venv/bin/agentctl --address {stack.agent.admin} get engines")
     say(f"  encoder   {stack.encoder.url}/v1/chat/completions")
     say(f"  language  {stack.language.url}/v1/chat/completions")

@@ -54,6 +54,7 @@ class Stack:
                 [
                     *(sys.executable, "-m", "penstock.agent", "--listen", self._socket(name, "ingest")),
                     *("--admin-listen", self._socket(name, "admin"), "--http", "127.0.0.1:0"),
+                    *("--page", "off"),
                     *("--state-dir", str(place / "state"), "--engines-expected", str(ENGINES)),
                     *self.place.options("agent"),
                 ],
@@ -81,6 +82,7 @@ class Stack:
                 [
                     *(sys.executable, "-c", "from penstock.agent.__main__ import relay; relay()"),
                     *("--agents", listed, "--http", "127.0.0.1:0", *self.place.options("relay")),
+                    *("--page", "127.0.0.1:0" if number == 0 else "off"),
                     *("--admin-listen", self._socket(name, "admin")),
                 ],
                 {},

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _WITH_VLLM = "python -m penstock.instrumentation.check"
 # Languages of what people write: code, configuration, commands without their output.
 _WRITTEN = {
+    "js",
     "yaml",
     "toml",
     "json",

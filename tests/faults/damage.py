@@ -116,6 +116,7 @@ async def live_here(state_dir: Path) -> Life:
         "listen": f"unix://{directory}/ingest.sock",
         "admin-listen": f"unix://{directory}/admin.sock",
         "http": "127.0.0.1:0",
+        "page": "off",
         "state-dir": str(state_dir),
         "drain-deadline": "2s",
         "source-grace": "1h",

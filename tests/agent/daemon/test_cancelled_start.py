@@ -21,6 +21,7 @@ def _daemon(directory: Path) -> Daemon:
         "listen": f"unix://{directory}/ingest.sock",
         "admin-listen": f"unix://{directory}/admin.sock",
         "http": "127.0.0.1:0",
+        "page": "off",
         "state-dir": str(directory / "state"),
     }
     return Daemon(resolve(flags, {}))

@@ -94,6 +94,7 @@ class AgentProcess:
             f"--listen={self.listen}",
             f"--admin-listen={self.admin}",
             "--http=127.0.0.1:0",
+            "--page=off",
             f"--state-dir={self.state_dir}",
             *self._args,
         ]  # fmt: skip

@@ -39,7 +39,7 @@ class RelayProcess:
             if any(flag.startswith("--admin-listen=") for flag in flags)
             else [f"--admin-listen={self.address}"]
         )
-        self.flags = [*own, "--http=127.0.0.1:0", *flags]
+        self.flags = [*own, "--http=127.0.0.1:0", "--page=off", *flags]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> RelayProcess:

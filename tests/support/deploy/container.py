@@ -59,7 +59,7 @@ class Sidecar:
         mounts = [f"--volume={volume}:{place}" for place, volume in self._volumes.items()]
         podman(
             *("run", "--detach", "--name", self._name, "--memory=256m", *_POD, *mounts),
-            *(self._image, "--http=127.0.0.1:0"),
+            *(self._image, "--http=127.0.0.1:0", "--page=127.0.0.1:0"),
         )
         wait_until(self._ready, "the container is ready")
         return self

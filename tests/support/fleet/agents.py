@@ -25,6 +25,7 @@ def _flags(directory: Path, arguments: list[str]) -> dict[str, str | None]:
         "listen": f"unix://{directory}/ingest.sock",
         "admin-listen": f"unix://{directory}/admin.sock",
         "http": "127.0.0.1:0",
+        "page": "off",
         "state-dir": f"{directory}/state",
     }
     given = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)

@@ -37,6 +37,7 @@ from penstock.agent.server import (
     parse_tcp,
 )
 from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, admin_tls
+from penstock.agent.server.page_options import PAGE_ATTRIBUTES, PageSettings, page_options, page_settings
 from penstock.agent.state import MIB, MIN_LIMIT
 from penstock.agent.traces.export import ExportSettings
 
@@ -57,6 +58,7 @@ class Config:
     Attributes:
         policy_file: a file or a directory of policies; None for none.
         policy_sources: all sources of policies in their order; *policy_file* is the first.
+        page: how the page is served; None for not at all.
         admin_tls: there if, and only if, one address of *admin_listen* is TCP.
         state_limit: bytes that all files of the state directory may have together.
         memory_limit: resident bytes above which nothing is taken from engines.
@@ -76,6 +78,7 @@ class Config:
     admin_listen: tuple[Address, ...]
     admin_tls: AdminTls | None
     http: TcpAddress
+    page: PageSettings | None
     state_dir: Path
     policy_file: Path | None
     policy_sources: tuple[SourceSpec, ...]
@@ -124,6 +127,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     *admin_options("unix:///run/penstock/admin.sock"),
     Option("http", "127.0.0.1:9464", parse_tcp, "Address of metrics and health: host:port."),
+    *page_options("127.0.0.1:9465"),
     Option("state-dir", "/var/lib/penstock", parse_directory, "Directory of the journal and the policies."),
     Option(
         "policy-file",
@@ -210,7 +214,15 @@ OPTIONS: tuple[Option, ...] = (
 
 
 _COMBINED = frozenset(
-    {*TLS_ATTRIBUTES, *NATS_ATTRIBUTES, "policy_source", "registry", "agent_name", "advertise"}
+    {
+        *TLS_ATTRIBUTES,
+        *NATS_ATTRIBUTES,
+        *PAGE_ATTRIBUTES,
+        "policy_source",
+        "registry",
+        "agent_name",
+        "advertise",
+    }
 )
 """Options that are no field of :class:`Config` by themselves."""
 
@@ -236,7 +248,8 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         nats=_nats(values),
         registration=registration_of(values, environment),
         policy_sources=_policy_sources(values),
-        admin_tls=admin_tls(values),
+        admin_tls=(tls := admin_tls(values)),
+        page=page_settings(values, tls),
         export=ExportSettings.from_environment(environment),
         pod_uid=environment.get("POD_UID", ""),
     )

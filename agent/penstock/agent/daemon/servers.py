@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.admin.service import AdminService
+from penstock.agent.page import PageServer, PageSource
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer
 from penstock.agent.server.tls import Certificates
@@ -35,10 +37,10 @@ class Servers:
         self._deadline = deadline
 
     async def serve_admin(self, context: AgentContext) -> dict[str, str]:
-        """Serve the admin service at every address: unix sockets by file mode, TCP by the list of names.
+        """Serve the admin service at every address: unix sockets by file mode, TCP by the list of names; and the page.
 
         Returns:
-            The addresses, as ``admin`` and ``admin_tcp``.
+            The addresses, as ``admin``, ``admin_tcp`` and ``page``.
 
         """
         service = AdminService(context)
@@ -57,6 +59,10 @@ class Servers:
             await self._start(server)
             addresses["admin_tcp" if over_tls else "admin"] = str(server.address)
         self._parts.callback(service.close)
+        if self._config.page is not None:
+            page = PageServer(self._config.page, service, PageSource("agent", socket.gethostname()))
+            self._parts.push_async_callback(page.stop)
+            addresses |= await page.serve_if_free()
         return addresses
 
     async def serve_engines(self, ingest: IngestService, feed_service: PolicyFeedService) -> GrpcServer:

@@ -20,6 +20,7 @@ from penstock.agent.relay.agent_tls import AgentTls
 from penstock.agent.relay.discovery import parse_agents
 from penstock.agent.server import parse_tcp
 from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, admin_tls
+from penstock.agent.server.page_options import PAGE_ATTRIBUTES, PageSettings, page_options, page_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,7 @@ class RelayConfig:
         nats: the files for a registry or a bucket of policies.
         policy_source: where the relay writes policies; None for a relay that does not.
         admin_tls: there if, and only if, one address of *admin_listen* is TCP.
+        page: how the page is served; None for not at all.
         deadline: of one agent's answer, seconds.
 
     """
@@ -53,6 +55,7 @@ class RelayConfig:
     admin_listen: tuple[Address, ...]
     admin_tls: AdminTls | None
     http: TcpAddress
+    page: PageSettings | None
     deadline: float
     log_format: str
     log_level: str
@@ -102,6 +105,7 @@ OPTIONS: tuple[Option, ...] = tuple(
         *KUBE_OPTIONS,
         *admin_options("0.0.0.0:9466"),
         Option("http", "127.0.0.1:9467", parse_tcp, "Address of metrics and health: host:port."),
+        *page_options("127.0.0.1:9468"),
         Option(
             "deadline",
             "2s",
@@ -115,7 +119,7 @@ OPTIONS: tuple[Option, ...] = tuple(
 
 _AGENT_TLS = ("agent_tls_ca", "agent_tls_cert", "agent_tls_key", "agent_tls_server_name")
 
-_COMBINED = frozenset({*TLS_ATTRIBUTES, *_AGENT_TLS, *NATS_ATTRIBUTES})
+_COMBINED = frozenset({*TLS_ATTRIBUTES, *_AGENT_TLS, *NATS_ATTRIBUTES, *PAGE_ATTRIBUTES})
 
 
 def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> RelayConfig:
@@ -142,7 +146,8 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
     return RelayConfig(
         **{name: value for name, value in values.items() if name not in _COMBINED},
         nats=nats_files(values, "" if uses_nats else "item of --agents, and no --policy-source,"),
-        admin_tls=admin_tls(values),
+        admin_tls=(tls := admin_tls(values)),
+        page=page_settings(values, tls),
         agent_tls=_agent_tls(values, agents),
     )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
+from penstock.agent.page import PageServer, PageSource
 from penstock.agent.relay.discovery import AgentFinder, pod_reader, registry_reader
 from penstock.agent.relay.duties import Duties
 from penstock.agent.relay.fleet import Fleet
@@ -61,12 +63,15 @@ async def run(config: RelayConfig) -> None:
             found = (fleet.trouble(), "" if duties is None else duties.trouble())
             return "; ".join(filter(None, found))
 
-        addresses = await _serve(
-            config, RelayService(fleet, policies, None if duties is None else duties.leader), parts
-        )
+        service = RelayService(fleet, policies, None if duties is None else duties.leader)
+        addresses = await _serve(config, service, parts)
         http = HttpServer(config.http, lambda _: render_metrics(fleet, duties), str, str, trouble)
         await http.start()
         parts.push_async_callback(http.stop)
+        if config.page is not None:
+            page = PageServer(config.page, service, PageSource("relay", socket.gethostname()))
+            parts.push_async_callback(page.stop)
+            addresses |= await page.serve_if_free()
         _log.info("relay started", http=str(http.address), **addresses)
         await stop.wait()
         _log.info("relay stopping")

@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from penstock.agent.errors import AccessError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 # gRPC's key of the client's own certificate, in PEM.
 _CERTIFICATE = "x509_pem_cert"
@@ -29,8 +29,22 @@ def client_names(auth_context: Mapping[str, Iterable[bytes]]) -> list[str]:
     pem = next(iter(auth_context.get(_CERTIFICATE, ())), None)
     if pem is None:
         raise AccessError("the client has no certificate; connect with --tls-cert and --tls-key")
+    return _read(lambda: x509.load_pem_x509_certificate(pem))
+
+
+def names_in(certificate: bytes) -> list[str]:
+    """Return the names in a client's certificate in DER, as :func:`client_names` does.
+
+    Raises:
+        AccessError: it cannot be read, or has a name with a character that cannot be printed.
+
+    """
+    return _read(lambda: x509.load_der_x509_certificate(certificate))
+
+
+def _read(load: Callable[[], x509.Certificate]) -> list[str]:
     try:
-        names = _names(x509.load_pem_x509_certificate(pem))
+        names = _names(load())
     except (
         ValueError,
         x509.DuplicateExtension,

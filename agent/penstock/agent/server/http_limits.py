@@ -45,6 +45,10 @@ class Connections:
         if timer is not None:
             self._asked[transport] = timer  # type: ignore[index]
 
+    def keep(self, transport: asyncio.BaseTransport | None) -> None:
+        """Let a connection live on without a deadline; its owner bounds the number of those."""
+        self.end(transport)  # type: ignore[arg-type]
+
     def end(self, transport: asyncio.Transport) -> None:
         """Forget a connection that has ended. Idempotent."""
         timer = self._waiting.pop(transport, None) or self._asked.pop(transport, None)

@@ -33,15 +33,20 @@ _CONNECTION_SECONDS = 15.0
 _MAX_CONNECTIONS = 128
 _MAX_BODY_BYTES = 1024
 
-_logger = logging.getLogger("penstock.agent.server.http_server")
-
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
     """Keep malformed requests out of the log: any client can send them, and gets a 400."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
-_logger.addFilter(_worth_a_line)
+def quiet_logger(name: str) -> logging.Logger:
+    """Return the logger of a server of HTTP, without a line for each malformed request."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_worth_a_line)
+    return logger
+
+
+_logger = quiet_logger("penstock.agent.server.http_server")
 
 
 class HttpServer:

@@ -10,6 +10,7 @@ from penstock.agent.ctl.diagnosis.pair_checks import check_pairs
 from penstock.agent.ctl.diagnosis.relay_checks import check_relay
 from penstock.agent.ctl.diagnosis.rollout_checks import check_rollouts
 from penstock.agent.ctl.diagnosis.socket_probe import probe_address
+from penstock.agent.ctl.diagnosis.stall_checks import stall_findings
 from penstock.agent.ctl.diagnosis.suspect_checks import check_suspects
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "check_suspects",
     "count_problems",
     "probe_address",
+    "stall_findings",
 ]

@@ -35,9 +35,13 @@ def diagnosis_lines(diagnosis: admin.Diagnosis) -> Iterator[str]:
         yield f"not known: {text.folded(each)}"
 
 
+def confidence_words(cause: admin.DiagnosedCause) -> str:
+    """Return how sure a diagnosis is of a cause: ``certain``, ``likely`` or ``possible``."""
+    return _CONFIDENCE.get(cause.confidence, "possible")
+
+
 def _cause(number: int, cause: admin.DiagnosedCause) -> Iterator[str]:
-    sure = _CONFIDENCE.get(cause.confidence, "possible")
-    yield f"{number}. {text.folded(cause.sentence)} ({cause.kind}, {sure})"
+    yield f"{number}. {text.folded(cause.sentence)} ({cause.kind}, {confidence_words(cause)})"
     engines = ", ".join(map(text.engine, cause.engines[:8]))
     more = f" and {len(cause.engines) - 8} more" if len(cause.engines) > 8 else ""  # noqa: PLR2004
     yield f"   harm: {_harm(cause)}; on {engines or 'no engine'}{more}"

@@ -1,0 +1,8 @@
+"""The page: one screen that says what is wrong, live, from the admin service of an agent or of a relay."""
+
+from __future__ import annotations
+
+from penstock.agent.page.server import PageServer
+from penstock.agent.page.source import PageSource
+
+__all__ = ["PageServer", "PageSource"]

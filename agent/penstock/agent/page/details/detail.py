@@ -1,0 +1,164 @@
+"""A detail: sentences and sections, which the page shows without knowing what they are about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.agent.page.wire import MAX_MESSAGE_BYTES, encode, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.agent.ctl.render.rows import Table
+
+_MAX_TEXT = 40_000
+_MAX_SENTENCES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a click on a row opens; empty texts for what it does not need."""
+
+    kind: str
+    engine: str = ""
+    peer: str = ""
+    id: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DetailRow:
+    """A row of a table."""
+
+    cells: tuple[str, ...]
+    command: str = ""
+    link: Link | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSection:
+    """A table; *sentence* says what is left out, or why it is empty."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[DetailRow, ...]
+    sentence: str = ""
+    kind: str = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class WaterfallRow:
+    """A bar: milliseconds since 1970; *state*: ``ok``, ``error``, ``wait`` or ``open``."""
+
+    side: str
+    name: str
+    start: float
+    end: float
+    text: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaterfallSection:
+    """Bars over one span of time."""
+
+    title: str
+    start: float
+    end: float
+    rows: tuple[WaterfallRow, ...]
+    sentence: str = ""
+    kind: str = "waterfall"
+
+
+@dataclass(frozen=True, slots=True)
+class TextSection:
+    """Lines as they are."""
+
+    title: str
+    text: str
+    kind: str = "text"
+
+
+Section: TypeAlias = TableSection | WaterfallSection | TextSection
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """The answer to a question.
+
+    Attributes:
+        manifest: of a policy, for the editor; empty for other details.
+        generation: of a policy; 0 for other details.
+
+    """
+
+    title: str
+    sentences: tuple[str, ...]
+    command: str
+    sections: tuple[Section, ...]
+    manifest: str = ""
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAnswer:
+    """What a write did, or would do."""
+
+    sentence: str
+    sentences: tuple[str, ...]
+    sections: tuple[Section, ...]
+    command: str
+
+
+def sentences(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return lines of agentctl for the page."""
+    return tuple(plain(line) for line in lines)[:_MAX_SENTENCES]
+
+
+def text_section(title: str, lines: Iterable[str]) -> TextSection:
+    """Return the section of lines of agentctl."""
+    return TextSection(title, plain("\n".join(lines), _MAX_TEXT))
+
+
+def table_section(
+    title: str, table: Table, *, sentence: str = "", links: Sequence[Link] = (), commands: Sequence[str] = ()
+) -> TableSection:
+    """Return the section of a table of agentctl; *links* and *commands* are of its rows, or empty."""
+    rows = tuple(
+        DetailRow(
+            tuple(map(plain, cells)),
+            commands[number] if commands else "",
+            links[number] if links else None,
+        )
+        for number, cells in enumerate(table.rows)
+    )
+    return TableSection(title, table.headers, rows, sentence if rows or sentence else "nothing")
+
+
+def fitted(value: Detail | WriteAnswer, most: int = MAX_MESSAGE_BYTES) -> bytes:
+    """Return *value* as JSON, with as much of its sections as *most* bytes hold."""
+    while len(encoded := encode(value)) > most:
+        largest = max(
+            range(len(value.sections)), key=lambda number: len(encode(value.sections[number])), default=None
+        )
+        if largest is None or len(encode(value.sections[largest])) < most // 32:
+            changes: Any = {"sentences": value.sentences[: len(value.sentences) // 2]}
+            if isinstance(value, Detail) and len(value.manifest) > most // 4:
+                changes["manifest"] = ""
+            value = replace(value, **changes)
+            continue
+        sections = list(value.sections)
+        sections[largest] = _smaller(sections[largest])
+        value = replace(value, sections=tuple(sections))
+    return encoded
+
+
+def _smaller(section: Section) -> Section:
+    if isinstance(section, TextSection):
+        return replace(section, text=plain(section.text, len(section.text) * 2 // 3))
+    kept = len(section.rows) * 2 // 3
+    sentence = f"the first {kept} are shown; the command lists all"
+    if isinstance(section, TableSection):
+        return replace(section, rows=section.rows[:kept], sentence=sentence)
+    return replace(section, rows=section.rows[:kept], sentence=sentence)

@@ -1,0 +1,204 @@
+"""What the page may change: policies, pauses, quarantines; each says first what it would do."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render.rows import Table
+from penstock.agent.page.details.arguments import engine_of, flag_of, name_of, number_of, selector_of
+from penstock.agent.page.details.detail import Section, WriteAnswer, fitted, sentences, table_section
+from penstock.agent.page.wire import AdminCalls, AnswerError, command, plain
+from penstock.agent.parsing.yaml_documents import DocumentError, read_documents
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from penstock.proto.v1.common_pb2 import EngineKey
+
+_MAX_MANIFEST = 256 * 1024
+_MAX_SECONDS = 86_400
+_DRY = " (dry run: nothing was changed)"
+# Of a pause: engines that have not followed by then are listed as they are.
+_FOLLOW_SECONDS = 5.0
+
+
+async def write_policy(calls: AdminCalls, body: Mapping[str, Any], author: str) -> bytes:
+    """Apply a manifest, or say what it would change; the generation of the dry run keeps others' changes."""
+    manifest, dry_run = _manifest(body), flag_of(body, "dryRun")
+    request = admin.ApplyPolicyRequest(manifest_json=json.dumps(manifest), author=author, dry_run=dry_run)
+    if body.get("generation") is not None:
+        request.if_generation = number_of(body, "generation", 0, 2**53)
+    response = await calls.call("ApplyPolicy", request)
+    sentence = f"policy {response.name} {response.result}, generation {response.generation}"
+    return fitted(
+        WriteAnswer(
+            sentence=plain(sentence + (_DRY if dry_run else "")),
+            sentences=sentences([*(f"warning: {each}" for each in response.warnings), *response.shares]),
+            sections=(_changes(response),),
+            command=command("apply", "-f", "FILE", *(["--dry-run"] if dry_run else [])),
+        )
+    )
+
+
+async def write_pause(calls: AdminCalls, body: Mapping[str, Any], author: str) -> bytes:
+    """Pause or resume an engine or all, or say which would be."""
+    key, undo, seconds = (
+        engine_of(body, "engine"),
+        flag_of(body, "undo"),
+        number_of(body, "seconds", 0, _MAX_SECONDS),
+    )
+    what = "resume" if undo else "pause"
+    reason = name_of(body, "reason", needed=False)
+    words = [what, *_engine_words(key), *_option("ttl", f"{seconds}s" if seconds and not undo else "")]
+    words += _option("reason", reason)
+    if flag_of(body, "dryRun"):
+        return await _would(calls, key, what, words)
+    request = admin.SetPausedRequest(selector=selector_of(key), paused=not undo, author=author, reason=reason)
+    request.timeout.FromNanoseconds(int(_FOLLOW_SECONDS * 1e9))
+    if seconds and not undo:
+        request.ttl.FromSeconds(seconds)
+    last = admin.Rollout()
+    async for progress in calls.stream("SetPaused", request, 2 * _FOLLOW_SECONDS):
+        last = progress
+    return fitted(_followed(f"{what} ordered for {_whom(key)}", last, words))
+
+
+async def write_quarantine(calls: AdminCalls, body: Mapping[str, Any], author: str) -> bytes:
+    """Quarantine a peer or lift its quarantine, in an engine or in all, or say where it would be."""
+    key, peer, undo = engine_of(body, "engine"), name_of(body, "peer"), flag_of(body, "undo")
+    seconds = number_of(body, "seconds", 0, _MAX_SECONDS) or (60 if undo else 3_600)
+    reason = name_of(body, "reason", needed=False)
+    words = [
+        "quarantine",
+        "lift" if undo else "add",
+        f"--ttl={seconds}s",
+        *_option("reason", reason),
+        "--",
+        peer,
+    ]
+    words += _engine_words(key)
+    what = f"{'the end of the quarantine' if undo else 'a quarantine'} of peer {peer}"
+    if flag_of(body, "dryRun"):
+        known = (await calls.call("ListPeers", admin.ListPeersRequest(state="all"))).peers
+        stranger = all(item.peer.address != peer for item in known)
+        warning = (
+            [f"warning: no engine knows peer {peer}; 'agentctl get peers' lists them"] if stranger else []
+        )
+        return await _would(calls, key, what, words, warning)
+    request = admin.SetQuarantineRequest(
+        selector=selector_of(key),
+        peer=peer,
+        state=QUARANTINE_STATE_CLOSED if undo else QUARANTINE_STATE_OPEN,
+        author=author,
+        reason=reason,
+    )
+    request.ttl.FromSeconds(seconds)
+    await calls.call("SetQuarantine", request)
+    return fitted(WriteAnswer(plain(f"{what} ordered for {_whom(key)}"), (), (), command(*words)))
+
+
+WRITES: dict[str, Callable[[AdminCalls, Mapping[str, Any], str], Awaitable[bytes]]] = {
+    "policy": write_policy,
+    "pause": write_pause,
+    "quarantine": write_quarantine,
+}
+"""The writes by their names; each takes the body and the author."""
+
+
+def _manifest(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a body, YAML or JSON, with the reason that people give."""
+    written = body.get("manifest")
+    if not isinstance(written, str) or not written.strip() or len(written) > _MAX_MANIFEST:
+        raise AnswerError(400, f"manifest is a text of 1 to {_MAX_MANIFEST} characters")
+    try:
+        found = [item.value for document in read_documents(written) for item in document.items()]
+    except DocumentError as error:
+        raise AnswerError(400, f"line {error.line}: {error}") from None
+    if len(found) != 1 or not isinstance(found[0], dict):
+        raise AnswerError(400, f"the text has {len(found)} manifests; write one")
+    manifest = {key: value for key, value in found[0].items() if key != "status"}
+    metadata, name = manifest.get("metadata"), name_of(body, "name", needed=False)
+    if name and isinstance(metadata, dict) and metadata.get("name") != name:
+        raise AnswerError(400, f"the manifest is of policy {metadata.get('name')!r}, not of {name!r}")
+    if (reason := name_of(body, "reason", needed=False)) and isinstance(metadata, dict):
+        annotations = metadata.get("annotations")
+        metadata["annotations"] = {**(annotations if isinstance(annotations, dict) else {}), _REASON: reason}
+    return manifest
+
+
+_REASON = "penstock.dev/reason"
+
+
+def _changes(response: admin.ApplyPolicyResponse) -> Section:
+    rows: list[tuple[str, ...]] = [
+        (
+            text.engine(engine.key),
+            field.field,
+            _given(field.old_value, field.old_policy),
+            _given(field.new_value, field.new_policy),
+        )
+        for engine in response.engines
+        for field in engine.fields
+    ]
+    if not rows and response.engines:
+        # A relay does not merge policies; each agent does.
+        matched: list[tuple[str, ...]] = [(text.engine(engine.key),) for engine in response.engines]
+        return table_section("Matched engines", Table(("ENGINE",), matched))
+    nothing = "" if rows else "no known engine would change"
+    return table_section("What changes", Table(("ENGINE", "FIELD", "FROM", "TO"), rows), sentence=nothing)
+
+
+def _given(value: str, policy: str) -> str:
+    return f"{value} ({policy})" if value else text.NONE
+
+
+async def _would(
+    calls: AdminCalls, key: EngineKey | None, what: str, words: list[str], warnings: list[str] | None = None
+) -> bytes:
+    """Answer a dry run of an order: the engines that it would reach."""
+    engines = (await calls.call("ListEngines", admin.ListEnginesRequest(selector=selector_of(key)))).engines
+    if key is not None and not engines:
+        raise AnswerError(404, f"engine {text.engine(key)!r} not found; 'agentctl get engines' lists them")
+    rows: list[tuple[str, ...]] = [
+        (
+            text.engine(item.key),
+            "connected" if item.connected else "disconnected",
+            "yes" if item.paused else "no",
+        )
+        for item in engines
+    ]
+    return fitted(
+        WriteAnswer(
+            plain(f"{what} would be ordered for {_whom(key)}{_DRY}"),
+            sentences(warnings or ()),
+            (table_section("Engines", Table(("ENGINE", "STATUS", "PAUSED"), rows)),),
+            command(*words),
+        )
+    )
+
+
+def _followed(sentence: str, rollout: admin.Rollout, words: list[str]) -> WriteAnswer:
+    rows: list[tuple[str, ...]] = [
+        (text.engine(each.key), each.state, text.one_line(each.error) or text.NONE)
+        for each in rollout.engines
+    ]
+    table = table_section(
+        "Engines", Table(("ENGINE", "STATE", "ERROR"), rows), sentence="" if rows else "no engine is known"
+    )
+    return WriteAnswer(plain(sentence), (), (table,), command(*words))
+
+
+def _whom(key: EngineKey | None) -> str:
+    return "all engines" if key is None else f"engine {text.engine(key)}"
+
+
+def _engine_words(key: EngineKey | None) -> list[str]:
+    return [] if key is None else [text.engine(key)]
+
+
+def _option(name: str, value: str) -> list[str]:
+    return [f"--{name}={value}"] if value else []

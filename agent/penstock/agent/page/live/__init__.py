@@ -1,0 +1,24 @@
+"""What comes to the tabs by itself: screens, entries of the log, and a pulse."""
+
+from __future__ import annotations
+
+from penstock.agent.page.live.entries import KINDS, log_entry
+from penstock.agent.page.live.history import MAX_SECONDS
+from penstock.agent.page.live.hub import MAX_TABS, Hub
+from penstock.agent.page.live.messages import Message, message
+from penstock.agent.page.live.positions import MAX_ID_CHARACTERS, Positions, read
+from penstock.agent.page.live.tab import Tab
+
+__all__ = [
+    "KINDS",
+    "MAX_ID_CHARACTERS",
+    "MAX_SECONDS",
+    "MAX_TABS",
+    "Hub",
+    "Message",
+    "Positions",
+    "Tab",
+    "log_entry",
+    "message",
+    "read",
+]

@@ -1,0 +1,95 @@
+"""Entries of the log as the page lists them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render.events import event_peer, logged_words
+from penstock.agent.page.wire import about, command, milliseconds, plain
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+
+if TYPE_CHECKING:
+    from penstock.proto.v1 import admin_pb2 as admin
+
+KINDS = (
+    "transfer_failure",
+    "load_outcome",
+    "policy_applied",
+    "quarantine_changed",
+    "eplb_rebalance",
+    "source_lost",
+    "transfer_delayed",
+    "blocks_pinned",
+    "forgotten",
+    "answer_suspected",
+)
+"""The kinds of entries that the page lists: failures and changes."""
+
+_ERRORS = frozenset({"source_lost", "answer_suspected", "transfer_failure"})
+_WARNINGS = frozenset({"transfer_delayed", "blocks_pinned"})
+_NO_PEER = "-"
+_MAX_SENTENCE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """An entry; *position* is what ``agentctl get events -o wide`` calls so, behind a relay after the agent's name."""
+
+    position: str
+    time: float
+    engine: str
+    peer: str
+    request: str
+    kind: str
+    mode: str
+    severity: str
+    sentence: str
+    command: str
+
+
+def log_entry(item: admin.LoggedEvent) -> LogEntry:
+    """Return the entry of an event of the log."""
+    event = item.event
+    kind = event.WhichOneof("body") or "unknown"
+    body = getattr(event, kind, None)
+    peer, mode = event_peer(event), getattr(body, "mode", 0)
+    place = f"{item.batch}/{item.index}"
+    return LogEntry(
+        position=plain(f"{item.agent} {place}" if item.agent else place),
+        time=milliseconds(event.time_unix_nano),
+        engine=plain(text.engine(item.key)),
+        peer="" if peer == _NO_PEER else plain(peer),
+        request=plain(event.request_id),
+        kind=kind,
+        mode=text.word(common.FailureMode, mode) if mode else "",
+        severity=_severity(kind, event),
+        sentence=plain(logged_words(item, _MAX_SENTENCE)),
+        command=_command(event, peer),
+    )
+
+
+def _severity(kind: str, event: events.Event) -> str:
+    if event.rehearsal:
+        return "info"
+    match kind:
+        case "load_outcome":
+            return "error" if event.load_outcome.outcome == common.OUTCOME_FAILED else "warning"
+        case "policy_applied":
+            return "info" if event.policy_applied.accepted else "error"
+        case "quarantine_changed":
+            opens = event.quarantine_changed.state == events.QUARANTINE_STATE_OPEN
+            return "warning" if opens else "info"
+        case "eplb_rebalance":
+            return "info" if event.eplb_rebalance.result == common.TRANSFER_RESULT_OK else "error"
+    return "error" if kind in _ERRORS else "warning" if kind in _WARNINGS else "info"
+
+
+def _command(event: events.Event, peer: str) -> str:
+    if event.request_id:
+        return about("explain", name=event.request_id)
+    if peer != _NO_PEER:
+        return about("describe", "peer", name=peer)
+    return command("get", "events", "--since", "15m")

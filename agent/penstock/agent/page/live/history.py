@@ -1,0 +1,81 @@
+"""The last minutes as counts, for the time line. Pure, but for the question."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render.events import event_peer
+from penstock.agent.page.live.messages import Message
+from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AdminCalls, AnswerError, encode, plain
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_SECONDS = 3_600
+_MINUTE_NANO = 60 * 10**9
+_MAX_EVENTS = 5_000
+_FAILURE, _DEFERRAL = "transfer_failure", "deferral_start"
+_NO_PEER = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteCell:
+    """What happened in a minute between an engine and a peer."""
+
+    engine: str
+    peer: str
+    failures: int
+    deferrals: int
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """A minute; *time*: its beginning, milliseconds since 1970."""
+
+    time: float
+    cells: tuple[MinuteCell, ...]
+
+
+async def ask_history(calls: AdminCalls, seconds: int) -> Message:
+    """Return the message of the last *seconds*, as far as the newest entries of the log reach."""
+    request = admin.ListEventsRequest(kinds=[_FAILURE, _DEFERRAL], limit=_MAX_EVENTS)
+    request.since.FromSeconds(seconds)
+    try:
+        found = (await calls.call("ListEvents", request)).events
+    except AnswerError:
+        found = []
+    return Message("history", history(found))
+
+
+def history(found: Iterable[admin.LoggedEvent]) -> bytes:
+    """Return the minutes of events as JSON of 64 KiB at most: where there is too much, the smallest counts are left out."""
+    counts: defaultdict[int, Counter[tuple[str, str, str]]] = defaultdict(Counter)
+    for item in found:
+        kind = item.event.WhichOneof("body")
+        if kind in (_FAILURE, _DEFERRAL):
+            peer = event_peer(item.event)
+            key = (plain(text.engine(item.key), 120), "" if peer == _NO_PEER else plain(peer, 120), kind)
+            counts[item.event.time_unix_nano // _MINUTE_NANO][key] += 1
+    most = 200
+    while len(encoded := encode({"minutes": _minutes(counts, most)})) > MAX_MESSAGE_BYTES and most:
+        most //= 2
+    return encoded
+
+
+def _minutes(counts: dict[int, Counter[tuple[str, str, str]]], most: int) -> list[Minute]:
+    return [
+        Minute(minute * 60_000.0, tuple(_cells(counter, most)))
+        for minute, counter in sorted(counts.items())[-60:]
+    ]
+
+
+def _cells(counter: Counter[tuple[str, str, str]], most: int) -> Iterable[MinuteCell]:
+    pairs = Counter[tuple[str, str]]()
+    for (engine, peer, _), count in counter.items():
+        pairs[engine, peer] += count
+    for (engine, peer), _ in pairs.most_common(most):
+        yield MinuteCell(engine, peer, counter[engine, peer, _FAILURE], counter[engine, peer, _DEFERRAL])

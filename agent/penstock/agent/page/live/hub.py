@@ -1,0 +1,119 @@
+"""All tabs of a page: they share one poller and one stream of the log, which work only while there are tabs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from penstock.agent.page.live.earlier import ask_earlier
+from penstock.agent.page.live.follower import Follower
+from penstock.agent.page.live.history import ask_history
+from penstock.agent.page.live.messages import Message, message
+from penstock.agent.page.live.poller import ScreenPoller
+from penstock.agent.page.live.tab import Tab
+from penstock.agent.page.wire import AnswerError, plain
+
+if TYPE_CHECKING:
+    from penstock.agent.page.live.positions import Positions
+    from penstock.agent.page.wire import AdminCalls
+
+MAX_TABS = 16
+"""Maximum tabs of one page."""
+
+_PULSE_SECONDS = 2.0
+_MAX_MISSING = 50
+
+
+class Hub:
+    """Lets tabs join and leave, and gives each message to all of them."""
+
+    def __init__(self, calls: AdminCalls) -> None:
+        self._calls = calls
+        self._tabs: dict[Tab, None] = {}
+        # One tab joins at a time: each may begin the stream of the log anew.
+        self._turn = asyncio.Lock()
+        self._poller = ScreenPoller(calls, self._publish)
+        self._follower = Follower(calls, lambda: tuple(self._tabs))
+        self._pulse: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def admit(self) -> Tab:
+        """Return a new tab; one that ends at once where there are too many, or at the end of the process."""
+        tab = Tab()
+        if self._closed:
+            tab.end("stopping", "the server is stopping; this tab connects again when it is back")
+        elif len(self._tabs) >= MAX_TABS:
+            tab.end("full", f"{MAX_TABS} tabs are open at this page, which is the limit; close one")
+        else:
+            self._tabs[tab] = None
+        return tab
+
+    async def join(self, tab: Tab, after: Positions | None, seconds: int) -> None:
+        """Let an admitted tab have what there is, and what comes: after a position, or from now on."""
+        if tab not in self._tabs:
+            return
+        async with self._turn:
+            self._poller.start()
+            if self._pulse is None:
+                self._pulse = asyncio.ensure_future(self._keep_pulsing())
+            if self._poller.screen is not None:
+                tab.put(self._poller.screen)
+            tab.put(self._pulse_message())
+            try:
+                tab.put(await ask_history(self._calls, seconds))
+                await self._follower.join(tab, after)
+                if after is None:
+                    for item in await ask_earlier(self._calls, seconds):
+                        tab.put(item)
+            except AnswerError as error:
+                tab.end("stopping", error.sentence)
+
+    async def leave(self, tab: Tab) -> None:
+        """Forget a tab; the last one ends the work. Idempotent."""
+        async with self._turn:
+            self._tabs.pop(tab, None)
+            if not self._tabs:
+                await self._end_work()
+
+    async def close(self) -> None:
+        """Say goodbye to all tabs, and end the work."""
+        self._closed = True
+        for tab in self._tabs:
+            tab.end("stopping", "the server is stopping; this tab connects again when it is back")
+        async with self._turn:
+            await self._end_work()
+
+    async def _end_work(self) -> None:
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            pulse.cancel()
+        await self._poller.stop()
+        await self._follower.stop()
+
+    def _publish(self, item: Message) -> None:
+        for tab in tuple(self._tabs):
+            tab.put(item)
+
+    async def _keep_pulsing(self) -> None:
+        while True:
+            await asyncio.sleep(_PULSE_SECONDS)
+            self._publish(self._pulse_message())
+
+    def _pulse_message(self) -> Message:
+        answers = self._poller.answers
+        known = 1 if answers.status is None or not answers.status.agents else len(answers.status.agents)
+        coverage = answers.coverage
+        missing = [
+            {"name": plain(each.name, 120), "reason": plain(each.reason, 200)}
+            for each in (() if coverage is None else coverage.missing[:_MAX_MISSING])
+        ]
+        agents = {
+            "asked": known if coverage is None else coverage.asked,
+            "answered": known if coverage is None else coverage.answered,
+            "missing": missing,
+        }
+        return message(
+            "pulse",
+            {"now": round(time.time() * 1e3), "dataTime": round(answers.data_time * 1e3), "agents": agents},
+        )

@@ -1,0 +1,133 @@
+"""Asks the admin service for all tabs, and makes the screen; works only while a tab is open."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.page.live.messages import Message
+from penstock.agent.page.live.questions import QUESTIONS, Question
+from penstock.agent.page.screen import Peers, Screen, ScreenAnswers, build_screen, fitted, hashes, peer_table
+from penstock.agent.page.wire import AnswerError
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.agent.page.wire import AdminCalls
+
+# Between two screens, at least.
+_SCREEN_SECONDS = 1.0
+_LEAST_SECONDS = 0.25
+_AGAIN_SECONDS = 2.0
+# Different policies that are looked up.
+_MAX_HASHES = 64
+
+
+class ScreenPoller:
+    """Keeps the last answers, and gives each new screen to *publish*.
+
+    Attributes:
+        answers: the last ones.
+        screen: the last screen; None before the first.
+
+    """
+
+    def __init__(self, calls: AdminCalls, publish: Callable[[Message], None]) -> None:
+        self._calls = calls
+        self._publish = publish
+        self._due: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
+        self._shown: Screen | None = None
+        self._peers: tuple[object, Peers | None] = (None, None)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.answers = ScreenAnswers(time.time())
+        self.screen: Message | None = None
+
+    def start(self) -> None:
+        """Begin to ask. Idempotent."""
+        if not self._tasks:
+            self._due, self._shown, self.screen = {}, None, None
+            work = [self._run(), *(self._run_costly(each) for each in QUESTIONS if each.costly)]
+            self._tasks = [asyncio.ensure_future(each) for each in work]
+
+    async def stop(self) -> None:
+        """End. Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+            self.answers = ScreenAnswers(time.time())
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            due = [each for each in QUESTIONS if not each.costly and self._due.get(each.name, 0.0) <= began]
+            await asyncio.gather(*map(self._ask, due))
+            await self._look_up()
+            await self._show()
+            await asyncio.sleep(max(_LEAST_SECONDS, _SCREEN_SECONDS - (loop.time() - began)))
+
+    async def _run_costly(self, question: Question) -> None:
+        """Ask a question whose answer takes its time, beside the others."""
+        while True:
+            await self._ask(question)
+            await asyncio.sleep(self._due[question.name] - asyncio.get_running_loop().time())
+
+    async def _ask(self, question: Question) -> None:
+        """Ask once; what fails is asked again, and the old answer stays."""
+        loop = asyncio.get_running_loop()
+        began, asked = loop.time(), time.time()
+        try:
+            answer = await self._calls.call(question.method, question.request)
+        except AnswerError as error:
+            self._due[question.name] = loop.time() + max(_AGAIN_SECONDS, question.every)
+            self.answers = replace(self.answers, trouble=error.sentence)
+            return
+        self._due[question.name] = loop.time() + question.pause(answer, loop.time() - began)
+        self._asked[question.name] = asked
+        changed: dict[str, Any] = {question.name: answer, "trouble": ""}
+        if question.costly:
+            changed["diagnosed"] = asked
+        self.answers = replace(self.answers, **changed)
+
+    async def _look_up(self) -> None:
+        """Ask for the policies whose hashes are new."""
+        if self.answers.engines is None:
+            return
+        wanted = dict([*hashes(self.answers.engines).items()][:_MAX_HASHES])
+        found = {hash_: merged for hash_, merged in self.answers.effective.items() if hash_ in wanted}
+        for hash_, engine in wanted.items():
+            if hash_ not in found:
+                try:
+                    request = admin.GetEffectivePolicyRequest(key=engine.key)
+                    found[hash_] = await self._calls.call("GetEffectivePolicy", request)
+                except AnswerError:
+                    # The engine has gone meanwhile; it is asked for again.
+                    continue
+        self.answers = replace(self.answers, effective=found)
+
+    async def _show(self) -> None:
+        """Make the screen, and publish it if it says something else than the last one."""
+        dates = [self._asked[each.name] for each in QUESTIONS if each.dated and each.name in self._asked]
+        self.answers = replace(
+            self.answers, now=time.time(), data_time=min(dates, default=0.0), coverage=self._calls.coverage
+        )
+        screen = await asyncio.to_thread(self._build, self.answers)
+        compared = replace(screen, now=0.0, data_time=0.0, verdict=replace(screen.verdict, computed=0.0))
+        if compared != self._shown:
+            self._shown = compared
+            self.screen = Message("screen", (await asyncio.to_thread(fitted, screen))[1])
+            self._publish(self.screen)
+
+    def _build(self, answers: ScreenAnswers) -> Screen:
+        """Make the screen; the table of peers only once for each answer about them."""
+        known, table = self._peers
+        if known is None or known is not answers.peers:
+            table = peer_table(answers)
+            self._peers = (answers.peers, table)
+        return build_screen(answers, table)

@@ -1,0 +1,11 @@
+"""The first screen, from what the admin service answers. Pure."""
+
+from __future__ import annotations
+
+from penstock.agent.page.screen.answers import ScreenAnswers
+from penstock.agent.page.screen.build import build_screen, fitted
+from penstock.agent.page.screen.model import Peers, Screen
+from penstock.agent.page.screen.peers import peer_table
+from penstock.agent.page.screen.policy import hashes
+
+__all__ = ["Peers", "Screen", "ScreenAnswers", "build_screen", "fitted", "hashes", "peer_table"]

@@ -1,0 +1,183 @@
+"""The first screen as values; docs/reference/page.md says what they promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CauseEvidence:
+    """A fact, and the same of the time before; empty where there is nothing to compare."""
+
+    fact: str
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCause:
+    """A cause of what is wrong, as ``agentctl diagnose`` says it."""
+
+    kind: str
+    sentence: str
+    confidence: str
+    engines: tuple[str, ...]
+    peer: str
+    evidence: tuple[CauseEvidence, ...]
+    alternatives: tuple[str, ...]
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownVerdict:
+    """What is wrong, in a sentence, and its causes.
+
+    Attributes:
+        state: ``ok``, ``causes`` or ``unknown``.
+        computed: milliseconds since 1970; 0 before the first answer.
+
+    """
+
+    state: str
+    sentence: str
+    command: str
+    computed: float
+    causes: tuple[ShownCause, ...] = ()
+    looked: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Banner:
+    """Something that changes what the rest means: a pause, a drill, an engine that is away."""
+
+    kind: str
+    severity: str
+    sentence: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCell:
+    """One peer as one engine sees it; durations in seconds, None where they are not known."""
+
+    engine: str
+    condition: str
+    text: str
+    reason: str
+    failures_last_minute: int
+    p99: float | None
+    p99_before: float | None
+    in_flight: int
+    deferred: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTableRow:
+    """One peer, with a cell for each engine of the table."""
+
+    peer: str
+    address: str
+    worst: str
+    command: str
+    cells: tuple[PeerCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The worst peers by the worst engines."""
+
+    engines: tuple[str, ...]
+    rows: tuple[PeerTableRow, ...]
+    total: int
+    left_out: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRow:
+    """A request that waits now; *since*: milliseconds since 1970."""
+
+    request: str
+    engine: str
+    peer: str
+    reason: str
+    since: float
+    sentence: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The requests that have waited longest."""
+
+    rows: tuple[WaitRow, ...]
+    total: int
+    unnamed: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyField:
+    """A field of the policy that engines are to have; *engine_keys* names the first of them."""
+
+    field: str
+    value: str
+    policy: str
+    author: str
+    changed: float | None
+    engines: int
+    engine_keys: tuple[str, ...]
+    in_force: bool
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTable:
+    """What is in force, field by field."""
+
+    rows: tuple[PolicyField, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTableRow:
+    """An engine; *last_seen*: milliseconds since 1970, None if it was never seen."""
+
+    key: str
+    role: str
+    model: str
+    connected: bool
+    last_seen: float | None
+    policy: str
+    sentence: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The engines, those in trouble first."""
+
+    rows: tuple[EngineTableRow, ...]
+    total: int
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """The first screen.
+
+    Attributes:
+        now: the server's clock, milliseconds since 1970.
+        data_time: when the oldest of the answers that it shows was asked for.
+
+    """
+
+    now: float
+    data_time: float
+    verdict: ShownVerdict
+    banners: tuple[Banner, ...]
+    peers: Peers
+    waits: Waits
+    policy: PolicyTable
+    engines: Engines

@@ -1,0 +1,112 @@
+"""The table of peers by engines: the worst of both. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.ctl.render import latency, rows, text
+from penstock.agent.page.screen.model import PeerCell, Peers, PeerTableRow
+from penstock.agent.page.wire import about, plain
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.page.screen.answers import ScreenAnswers
+
+MOST_ROWS = 30
+MOST_ENGINES = 12
+
+_NONE = "none"
+_CONDITIONS = {
+    admin.PEER_CONDITION_OK: "ok",
+    admin.PEER_CONDITION_QUARANTINED: "quarantined",
+    admin.PEER_CONDITION_SLOW: "slow",
+    admin.PEER_CONDITION_FAILING: "failing",
+    admin.PEER_CONDITION_HANGING: "hanging",
+}
+
+
+def peer_table(answers: ScreenAnswers) -> Peers:
+    """Return the table; the agent's order is the worst first, and it stays."""
+    if answers.peers is None:
+        return Peers((), (), 0, 0, answers.trouble or "the agent has not answered yet")
+    items = answers.peers.peers
+    names = list(dict.fromkeys(item.peer.address for item in items))
+    if not names:
+        return Peers((), (), 0, 0, _nothing(answers))
+    shown = names[:MOST_ROWS]
+    wanted = set(shown)
+    found: dict[str, dict[str, admin.PeerSummary]] = {name: {} for name in shown}
+    for item in items:
+        if item.peer.address in wanted:
+            found[item.peer.address].setdefault(text.engine(item.key), item)
+    engines = _worst_engines(items)
+    table = tuple(_row(name, found[name], engines) for name in shown)
+    return Peers(tuple(map(plain, engines)), table, len(names), len(names) - len(table), "")
+
+
+def _worst_engines(items: Iterable[admin.PeerSummary]) -> tuple[str, ...]:
+    """Return the engines, those with the worst peers first, then by name."""
+    worst: dict[tuple[str, str], int] = {}
+    for item in items:
+        key = (item.key.server, item.key.engine)
+        if item.condition > worst.get(key, -1):
+            worst[key] = item.condition
+    order = sorted(worst, key=lambda key: (-worst[key], key))[:MOST_ENGINES]
+    return tuple(f"{server}/{engine}" if server else engine or text.NONE for server, engine in order)
+
+
+def _row(name: str, by_engine: dict[str, admin.PeerSummary], engines: tuple[str, ...]) -> PeerTableRow:
+    first = next(iter(by_engine.values()))
+    return PeerTableRow(
+        peer=plain(name),
+        address=plain(first.peer.address),
+        worst=_CONDITIONS.get(max(item.condition for item in by_engine.values()), _NONE),
+        command=about("describe", "peer", name=name),
+        cells=tuple(_cell(engine, by_engine.get(engine), name) for engine in engines),
+    )
+
+
+def _cell(engine: str, item: admin.PeerSummary | None, peer: str) -> PeerCell:
+    line = about("get", "peers", name=peer)
+    if item is None:
+        return PeerCell(plain(engine), _NONE, "", "", 0, None, None, 0, 0, line)
+    return PeerCell(
+        engine=plain(engine),
+        condition=_CONDITIONS.get(item.condition, _NONE),
+        text=plain(_words(item), 80),
+        reason=plain(item.condition_reason, 160),
+        failures_last_minute=item.failures_last_minute,
+        p99=_p99(item.waits.last_minute),
+        p99_before=_p99(item.waits.hour_before),
+        in_flight=item.in_flight,
+        deferred=item.deferred,
+        command=line,
+    )
+
+
+def _words(item: admin.PeerSummary) -> str:
+    """Return what the cell says: the condition, and what proves it."""
+    parts = [latency.condition(item)]
+    if item.failures_last_minute:
+        parts.append(f"{item.failures_last_minute} failed")
+    if item.deferred:
+        parts.append(f"{item.deferred} waiting")
+    if item.waits.last_minute.count:
+        parts.append(text.span_of_time(item.waits.last_minute.p99_seconds))
+    if item.condition == admin.PEER_CONDITION_QUARANTINED:
+        parts[0] = rows.quarantine_words(item.status)
+    return ", ".join(parts)
+
+
+def _p99(window: admin.DurationWindow) -> float | None:
+    return window.p99_seconds if window.count else None
+
+
+def _nothing(answers: ScreenAnswers) -> str:
+    if answers.peers is not None and answers.peers.left_out:
+        return "no peer is active; 'agentctl get peers --state all' lists the retired ones"
+    if answers.engines is not None and not answers.engines.engines:
+        return "no engine has connected, so no peer is known"
+    return "no engine has named a peer: nothing has been moved yet"

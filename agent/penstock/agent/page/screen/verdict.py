@@ -1,0 +1,54 @@
+"""The verdict: what ``agentctl diagnose`` says. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render.diagnosis import confidence_words
+from penstock.agent.page.screen.model import CauseEvidence, ShownCause, ShownVerdict
+from penstock.agent.page.wire import command, plain
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from penstock.agent.page.screen.answers import ScreenAnswers
+
+_STATES = {admin.DIAGNOSIS_VERDICT_NOTHING_WRONG: "ok", admin.DIAGNOSIS_VERDICT_CAUSES: "causes"}
+_MAX_CAUSES = 8
+_MAX_PARTS = 8
+
+
+def verdict(answers: ScreenAnswers) -> ShownVerdict:
+    """Return the verdict; unknown before the first diagnosis."""
+    asked = command("diagnose")
+    found = answers.diagnosis
+    if found is None:
+        return ShownVerdict("unknown", answers.trouble or "the first diagnosis is being computed", asked, 0.0)
+    return ShownVerdict(
+        state=_STATES.get(found.verdict, "unknown"),
+        sentence=_line(found.sentence),
+        command=asked,
+        computed=answers.diagnosed * 1e3,
+        causes=tuple(_cause(each) for each in found.causes[:_MAX_CAUSES]),
+        looked=tuple(map(_line, found.looked_at[:_MAX_PARTS])),
+        missing=tuple(map(_line, found.missing[:_MAX_PARTS])),
+    )
+
+
+def _cause(item: admin.DiagnosedCause) -> ShownCause:
+    return ShownCause(
+        kind=plain(item.kind),
+        sentence=_line(item.sentence),
+        confidence=confidence_words(item),
+        engines=tuple(plain(text.engine(key)) for key in item.engines[:_MAX_PARTS]),
+        peer=plain(item.peer),
+        evidence=tuple(
+            CauseEvidence(_line(each.fact), _line(each.before)) for each in item.evidence[:_MAX_PARTS]
+        ),
+        alternatives=tuple(map(_line, item.alternatives[:_MAX_PARTS])),
+        commands=tuple(map(_line, item.commands[:_MAX_PARTS])),
+    )
+
+
+def _line(words: str) -> str:
+    return plain(text.folded(words), 600)

@@ -1,0 +1,287 @@
+"""The page's own port: its files, the stream, questions and writes.
+
+One request a connection, as on the port of metrics; only a stream lives on. Nothing that a client sends is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from aiohttp import web
+from penstock.agent.errors import StateError
+from penstock.agent.page import access
+from penstock.agent.page.details import WRITES, ask_detail
+from penstock.agent.page.files import INDEX, read_files
+from penstock.agent.page.live import MAX_ID_CHARACTERS, MAX_SECONDS, Hub, message, read
+from penstock.agent.page.tls import PageCertificates
+from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, encode
+from penstock.agent.server import TcpAddress
+from penstock.agent.server.certificates import names_in
+from penstock.agent.server.http_limits import Connections
+from penstock.agent.server.http_server import quiet_logger
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler
+    from penstock.agent.page.source import PageSource
+    from penstock.agent.server import Caller
+    from penstock.agent.server.page_options import PageSettings
+    from penstock.proto.v1.admin_pb2_grpc import AdminServicer
+
+_log = structlog.get_logger(__name__)
+
+MAX_BODY_BYTES = 1 << 20
+"""Maximum bytes of a write."""
+MAX_QUESTIONS = 4
+"""Questions that are answered at a time."""
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "penstock",
+}
+_MAX_CONNECTIONS = 128
+_CONNECTION_SECONDS = 30.0
+_WRITE_SECONDS = 30.0
+_LAST_WORD_SECONDS = 1.0
+_MAX_SECONDS_DIGITS = 6
+
+
+class PageServer:
+    """Serves the page of an agent or of a relay.
+
+    Attributes:
+        address: the real one, once :meth:`start` has returned.
+
+    """
+
+    def __init__(self, settings: PageSettings, service: AdminServicer, source: PageSource) -> None:
+        self.address = settings.address
+        self._settings = settings
+        self._source = source
+        self._calls = AdminCalls(service)
+        self._hub = Hub(self._calls)
+        self._files = read_files()
+        self._questions = asyncio.Semaphore(MAX_QUESTIONS)
+        self._certificates = None if settings.tls is None else PageCertificates(settings.tls)
+        application = web.Application(
+            client_max_size=MAX_BODY_BYTES, middlewares=[self._one_request, self._checked]
+        )
+        application.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/static/{name:.+}", self._file),
+                web.get("/api/stream", self._stream),
+                web.get("/api/{kind}", self._question),
+                web.post("/api/write/{kind}", self._write),
+            ]
+        )
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=_LAST_WORD_SECONDS,
+            logger=quiet_logger(__name__),
+            lingering_time=0.0,
+            # A position of many agents comes as a header, or in the query.
+            max_field_size=2 * MAX_ID_CHARACTERS,
+            max_line_size=2 * MAX_ID_CHARACTERS,
+        )
+        self._connections: Connections | None = None
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """The address as a browser takes it."""
+        return f"{'http' if self._certificates is None else 'https'}://{self.address}/"
+
+    async def start(self) -> None:
+        """Bind and serve.
+
+        Raises:
+            StateError: the address cannot be bound.
+
+        """
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None  # noqa: S101  (after the set-up there is one)
+        self._connections = Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS)
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._connections,
+                self.address.host,
+                self.address.port,
+                backlog=_MAX_CONNECTIONS,
+                ssl=None if self._certificates is None else self._certificates.context,
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
+            raise StateError(
+                f"--page {self.address} cannot be bound: {reason}; give another address, or off"
+            ) from error
+        self.address = TcpAddress(self.address.host, self._server.sockets[0].getsockname()[1])
+
+    async def serve_if_free(self) -> dict[str, str]:
+        """Serve if the address is free: another program at it, or another agent, keeps nothing else from working.
+
+        Returns:
+            The address as ``page``; nothing where it is taken.
+
+        """
+        try:
+            await self.start()
+        except StateError as error:
+            _log.warning("the page is not served", reason=str(error))
+            return {}
+        return {"page": self.url}
+
+    async def stop(self) -> None:
+        """Say goodbye to the tabs, and stop serving."""
+        if self._server is not None:
+            self._server.close()
+        await self._hub.close()
+        await self._runner.cleanup()
+
+    @web.middleware
+    async def _one_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._connections is not None:
+            self._connections.asked(request.transport)
+        try:
+            response = await handler(request)
+        except AnswerError as error:
+            response = _refused(error)
+        except web.HTTPException as error:
+            response = _refused(
+                AnswerError(error.status, f"{request.method} {request.path[:100]}: {error.reason}")
+            )
+        if not response.prepared:
+            response.headers.update({**_HEADERS, **response.headers})
+            response.force_close()
+        return response
+
+    @web.middleware
+    async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        access.check_host(request.headers.get("Host", ""), self._settings)
+        if request.path.startswith("/api/"):
+            access.check_origin(request.headers)
+        request["caller"] = access.caller_of(request.headers, _certificate_names(request), self._settings)
+        return await handler(request)
+
+    async def _index(self, request: web.Request) -> web.StreamResponse:
+        return self._served(INDEX, request)
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        return self._served(request.match_info["name"], request)
+
+    def _served(self, name: str, request: web.Request) -> web.StreamResponse:
+        file = self._files.get(name)
+        if file is None:
+            raise AnswerError(404, f"the page has no file {name[:100]!r}")
+        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
+        if request.headers.get("If-None-Match") == file.etag:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=file.content, headers={**headers, "Content-Type": file.content_type})
+
+    async def _question(self, request: web.Request) -> web.StreamResponse:
+        if self._questions.locked():
+            raise AnswerError(429, f"{MAX_QUESTIONS} questions are being answered; ask again in a moment")
+        async with self._questions:
+            try:
+                async with asyncio.timeout(2 * ANSWER_SECONDS):
+                    found = await ask_detail(self._calls, request.match_info["kind"], dict(request.query))
+            except TimeoutError:
+                raise AnswerError(503, "no answer in time; ask for less") from None
+        return web.Response(body=found, content_type="application/json")
+
+    async def _write(self, request: web.Request) -> web.StreamResponse:
+        access.check_write(request.headers)
+        caller: Caller = request["caller"]
+        access.check_role(caller, self._settings)
+        write = WRITES.get(request.match_info["kind"])
+        if write is None:
+            raise AnswerError(404, f"there is no write {request.match_info['kind'][:100]!r}")
+        try:
+            body = json.loads(await request.text())
+        except (ValueError, RecursionError):
+            raise AnswerError(400, "the body is no JSON") from None
+        if not isinstance(body, dict):
+            raise AnswerError(400, "the body is no JSON object")
+        author = access.author_of(caller, self._settings)
+        return web.Response(body=await write(self._calls, body, author), content_type="application/json")
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        after = request.headers.get("Last-Event-ID") or request.query.get("after", "")
+        positions, seconds = read(after) if after else None, _seconds(request)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
+        response.force_close()
+        tab = self._hub.admit()
+        if self._connections is not None and not tab.ended:
+            self._connections.keep(request.transport)
+        try:
+            await response.prepare(request)
+            await _send(response, message("hello", self._hello(request["caller"])).encoded())
+            joining = asyncio.ensure_future(self._hub.join(tab, positions, seconds))
+            try:
+                while (item := await tab.next()) is not None:
+                    await _send(response, item.encoded())
+            finally:
+                joining.cancel()
+                with suppress(asyncio.CancelledError):
+                    await joining
+        except (ConnectionError, TimeoutError):
+            _abort(request)
+        finally:
+            await asyncio.shield(self._hub.leave(tab))
+        return response
+
+    def _hello(self, caller: Caller) -> dict[str, Any]:
+        return {
+            "version": self._source.version,
+            "source": self._source.kind,
+            "name": self._source.name,
+            "writable": access.may_write(caller, self._settings),
+            "user": caller.name,
+            "startTime": self._source.start_time,
+        }
+
+
+async def _send(response: web.StreamResponse, data: bytes) -> None:
+    """Send to a tab; one that takes nothing for long is let go."""
+    async with asyncio.timeout(_WRITE_SECONDS):
+        await response.write(data)
+
+
+def _abort(request: web.Request) -> None:
+    transport = request.transport
+    if isinstance(transport, asyncio.Transport):
+        transport.abort()
+
+
+def _seconds(request: web.Request) -> int:
+    text = request.query.get("seconds", "900")
+    if not text.isascii() or not text.isdigit() or len(text) > _MAX_SECONDS_DIGITS:
+        raise AnswerError(400, "seconds is a whole number")
+    return min(int(text), MAX_SECONDS)
+
+
+def _refused(error: AnswerError) -> web.Response:
+    return web.Response(
+        status=error.status, body=encode({"error": error.sentence}), content_type="application/json"
+    )
+
+
+def _certificate_names(request: web.Request) -> list[str] | None:
+    """Return the names in the certificate of a client; None without TLS."""
+    tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+    if tls is None:
+        return None
+    certificate = tls.getpeercert(binary_form=True)
+    return names_in(certificate) if certificate else []

@@ -1,0 +1,136 @@
+/** What the page is narrowed down to and which detail is open, and both as the fragment of the address. Pure. */
+
+/**
+ * An empty text means: not filtered by this.
+ *
+ * @typedef {{engine: string, peer: string, field: string}} Filter
+ *
+ * A detail that can be opened.
+ * @typedef {"request" | "peer" | "engine" | "policy" | "policies" | "engines" | "events"} PanelKind
+ * @typedef {{kind: PanelKind, engine: string, peer: string, id: string, name: string}} Panel
+ * @typedef {import("./messages.js").Screen} Screen
+ * @typedef {import("./messages.js").LogEntry} LogEntry
+ */
+
+/** @type {Filter} */
+export const NO_FILTER = Object.freeze({engine: "", peer: "", field: ""});
+
+const KINDS = new Set(["request", "peer", "engine", "policy", "policies", "engines", "events"]);
+
+/**
+ * Returns a panel with the parts that are not named left empty.
+ *
+ * @param {PanelKind} kind
+ * @param {Partial<Panel>} [parts]
+ * @returns {Panel}
+ */
+export function panelOf(kind, parts = {}) {
+  return {engine: "", peer: "", id: "", name: "", ...parts, kind};
+}
+
+/** @param {Filter} filter */
+export function isFiltered(filter) {
+  return Boolean(filter.engine || filter.peer || filter.field);
+}
+
+/**
+ * Reads a fragment; what it does not know is left out.
+ *
+ * @param {string} fragment with or without "#"
+ * @returns {{filter: Filter, panel: Panel | null}}
+ */
+export function fromFragment(fragment) {
+  const values = new URLSearchParams(fragment.replace(/^#/, ""));
+  /** @param {string} name */
+  const value = (name) => values.get(name) ?? "";
+  const kind = value("open");
+  return {
+    filter: {engine: value("engine"), peer: value("peer"), field: value("field")},
+    panel: KINDS.has(kind)
+      ? panelOf(/** @type {PanelKind} */ (kind), {
+          engine: value("open-engine"),
+          peer: value("open-peer"),
+          id: value("open-id"),
+          name: value("open-name"),
+        })
+      : null,
+  };
+}
+
+/**
+ * Writes a fragment, without "#"; it is empty where nothing is filtered and nothing open.
+ *
+ * @param {Filter} filter
+ * @param {Panel | null} panel
+ */
+export function toFragment(filter, panel) {
+  const values = new URLSearchParams();
+  const parts = {
+    engine: filter.engine,
+    peer: filter.peer,
+    field: filter.field,
+    open: panel?.kind ?? "",
+    "open-engine": panel?.engine ?? "",
+    "open-peer": panel?.peer ?? "",
+    "open-id": panel?.id ?? "",
+    "open-name": panel?.name ?? "",
+  };
+  for (const [name, value] of Object.entries(parts)) {
+    if (value) {
+      values.set(name, value);
+    }
+  }
+  return values.toString();
+}
+
+/**
+ * Returns whether something of an engine and a peer is shown. A field stands for the engines that have it in force.
+ *
+ * @param {Filter} filter
+ * @param {Screen | null} screen
+ * @returns {(engine: string, peer: string) => boolean}
+ */
+export function matcher(filter, screen) {
+  const rows = filter.field ? (screen?.policy.rows ?? []).filter((row) => row.field === filter.field) : [];
+  const engines = new Set(rows.flatMap((row) => row.engineKeys));
+  return (engine, peer) =>
+    (!filter.engine || engine === filter.engine) &&
+    (!filter.peer || peer === filter.peer) &&
+    (!filter.field || engines.has(engine));
+}
+
+/**
+ * Returns the screen with only what the filter lets through. The verdict's sentence and the banners stay: they are of all.
+ *
+ * @param {Screen} screen
+ * @param {Filter} filter
+ * @returns {Screen}
+ */
+export function filtered(screen, filter) {
+  if (!isFiltered(filter)) {
+    return screen;
+  }
+  const matches = matcher(filter, screen);
+  const kept = screen.peers.engines.filter((engine) => matches(engine, filter.peer));
+  const rows = screen.peers.rows
+    .filter((row) => !filter.peer || row.peer === filter.peer)
+    .map((row) => ({...row, cells: row.cells.filter((cell) => kept.includes(cell.engine))}))
+    .filter((row) => row.cells.some((cell) => cell.condition !== "none"));
+  const causes = screen.verdict.causes.filter(
+    (cause) => (!filter.peer || cause.peer === filter.peer) && cause.engines.some((engine) => matches(engine, filter.peer)),
+  );
+  return {
+    ...screen,
+    verdict: {...screen.verdict, causes},
+    peers: {...screen.peers, engines: kept, rows},
+    waits: {...screen.waits, rows: screen.waits.rows.filter((row) => matches(row.engine, row.peer))},
+    policy: {
+      ...screen.policy,
+      rows: screen.policy.rows.filter(
+        (row) =>
+          (!filter.field || row.field === filter.field) && (!filter.engine || row.engineKeys.includes(filter.engine)),
+      ),
+    },
+    engines: {...screen.engines, rows: screen.engines.rows.filter((row) => matches(row.key, filter.peer))},
+  };
+}

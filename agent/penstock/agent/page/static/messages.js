@@ -1,0 +1,187 @@
+/**
+ * What the page's server says, as types. docs/reference/page.md says what it promises.
+ *
+ * Times are milliseconds since 1970, durations seconds; all text is text, never markup.
+ *
+ * @typedef {"ok" | "quarantined" | "slow" | "failing" | "hanging" | "none"} Condition
+ * @typedef {"info" | "warning" | "error"} Severity
+ *
+ * @typedef {object} Hello
+ * @property {string} version
+ * @property {"agent" | "relay"} source
+ * @property {string} name
+ * @property {boolean} writable
+ * @property {string} user
+ * @property {number} startTime
+ *
+ * @typedef {object} Evidence
+ * @property {string} fact
+ * @property {string} before
+ *
+ * @typedef {object} Cause
+ * @property {string} kind
+ * @property {string} sentence
+ * @property {string} confidence
+ * @property {string[]} engines
+ * @property {string} peer
+ * @property {Evidence[]} evidence
+ * @property {string[]} alternatives
+ * @property {string[]} commands
+ *
+ * @typedef {object} Verdict
+ * @property {"ok" | "causes" | "unknown"} state
+ * @property {string} sentence
+ * @property {string} command
+ * @property {number} computed
+ * @property {Cause[]} causes
+ * @property {string[]} looked
+ * @property {string[]} missing
+ *
+ * @typedef {object} Banner
+ * @property {string} kind
+ * @property {Severity} severity
+ * @property {string} sentence
+ * @property {string} command
+ *
+ * @typedef {object} PeerCell
+ * @property {string} engine
+ * @property {Condition} condition
+ * @property {string} text
+ * @property {string} reason
+ * @property {number} failuresLastMinute
+ * @property {number | null} p99
+ * @property {number | null} p99Before
+ * @property {number} inFlight
+ * @property {number} deferred
+ * @property {string} command
+ *
+ * @typedef {object} PeerRow
+ * @property {string} peer
+ * @property {string} address
+ * @property {Condition} worst
+ * @property {string} command
+ * @property {PeerCell[]} cells
+ *
+ * @typedef {object} Peers
+ * @property {string[]} engines
+ * @property {PeerRow[]} rows
+ * @property {number} total
+ * @property {number} leftOut
+ * @property {string} sentence
+ *
+ * @typedef {object} Wait
+ * @property {string} request
+ * @property {string} engine
+ * @property {string} peer
+ * @property {string} reason
+ * @property {number} since
+ * @property {string} sentence
+ * @property {string} command
+ *
+ * @typedef {object} Waits
+ * @property {Wait[]} rows
+ * @property {number} total
+ * @property {number} unnamed
+ * @property {string} sentence
+ *
+ * @typedef {object} PolicyField
+ * @property {string} field
+ * @property {string} value
+ * @property {string} policy
+ * @property {string} author
+ * @property {number | null} changed
+ * @property {number} engines
+ * @property {string[]} engineKeys
+ * @property {boolean} inForce
+ * @property {string} command
+ *
+ * @typedef {object} Engine
+ * @property {string} key
+ * @property {string} role
+ * @property {string} model
+ * @property {boolean} connected
+ * @property {number | null} lastSeen
+ * @property {string} policy
+ * @property {string} sentence
+ * @property {string} command
+ *
+ * @typedef {object} Screen
+ * @property {number} now
+ * @property {number} dataTime
+ * @property {Verdict} verdict
+ * @property {Banner[]} banners
+ * @property {Peers} peers
+ * @property {Waits} waits
+ * @property {{rows: PolicyField[], sentence: string}} policy
+ * @property {{rows: Engine[], total: number, leftOut: number}} engines
+ *
+ * @typedef {object} MinuteCell
+ * @property {string} engine
+ * @property {string} peer
+ * @property {number} failures
+ * @property {number} deferrals
+ *
+ * @typedef {{time: number, cells: MinuteCell[]}} Minute
+ *
+ * @typedef {object} LogEntry
+ * @property {string} position of a relay with the agent before it; unique
+ * @property {number} time
+ * @property {string} engine
+ * @property {string} peer
+ * @property {string} request
+ * @property {string} kind
+ * @property {string} mode
+ * @property {Severity} severity
+ * @property {string} sentence
+ * @property {string} command
+ *
+ * @typedef {object} Agents
+ * @property {number} asked
+ * @property {number} answered
+ * @property {{name: string, reason: string}[]} missing
+ *
+ * @typedef {{now: number, dataTime: number, agents: Agents}} Pulse
+ * @typedef {{sentence: string}} Gap
+ * @typedef {{reason: string, sentence: string}} Bye
+ *
+ * What a click on a row of a detail opens.
+ * @typedef {{kind: "request" | "peer" | "engine" | "policy", engine?: string, peer?: string, id?: string, name?: string}} Link
+ *
+ * @typedef {object} TableSection
+ * @property {"table"} kind
+ * @property {string} title
+ * @property {string[]} columns
+ * @property {{cells: string[], command?: string, link?: Link | null}[]} rows
+ * @property {string} sentence
+ *
+ * @typedef {object} WaterfallRow
+ * @property {string} side
+ * @property {string} name
+ * @property {number} start
+ * @property {number} end
+ * @property {string} text
+ * @property {"ok" | "error" | "wait" | "open"} state
+ *
+ * @typedef {object} WaterfallSection
+ * @property {"waterfall"} kind
+ * @property {string} title
+ * @property {number} start
+ * @property {number} end
+ * @property {WaterfallRow[]} rows
+ * @property {string} sentence
+ *
+ * @typedef {{kind: "text", title: string, text: string}} TextSection
+ * @typedef {TableSection | WaterfallSection | TextSection} Section
+ *
+ * @typedef {object} Detail
+ * @property {string} title
+ * @property {string[]} sentences
+ * @property {string} command
+ * @property {Section[]} sections
+ * @property {string} [manifest]
+ * @property {number} [generation]
+ *
+ * @typedef {{sentence: string, sentences: string[], sections: Section[], command: string}} WriteAnswer
+ */
+
+export {};

@@ -1,0 +1,83 @@
+/** Questions to the server, and writes. An error is the server's own sentence. */
+
+/**
+ * @typedef {import("./filter.js").Panel} Panel
+ * @typedef {import("./messages.js").Detail} Detail
+ * @typedef {import("./messages.js").WriteAnswer} WriteAnswer
+ *
+ * @typedef {"policy" | "pause" | "quarantine"} WriteKind
+ * @typedef {{engine?: string, peer?: string, seconds?: number, undo?: boolean, name?: string, manifest?: string, generation?: number}} WriteBody
+ */
+
+/** Seconds after which a question is given up. */
+const PATIENCE = 15;
+
+/**
+ * Returns the address that answers for a detail, or "" for one that the first screen answers.
+ *
+ * @param {Panel} panel
+ */
+export function address(panel) {
+  /** @param {Record<string, string>} values */
+  const query = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value)).toString();
+  switch (panel.kind) {
+    case "request":
+      return `/api/request?${query({id: panel.id})}`;
+    case "peer":
+      return `/api/peer?${query({engine: panel.engine, peer: panel.peer})}`;
+    case "engine":
+      return `/api/engine?${query({key: panel.engine})}`;
+    case "policy":
+      return `/api/policy?${query({name: panel.name})}`;
+    case "policies":
+      return "/api/policies";
+    case "events":
+      return `/api/events?${query({engine: panel.engine, peer: panel.peer, request: panel.id, seconds: "900", limit: "200"})}`;
+    case "engines":
+      return "";
+  }
+}
+
+/**
+ * Asks for a detail.
+ *
+ * @param {Panel} panel
+ * @param {AbortSignal} gone ends the question when the panel closes
+ * @returns {Promise<Detail>}
+ */
+export async function detail(panel, gone) {
+  return await answered(fetch(address(panel), {signal: AbortSignal.any([gone, AbortSignal.timeout(PATIENCE * 1000)])}));
+}
+
+/**
+ * Asks for a write, or for what it would do.
+ *
+ * @param {WriteKind} kind
+ * @param {WriteBody & {dryRun: boolean, reason: string}} body
+ * @returns {Promise<WriteAnswer>}
+ */
+export async function write(kind, body) {
+  return await answered(
+    fetch(`/api/write/${kind}`, {
+      method: "POST",
+      headers: {"Content-Type": "application/json", "X-Penstock": "page"},
+      body: JSON.stringify(body),
+      signal: AbortSignal.timeout(PATIENCE * 1000),
+    }),
+  );
+}
+
+/**
+ * @param {Promise<Response>} asked
+ * @returns {Promise<any>}
+ */
+async function answered(asked) {
+  const response = await asked.catch((error) => {
+    throw new Error(error.name === "TimeoutError" ? `No answer within ${PATIENCE} s.` : "The server cannot be reached.", {cause: error});
+  });
+  const answer = await response.json().catch(() => ({error: `The server answered ${response.status}, and not in JSON.`}));
+  if (!response.ok) {
+    throw new Error(String(answer.error ?? `The server answered ${response.status}.`));
+  }
+  return answer;
+}

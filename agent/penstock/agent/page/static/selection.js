@@ -1,0 +1,82 @@
+/** What is shown: the moment and the filter applied to what the tab knows. Pure. */
+import {filtered, matcher} from "./filter.js";
+import {clock, counted, span} from "./format.js";
+import {countsByMinute, minuteAt, outageAt, screenAt} from "./scrub.js";
+
+/**
+ * `screen` is null where nothing is known of the moment; `minute` then has the journal's counts, if it has any.
+ *
+ * @typedef {import("./state.js").State} State
+ * @typedef {object} Selection
+ * @property {import("./messages.js").Screen | null} screen
+ * @property {import("./messages.js").Screen | null} whole the same without the filter
+ * @property {import("./messages.js").Minute | null} minute
+ * @property {import("./messages.js").LogEntry[]} entries newest first
+ * @property {import("./scrub.js").MinuteCount[]} counts
+ * @property {number} moment the time that is shown
+ * @property {string} note what has to be known of a moment that is not now; empty where nothing has
+ */
+
+/** Milliseconds after which data is old: a large fleet is asked twice a minute. */
+const LATE = 60_000;
+
+/**
+ * @param {State} state
+ * @returns {Selection}
+ */
+export function selection(state) {
+  const live = state.scrub === null;
+  const moment = state.scrub ?? state.clock;
+  const whole = live ? state.screen : screenAt(state.screens, moment);
+  const matches = matcher(state.filter, whole ?? state.screen);
+  return {
+    screen: whole && filtered(whole, state.filter),
+    whole,
+    minute: whole ? null : minuteAt(state.minutes, moment),
+    entries: state.entries.filter((entry) => (live || entry.time <= moment) && matches(entry.engine, entry.peer)).reverse(),
+    counts: countsByMinute(state.minutes, state.entries, state.clock, matches),
+    moment,
+    note: live ? "" : noteOf(state, moment, whole),
+  };
+}
+
+/**
+ * @param {State} state
+ * @param {number} moment
+ * @param {import("./messages.js").Screen | null} screen
+ */
+function noteOf(state, moment, screen) {
+  if (!screen) {
+    const first = state.screens.at(0);
+    return first
+      ? `This tab was opened at ${clock(first.now)}. Of the time before, it has the journal's counts per minute.`
+      : "This tab has no screen yet.";
+  }
+  if (outageAt(state.outages, moment)) {
+    return `This tab was not connected at that time. What it shows is of ${clock(screen.now)}.`;
+  }
+  return "";
+}
+
+/**
+ * Says how old the data is, and whether it still comes.
+ *
+ * @param {State} state
+ * @returns {{text: string, state: "live" | "late" | "lost"}}
+ */
+export function freshness(state) {
+  const dataTime = Math.max(state.pulse?.dataTime ?? 0, state.screen?.dataTime ?? 0);
+  const age = dataTime ? `data ${span((state.clock - dataTime) / 1000)} old` : "no data yet";
+  if (!state.connected) {
+    const outage = state.outages.find((one) => one.to === null);
+    const text = outage ? `disconnected since ${clock(outage.from)}` : "connecting";
+    return {text: [text, age, state.reason].filter(Boolean).join("; "), state: "lost"};
+  }
+  const agents = state.pulse?.agents;
+  const missing = agents ? agents.asked - agents.answered : 0;
+  const answered = agents && (missing > 0 || state.hello?.source === "relay")
+    ? `${state.hello?.source === "relay" ? "relay: " : ""}${agents.answered} of ${counted(agents.asked, "agent")} answered`
+    : "";
+  const late = dataTime > 0 && state.clock - dataTime > LATE;
+  return {text: [age, answered].filter(Boolean).join("; "), state: late || missing > 0 ? "late" : "live"};
+}

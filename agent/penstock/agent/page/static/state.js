@@ -1,0 +1,195 @@
+/** What the tab knows, and what each message and each click makes of it. Pure. */
+import {NO_FILTER} from "./filter.js";
+import {kept, WINDOW} from "./scrub.js";
+
+/**
+ * @typedef {import("./messages.js").Hello} Hello
+ * @typedef {import("./messages.js").Screen} Screen
+ * @typedef {import("./messages.js").Minute} Minute
+ * @typedef {import("./messages.js").LogEntry} LogEntry
+ * @typedef {import("./messages.js").Pulse} Pulse
+ * @typedef {import("./filter.js").Filter} Filter
+ * @typedef {import("./filter.js").Panel} Panel
+ * @typedef {import("./scrub.js").Outage} Outage
+ *
+ * `clock` is the server's, estimated: the tab's clock and what the last message said it is off by (`skew`). `scrub` is the
+ * time that is looked at, null for now. `seen` has the positions of the entries, so that none comes twice.
+ * @typedef {object} State
+ * @property {Hello | null} hello
+ * @property {Screen | null} screen
+ * @property {readonly Screen[]} screens
+ * @property {readonly Minute[]} minutes
+ * @property {readonly LogEntry[]} entries oldest first
+ * @property {ReadonlySet<string>} seen
+ * @property {string} lastId
+ * @property {Pulse | null} pulse
+ * @property {boolean} connected
+ * @property {string} reason why it is not connected, where the server said so
+ * @property {readonly Outage[]} outages
+ * @property {readonly string[]} gaps
+ * @property {number} skew
+ * @property {number} clock
+ * @property {number | null} scrub
+ * @property {Filter} filter
+ * @property {Panel | null} panel
+ * @property {boolean} help
+ *
+ * `now` is the tab's clock when the action came.
+ * @typedef {{type: "hello", hello: Hello, now: number}
+ *   | {type: "screen", screen: Screen, now: number}
+ *   | {type: "history", minutes: Minute[], now: number}
+ *   | {type: "log", entries: LogEntry[], id: string, now: number}
+ *   | {type: "earlier", entries: LogEntry[], now: number}
+ *   | {type: "pulse", pulse: Pulse, now: number}
+ *   | {type: "gap", sentence: string, id: string, now: number}
+ *   | {type: "connected", now: number}
+ *   | {type: "lost", reason: string, now: number}
+ *   | {type: "tick", now: number}
+ *   | {type: "scrub", time: number | null}
+ *   | {type: "filter", part: Partial<Filter>}
+ *   | {type: "clear"}
+ *   | {type: "open", panel: Panel | null}
+ *   | {type: "go", filter: Filter, panel: Panel | null}
+ *   | {type: "help", help: boolean}} Action
+ */
+
+/** Entries that the tab keeps: the newest. */
+export const ENTRIES = 2000;
+
+/** @type {State} */
+export const NOTHING = Object.freeze({
+  hello: null,
+  screen: null,
+  screens: [],
+  minutes: [],
+  entries: [],
+  seen: new Set(),
+  lastId: "",
+  pulse: null,
+  connected: false,
+  reason: "",
+  outages: [],
+  gaps: [],
+  skew: 0,
+  clock: 0,
+  scrub: null,
+  filter: NO_FILTER,
+  panel: null,
+  help: false,
+});
+
+/**
+ * Returns the next state.
+ *
+ * @param {State} state
+ * @param {Action} action
+ * @returns {State}
+ */
+export function next(state, action) {
+  switch (action.type) {
+    case "hello":
+      return {...state, hello: action.hello};
+    case "screen":
+      return synchronized({...state, screen: action.screen, screens: kept(state.screens, action.screen)}, action.screen.now, action.now);
+    case "history":
+      return {...state, minutes: action.minutes};
+    case "log":
+      return withEntries(state, action.entries, action.id);
+    case "earlier":
+      return withEarlier(state, action.entries);
+    case "pulse":
+      return synchronized({...state, pulse: action.pulse}, action.pulse.now, action.now);
+    case "gap":
+      return {...state, gaps: [...state.gaps, action.sentence].slice(-3), lastId: action.id || state.lastId};
+    case "connected":
+      return connected(ticked(state, action.now));
+    case "lost":
+      return lost(ticked(state, action.now), action.reason);
+    case "tick":
+      return ticked(state, action.now);
+    case "scrub":
+      return {...state, scrub: action.time};
+    case "filter":
+      return {...state, filter: {...state.filter, ...action.part}};
+    case "clear":
+      return {...state, filter: NO_FILTER};
+    case "open":
+      return {...state, panel: action.panel};
+    case "go":
+      return {...state, filter: action.filter, panel: action.panel};
+    case "help":
+      return {...state, help: action.help};
+  }
+}
+
+/**
+ * @param {State} state
+ * @param {LogEntry[]} entries
+ * @param {string} id
+ * @returns {State}
+ */
+function withEntries(state, entries, id) {
+  const fresh = entries.filter((entry) => !state.seen.has(entry.position));
+  const all = [...state.entries, ...fresh].slice(-ENTRIES);
+  return {...state, entries: all, seen: new Set(all.map((entry) => entry.position)), lastId: id || state.lastId};
+}
+
+/**
+ * Puts entries before those that the log has brought, without those that are there.
+ *
+ * @param {State} state
+ * @param {LogEntry[]} entries
+ * @returns {State}
+ */
+function withEarlier(state, entries) {
+  const fresh = entries.filter((entry) => !state.seen.has(entry.position));
+  const all = [...fresh, ...state.entries].sort((one, other) => one.time - other.time);
+  return {...state, entries: all, seen: new Set(all.map((entry) => entry.position))};
+}
+
+/**
+ * Sets the clock by the server's.
+ *
+ * @param {State} state
+ * @param {number} server
+ * @param {number} now
+ * @returns {State}
+ */
+function synchronized(state, server, now) {
+  return {...state, skew: server - now, clock: server};
+}
+
+/**
+ * Moves the clock on. A moment that has left the window is followed by the oldest that is in it.
+ *
+ * @param {State} state
+ * @param {number} now
+ * @returns {State}
+ */
+function ticked(state, now) {
+  const clock = now + state.skew;
+  return {...state, clock, scrub: state.scrub === null ? null : Math.max(state.scrub, clock - WINDOW)};
+}
+
+/**
+ * @param {State} state
+ * @returns {State}
+ */
+function connected(state) {
+  const outages = state.outages
+    .map((outage) => ({from: outage.from, to: outage.to ?? state.clock}))
+    .filter((outage) => outage.to > state.clock - WINDOW);
+  return {...state, connected: true, reason: "", outages};
+}
+
+/**
+ * Notes an outage. It begins once, however often the tab fails to connect; before the first connection there is none.
+ *
+ * @param {State} state
+ * @param {string} reason
+ * @returns {State}
+ */
+function lost(state, reason) {
+  const begins = state.connected ? [{from: state.clock, to: null}] : [];
+  return {...state, connected: false, reason: reason || state.reason, outages: [...state.outages, ...begins]};
+}

@@ -1,0 +1,54 @@
+/** The last failures and changes, as sentences, the newest first. */
+import {panelOf} from "../filter.js";
+import {clock} from "../format.js";
+import {html} from "../markup.js";
+import {Copy, Name, Part, Scrolled, Sentence, useHeldOrder} from "./parts.js";
+
+/** Rows in the page; the rest is one key away, in the events. */
+const ROWS = 60;
+
+/**
+ * @param {{shown: import("../selection.js").Selection, isFiltered: boolean, act: import("../app.js").Act}} props
+ */
+export function Failures({shown, isFiltered, act}) {
+  const {shown: rows, more, handlers} = useHeldOrder(shown.entries.slice(0, ROWS), (entry) => entry.position);
+  const waiting = more > 0 ? `${more} newer, below until you leave the table` : "";
+  const note = [waiting, shown.entries.length > ROWS ? `the newest ${ROWS} of ${shown.entries.length}` : ""];
+  return html`<${Part} id="failures" title="Failures and changes" note=${note.filter(Boolean).join("; ")}>
+    ${rows.length === 0
+      ? html`<p class="empty">${isFiltered ? "No failure and no change that the filter lets through." : "No failure and no change in the last 15 minutes."}</p>`
+      : html`<${Scrolled} label="Failures and changes">
+          <table ...${handlers}>
+            <thead>
+              <tr>
+                <th scope="col">time</th>
+                <th scope="col">what happened</th>
+                <th scope="col">engine</th>
+                <th scope="col"><span class="unseen">command</span></th>
+              </tr>
+            </thead>
+            <tbody>
+              ${rows.map(
+                (entry) =>
+                  html`<tr key=${entry.position} class=${`entry ${entry.severity}`}>
+                    <td class="number">${clock(entry.time)}</td>
+                    <td>
+                      <${Sentence}
+                        text=${entry.sentence}
+                        links=${[
+                          {text: entry.request, title: "Open this request", onClick: () => act.open(panelOf("request", {id: entry.request}))},
+                          {text: entry.peer, title: "Show only this peer", onClick: () => act.filter({peer: entry.peer})},
+                        ]}
+                      />
+                    </td>
+                    <td>
+                      <${Name} text=${entry.engine} title="Show only this engine" onClick=${() => act.filter({engine: entry.engine})} />
+                    </td>
+                    <td class="command"><${Copy} command=${entry.command} /></td>
+                  </tr>`,
+              )}
+            </tbody>
+          </table>
+        <//>`}
+  <//>`;
+}

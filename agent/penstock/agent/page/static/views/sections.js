@@ -1,0 +1,136 @@
+/** The sections that details and dry runs are made of: tables, waterfalls and text. */
+import {panelOf} from "../filter.js";
+import {clock, lasting} from "../format.js";
+import {html} from "../markup.js";
+import {Copy, Name, Scrolled} from "./parts.js";
+
+/**
+ * @typedef {import("../messages.js").Section} Section
+ * @typedef {import("../app.js").Act} Act
+ */
+
+/**
+ * @param {{sections: Section[], act: Act}} props
+ */
+export function Sections({sections, act}) {
+  return sections.map((section) => html`<${SectionView} key=${`${section.kind} ${section.title}`} section=${section} act=${act} />`);
+}
+
+/**
+ * @param {{section: Section, act: Act}} props
+ */
+function SectionView({section, act}) {
+  const title = html`<h3>${section.title}</h3>`;
+  switch (section.kind) {
+    case "table":
+      return html`<section>${title}<${Table} section=${section} act=${act} /></section>`;
+    case "waterfall":
+      return html`<section>${title}<${Waterfall} section=${section} /></section>`;
+    case "text":
+      return html`<section>${title}<pre tabindex="0" role="group" aria-label=${section.title}>${section.text.split("\n").map(textLine)}</pre></section>`;
+  }
+}
+
+/**
+ * Marks the lines of a diff; the sign stays, so that the colour says nothing alone.
+ *
+ * @param {string} line
+ */
+function textLine(line) {
+  const kind = line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "";
+  return html`<span class=${kind}>${line}${"\n"}</span>`;
+}
+
+/**
+ * @param {{section: import("../messages.js").TableSection, act: Act}} props
+ */
+function Table({section, act}) {
+  if (section.rows.length === 0) {
+    return html`<p class="empty">${section.sentence || "There is nothing."}</p>`;
+  }
+  const copied = section.rows.some((row) => row.command);
+  return html`<${Scrolled} label=${section.title}>
+      <table>
+        <thead>
+          <tr>
+            ${section.columns.map((column) => html`<th scope="col">${column}</th>`)}
+            ${copied && html`<th scope="col"><span class="unseen">command</span></th>`}
+          </tr>
+        </thead>
+        <tbody>
+          ${section.rows.map(
+            (row) =>
+              html`<tr>
+                ${row.cells.map((cell, index) => {
+                  const link = index === linked(row) ? row.link : null;
+                  const content = link
+                    ? html`<${Name} text=${cell} title="Open it" onClick=${() => act.open(panelOf(link.kind, link))} />`
+                    : cell;
+                  return index === 0 ? html`<th scope="row">${content}</th>` : html`<td>${content}</td>`;
+                })}
+                ${copied && html`<td class="command"><${Copy} command=${row.command ?? ""} /></td>`}
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    <//>
+    ${section.sentence && html`<p class="note">${section.sentence}</p>`}`;
+}
+
+/**
+ * Returns which cell of a row opens what the row links to: the one that names it, else the first.
+ *
+ * @param {{cells: string[], link?: import("../messages.js").Link | null}} row
+ */
+function linked({cells, link}) {
+  const name = link?.id || link?.name || link?.peer || link?.engine;
+  return Math.max(0, name ? cells.findIndex((cell) => cell === name || cell.startsWith(`${name} `)) : 0);
+}
+
+/**
+ * Gates of both sides on one time axis.
+ *
+ * @param {{section: import("../messages.js").WaterfallSection}} props
+ */
+function Waterfall({section}) {
+  if (section.rows.length === 0) {
+    return html`<p class="empty">${section.sentence || "There is nothing."}</p>`;
+  }
+  const length = Math.max(1, section.end - section.start);
+  /** @param {number} time */
+  const x = (time) => (Math.min(Math.max(time - section.start, 0), length) / length) * 300;
+  return html`<p class="note">from ${clock(section.start)}, ${lasting(length)} in all</p>
+    <${Scrolled} label=${section.title}>
+      <table class="waterfall">
+        <thead>
+          <tr>
+            <th scope="col">engine</th>
+            <th scope="col">gate</th>
+            <th scope="col">after</th>
+            <th scope="col">for</th>
+            <th scope="col">when</th>
+            <th scope="col">what</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${section.rows.map(
+            (row) =>
+              html`<tr class=${row.state}>
+                <td>${row.side}</td>
+                <th scope="row">${row.name}</th>
+                <td class="number">${lasting(row.start - section.start)}</td>
+                <td class="number">${lasting(row.end - row.start)}</td>
+                <td>
+                  <svg viewBox="0 0 300 12" preserveAspectRatio="none" aria-hidden="true">
+                    <rect class="axis" x="0" y="5.5" width="300" height="1" />
+                    <rect x=${x(row.start)} y="1" width=${Math.max(2, x(row.end) - x(row.start))} height="10" />
+                  </svg>
+                </td>
+                <td>${row.text}${row.state === "ok" ? "" : ` (${row.state})`}</td>
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    <//>
+    ${section.sentence && html`<p class="note">${section.sentence}</p>`}`;
+}

@@ -1,0 +1,93 @@
+/** The last 15 minutes: failures by minute, and the slider that goes back in them. */
+import {clock, counted, minuteOfDay, span} from "../format.js";
+import {html} from "../markup.js";
+import {STEP, WINDOW} from "../scrub.js";
+
+const MINUTE = 60_000;
+const HEIGHT = 26;
+
+/**
+ * @typedef {import("../state.js").State} State
+ * @typedef {import("../app.js").Act} Act
+ * @typedef {import("../selection.js").Selection} Selection
+ */
+
+/**
+ * Says that this is not now, as long as it is not.
+ *
+ * @param {{state: State, shown: Selection, act: Act}} props
+ */
+export function AsOf({state, shown, act}) {
+  if (state.scrub === null) {
+    return null;
+  }
+  return html`<div class="as-of" role="note" aria-label="Not now">
+    <p>
+      <b>as of ${clock(state.scrub)}, ${span((state.clock - state.scrub) / 1000)} ago</b> ${shown.note}
+    </p>
+    <button type="button" onClick=${() => act.scrub(null)}>live ▸</button>
+  </div>`;
+}
+
+/**
+ * @param {{state: State, shown: Selection, act: Act}} props
+ */
+export function Timeline({state, shown, act}) {
+  const end = Math.floor(state.clock / STEP) * STEP;
+  const value = state.scrub === null ? end : Math.min(end, state.scrub);
+  /** @param {Event} event */
+  const moved = (event) => {
+    const time = Number(/** @type {HTMLInputElement} */ (event.target).value);
+    act.scrub(time >= end ? null : time);
+  };
+  const first = state.screens.at(0);
+  return html`<section class="time" aria-label="The last 15 minutes">
+    <span class="note">${minuteOfDay(end - WINDOW)}</span>
+    <div class="track">
+      <${Bars} counts=${shown.counts} from=${end - WINDOW} opened=${first ? first.now : end} />
+      <input
+        id="time"
+        type="range"
+        min=${end - WINDOW}
+        max=${end}
+        step=${STEP}
+        value=${value}
+        aria-label="Moment that is shown"
+        aria-valuetext=${state.scrub === null ? "now" : `${clock(value)}, ${span((state.clock - value) / 1000)} ago`}
+        onInput=${moved}
+      />
+    </div>
+    <span class="note">now</span>
+  </section>`;
+}
+
+/**
+ * Failures of each minute. What is older than the tab is paler: of it there are counts only.
+ *
+ * @param {{counts: import("../scrub.js").MinuteCount[], from: number, opened: number}} props
+ */
+function Bars({counts, from, opened}) {
+  const most = Math.max(1, ...counts.map((count) => count.failures));
+  const total = counts.reduce((sum, count) => sum + count.failures, 0);
+  const worst = counts.find((count) => count.failures === most);
+  const label =
+    total === 0
+      ? "No failures in the last 15 minutes"
+      : `${counted(total, "failure")} in the last 15 minutes, most at ${minuteOfDay(worst?.time ?? from)}: ${most}`;
+  /** @param {number} time */
+  const x = (time) => (Math.max(0, time - from) / WINDOW) * 900;
+  return html`<p class="note" aria-hidden="true">${label}</p>
+  <svg viewBox=${`0 0 900 ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label}>
+    ${counts.map((count) => {
+      const height = (count.failures / most) * (HEIGHT - 2);
+      return html`<rect
+        key=${count.time}
+        class=${count.time < opened - MINUTE ? "older" : ""}
+        x=${x(count.time)}
+        y=${HEIGHT - 1 - height}
+        width=${Math.max(0, x(count.time + MINUTE) - x(count.time) - 2)}
+        height=${height + 1}
+      />`;
+    })}
+  </svg>`;
+}

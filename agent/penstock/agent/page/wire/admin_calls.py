@@ -1,0 +1,114 @@
+"""Calls to the admin service of this process, with its errors as sentences.
+
+The page is in the process that serves the admin service, so no socket lies between them: a call is what gRPC would make
+of it, with a deadline and with the trailing metadata of a relay. Who asks is checked before, by the page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from penstock.agent.ctl.relay_coverage import COVERAGE
+from penstock.agent.page.wire.answer_error import AnswerError
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    import grpc
+    from google.protobuf.message import Message
+    from penstock.proto.v1.admin_pb2_grpc import AdminServicer
+
+ANSWER_SECONDS = 10.0
+"""Deadline of a question."""
+
+
+class _AbortedError(Exception):
+    """The service has ended the call with a code and a sentence."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+class _CallContext:
+    """What the methods of the service use of a call of gRPC."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        self.trailing: list[tuple[str, str | bytes]] = []
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
+        raise _AbortedError(code, details)
+
+    def set_trailing_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        self.trailing.extend(metadata)
+
+    def time_remaining(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - asyncio.get_running_loop().time())
+
+
+class AdminCalls:
+    """Asks the admin service of an agent or of a relay.
+
+    Attributes:
+        coverage: which agents of a relay answered the last call that tells; None where all did, and of an agent.
+
+    """
+
+    def __init__(self, service: AdminServicer) -> None:
+        self._service = service
+        self.coverage: admin.RelayCoverage | None = None
+
+    async def call(self, method: str, request: Message, seconds: float = ANSWER_SECONDS) -> Any:
+        """Call *method* and return its response, within *seconds*.
+
+        Raises:
+            AnswerError: the service refuses, fails, or does not answer in time.
+
+        """
+        context = _CallContext(seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                response = await getattr(self._service, method)(request, context)
+        except _AbortedError as error:
+            raise AnswerError.of_code(error.code, error.details) from None
+        except TimeoutError:
+            raise AnswerError(
+                503, f"no answer to {method} within {seconds:g} s; try again, or ask for less"
+            ) from None
+        if method == "ListEngines":
+            self.coverage = _coverage(context.trailing)
+        return response
+
+    async def stream(
+        self, method: str, request: Message, seconds: float | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Call *method* and yield its responses; *seconds* for all of them, None for no deadline.
+
+        Raises:
+            AnswerError: the service refuses or fails, or the time is over.
+
+        """
+        context = _CallContext(seconds)
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                aclosing(getattr(self._service, method)(request, context)) as responses,
+            ):
+                async for response in responses:
+                    yield response
+        except _AbortedError as error:
+            raise AnswerError.of_code(error.code, error.details) from None
+        except TimeoutError:
+            raise AnswerError(503, f"{method} has not ended within {seconds:g} s") from None
+
+
+def _coverage(trailing: Iterable[tuple[str, str | bytes]]) -> admin.RelayCoverage | None:
+    for key, value in trailing:
+        if key == COVERAGE and isinstance(value, bytes):
+            return admin.RelayCoverage.FromString(value)
+    return None

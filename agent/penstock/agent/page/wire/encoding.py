@@ -1,0 +1,58 @@
+"""Values as JSON for the page: camelCase names, text without styles, and no text longer than a line. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
+
+MAX_MESSAGE_BYTES = 64 * 1024
+"""Maximum bytes of a message's JSON."""
+MAX_TEXT = 400
+"""Maximum characters of a text that an engine or a person chose."""
+
+# The marks of styles, and any other half of a character that UTF-8 cannot say.
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_ENDING = "…"
+
+
+def plain(text: str, longest: int = MAX_TEXT) -> str:
+    """Return *text* without marks of styles, cut to *longest* characters."""
+    clean = _SURROGATES.sub("", text)
+    return clean if len(clean) <= longest else clean[: longest - 1] + _ENDING
+
+
+def milliseconds(unix_nano: int) -> float:
+    """Return a time for the page: milliseconds since 1970."""
+    return unix_nano // 1_000_000
+
+
+def encode(value: Any) -> bytes:
+    """Return a dataclass, or values of JSON, as JSON."""
+    return json.dumps(as_values(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def as_values(value: Any) -> Any:
+    """Return a dataclass as values of JSON; a field whose value is None is null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: as_values(getattr(value, attribute)) for attribute, name in _names(type(value))}
+    if isinstance(value, tuple | list):
+        return [as_values(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): as_values(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@cache
+def _names(kind: type) -> tuple[tuple[str, str], ...]:
+    return tuple((each.name, _camel(each.name)) for each in fields(kind))
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

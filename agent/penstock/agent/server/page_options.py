@@ -1,0 +1,166 @@
+"""The options of the page: where it is served, to whom, and whether it writes."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.errors import ConfigError
+from penstock.agent.parsing.options import Option, one_of
+from penstock.agent.server.addresses import TcpAddress, parse_tcp
+from penstock.agent.server.callers import AdminTls, AllowList, parse_allow_list
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OFF = "off"
+PAGE_ATTRIBUTES = ("page", "page_write", "page_user_header", "page_allow", "page_host")
+"""The options that :func:`page_settings` reads."""
+
+_HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
+# Headers that any client sends by itself: none of them says who it is.
+_COMMON = frozenset(
+    {"host", "origin", "cookie", "accept", "connection", "referer", "content-type", "x-penstock"}
+)
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class PageSettings:
+    """How the page is served.
+
+    Attributes:
+        write: whether it has the writing half.
+        user_header: the header in which a proxy says who asks; empty for none.
+        tls: the admin service's certificates; there if, and only if, clients show one to the page.
+        allow: roles by name; None on loopback without a header, where everybody who reaches the port may ask.
+        hosts: names by which browsers may reach it, besides localhost and addresses; in lower case.
+
+    """
+
+    address: TcpAddress
+    write: bool
+    user_header: str
+    tls: AdminTls | None
+    allow: AllowList | None
+    hosts: tuple[str, ...]
+
+
+def parse_page(text: str) -> TcpAddress | None:
+    """Parse ``host:port``; None for ``off``.
+
+    Raises:
+        ValueError: it is something else.
+
+    """
+    if text == OFF:
+        return None
+    try:
+        return parse_tcp(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {OFF}") from None
+
+
+def parse_header(text: str) -> str:
+    """Parse the name of a header; empty for none.
+
+    Raises:
+        ValueError: it is no name, or one that every client sends.
+
+    """
+    if text and (not _HEADER.fullmatch(text) or text.lower() in _COMMON):
+        raise ValueError("expected the name of a header that only the proxy sets, such as X-Forwarded-User")
+    return text
+
+
+def parse_hosts(text: str) -> tuple[str, ...]:
+    """Parse names of hosts with commas between them.
+
+    Raises:
+        ValueError: one is no name of a host.
+
+    """
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(_HOST.fullmatch(name) for name in names):
+        raise ValueError("expected names of hosts such as penstock.example.com, without a port")
+    return tuple(name.lower() for name in names)
+
+
+def page_options(default: str) -> tuple[Option, ...]:
+    """Return the options of a program whose page is at *default*."""
+    return (
+        Option("page", default, parse_page, "Address of the page: host:port, or off."),
+        Option(
+            "page-write",
+            "no",
+            one_of("yes", "no"),
+            "yes: the page may change policies, pause engines and quarantine peers.",
+        ),
+        Option(
+            "page-user-header",
+            "",
+            parse_header,
+            "Header in which a proxy says who asks. Dangerous without one: every client can set it.",
+        ),
+        Option(
+            "page-allow",
+            "",
+            parse_allow_list,
+            "Role of a user of the page: NAME=read or NAME=write.  [default: --admin-allow]",
+            many=True,
+        ),
+        Option(
+            "page-host",
+            "",
+            parse_hosts,
+            "Name by which browsers reach the page, besides localhost and addresses.",
+            many=True,
+        ),
+    )
+
+
+def page_settings(values: Mapping[str, Any], tls: AdminTls | None) -> PageSettings | None:
+    """Return how the page is served; None for not at all.
+
+    Args:
+        values: of all options, by attribute.
+        tls: of the admin service.
+
+    Raises:
+        ConfigError: strangers could read it, or options contradict each other.
+
+    """
+    address: TcpAddress | None = values["page"]
+    header, given = values["page_user_header"], values["page_allow"]
+    if address is None:
+        return None
+    outside = not is_loopback(address.host)
+    if outside and tls is None and not header:
+        raise ConfigError(
+            f"--page {address} can be reached from other machines, and shows request ids and peers; keep it on 127.0.0.1 "
+            "(kubectl port-forward reaches it), give the --admin-tls options, or name a proxy's header with "
+            "--page-user-header"
+        )
+    shown = tls if outside and not header else None
+    allow = given if given.roles else tls.allow if tls is not None and (header or shown) else None
+    if header and allow is None:
+        raise ConfigError(
+            "--page-user-header is given, but nobody is allowed; add --page-allow NAME=read or NAME=write"
+        )
+    if given.roles and not header and shown is None:
+        raise ConfigError(
+            "--page-allow is given, but the page on loopback does not know who asks; add --page-user-header, or leave it out"
+        )
+    return PageSettings(address, values["page_write"] == "yes", header, shown, allow, values["page_host"])
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches *host*."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

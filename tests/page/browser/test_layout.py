@@ -1,0 +1,152 @@
+"""The page in each size and colour: one screen, nothing cut off sideways, nothing that a screen reader cannot use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.browser.script import crowded, opening, stream
+
+if TYPE_CHECKING:
+    from tests.support.browser.chromium import Tab
+    from tests.support.browser.scripted_server import ScriptedServer
+
+PARTS = ("#verdict", "#peers", "#waits", "#failures", "#policy", ".time")
+# Width, height, dark; 640 pixels are what 1280 are at 200 % zoom.
+LOOKS = {
+    "light": (1280, 800, False),
+    "dark": (1280, 800, True),
+    "zoom": (640, 400, False),
+    "phone": (390, 844, True),
+}
+# Rows of a part that are seen without scrolling it.
+ROWS = 3
+
+
+def crowd(tab: Tab, server: ScriptedServer) -> None:
+    """Open the page of a fleet in trouble."""
+    server.opening = opening(crowded(stream()))
+    tab.open(server.address)
+    tab.until(lambda: tab.text("#peers tbody") and tab.text("#failures tbody"))
+
+
+def test_first_screen_needs_no_scrolling(tab: Tab, server: ScriptedServer) -> None:
+    """At 1280x800 all parts are seen with rows in them, however much there is to say."""
+    crowd(tab, server)
+    assert tab.js("return document.scrollingElement.scrollHeight <= innerHeight")
+    assert tab.js("return document.scrollingElement.scrollWidth <= innerWidth")
+    for part in PARTS:
+        box = tab.js(
+            "const box = document.querySelector(arguments[0]).getBoundingClientRect(); return [box.top, box.bottom, box.height]",
+            part,
+        )
+        assert box[0] >= 0, part
+        assert box[1] <= 800, part
+        assert box[2] >= 30, part
+    for part in PARTS[1:-1]:
+        seen = tab.js(
+            "const end = document.querySelector(arguments[0]).getBoundingClientRect().bottom;"
+            "return [...document.querySelectorAll(`${arguments[0]} tbody tr`)].filter((row) => row.getBoundingClientRect().bottom <= end).length",
+            part,
+        )
+        assert seen >= ROWS, part
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_nothing_is_cut_off_sideways(tab: Tab, server: ScriptedServer, look: str) -> None:
+    """The page itself is never wider than its window; tables that are scroll by themselves."""
+    width, height, dark = LOOKS[look]
+    tab.size(width, height, dark=dark)
+    crowd(tab, server)
+    assert tab.js("return document.scrollingElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_axe_finds_nothing(tab: Tab, server: ScriptedServer, look: str) -> None:
+    """No rule of axe-core is broken: contrast, names, landmarks, tables, what can be reached."""
+    width, height, dark = LOOKS[look]
+    tab.size(width, height, dark=dark)
+    server.opening = opening(stream())
+    tab.open(server.address)
+    tab.until_text("#peers", "10.0.0.12")
+    tab.js("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert tab.findings() == []
+
+
+def test_axe_finds_nothing_in_what_opens(tab: Tab, server: ScriptedServer) -> None:
+    """The same of the panel with a form, of the help, of a past moment and of an empty page."""
+    messages = stream()
+    messages["hello"]["writable"] = True
+    server.opening = opening(messages)
+    server.details["engine"] = detail()
+    tab.open(f"{server.address}#open=engine&open-engine=a")
+    tab.until_text("dialog", "Pause a")
+    tab.js("document.querySelectorAll('dialog details').forEach((one) => { one.open = true; })")
+    assert tab.findings() == []
+    tab.open(server.address)
+    tab.until_text("#peers", "10.0.0.12")
+    tab.js("document.querySelector('nav button:last-child').click()")
+    tab.until_text("dialog", "Help")
+    assert tab.findings() == []
+    tab.open(server.address)
+    tab.until_text("#peers", "10.0.0.12")
+    tab.js(
+        "const time = document.getElementById('time'); time.value = time.min; time.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    tab.until_text(".as-of", "as of")
+    assert tab.findings() == []
+    server.opening = []
+    tab.open(server.address)
+    tab.until_text("#verdict", "Waiting")
+    assert tab.findings() == []
+
+
+def detail() -> dict[str, object]:
+    """Return a detail with each kind of section."""
+    waterfall = {
+        "side": "a",
+        "name": "peer",
+        "start": 1000,
+        "end": 3000,
+        "text": "10.0.0.12:5600",
+        "state": "wait",
+    }
+    return {
+        "title": "Engine a",
+        "sentences": ["It is connected."],
+        "command": "agentctl describe engine a",
+        "sections": [
+            {
+                "kind": "table",
+                "title": "Facts",
+                "columns": ["name", "value"],
+                "rows": [
+                    {
+                        "cells": ["model", "m"],
+                        "command": "agentctl get engines",
+                        "link": {"kind": "policy", "name": "p"},
+                    }
+                ],
+                "sentence": "",
+            },
+            {
+                "kind": "table",
+                "title": "Hooks",
+                "columns": ["name"],
+                "rows": [],
+                "sentence": "No hook is installed.",
+            },
+            {
+                "kind": "waterfall",
+                "title": "Gates",
+                "start": 1000,
+                "end": 4000,
+                "rows": [waterfall],
+                "sentence": "Of one side.",
+            },
+            {"kind": "text", "title": "Manifest", "text": "- action: fail\n+ action: recompute\n  same"},
+        ],
+        "manifest": "kind: TransferPolicy",
+        "generation": 3,
+    }

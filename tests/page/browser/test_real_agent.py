@@ -1,0 +1,132 @@
+"""The page of a real agent: it says what agentctl says, and loses nothing when the agent is killed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from penstock.agent.ctl.main import cli
+
+from demo.common.processes import free_port
+from tests.support.agent.agent import AgentProcess, running_agent
+from tests.support.agent.batches import transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
+from tests.support.page.addresses import page_of
+from tests.support.page.sample_fleet import PEERS, sample_fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.browser.chromium import Tab
+
+BEFORE, AFTER = "cmpl-before", "cmpl-after"
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[AgentProcess]:
+    """Run an agent with a page that writes, on a port that it has again after a kill, and a fleet in trouble."""
+    with (
+        running_agent([f"--page=127.0.0.1:{free_port()}", "--page-write=yes"]) as running,
+        sample_fleet(running),
+    ):
+        yield running
+
+
+def agentctl(agent: AgentProcess, *command: str) -> list[str]:
+    """Return the lines that a command prints; agentctl ends with 1 where something is wrong."""
+    result = CliRunner().invoke(cli, ["--address", agent.admin, *command])
+    assert result.exit_code in {0, 1}, result.output
+    return [line for line in result.output.splitlines() if line]
+
+
+def column(lines: list[str], name: str) -> list[str]:
+    """Return one column of a table whose cells have no spaces."""
+    place = lines[0].split().index(name)
+    return [line.split()[place] for line in lines[1:]]
+
+
+def timeless(sentence: str) -> str:
+    """Return a verdict without its durations: the page's was computed a moment before agentctl's."""
+    return re.sub(r"\d+(\.\d+)?(ms|s|m)\b", "some time", sentence)
+
+
+def test_the_page_says_what_agentctl_says(tab: Tab, agent: AgentProcess) -> None:
+    """Verdict, engines, peers, waits and policy are those that the commands print."""
+    tab.open(page_of(agent))
+    tab.until_text("#waits tbody", "cmpl-wait")
+    tab.until(lambda: timeless(agentctl(agent, "diagnose")[0]) == timeless(tab.text("#verdict .sentence")))
+    peers = agentctl(agent, "get", "peers")
+    assert set(tab.texts("#peers thead .name")) == set(column(peers, "ENGINE"))
+    assert set(tab.texts("#peers tbody th .name")) == set(column(peers, "PEER"))
+    said = {line.split()[0]: line.split()[2] for line in reversed(peers[1:]) if line.startswith("decode/0 ")}
+    first = tab.texts("#peers tbody tr:first-child .cell")[0]
+    assert first.startswith(said["decode/0"])
+    waiting = column(agentctl(agent, "get", "requests", "--deferred"), "REQUEST")
+    assert set(tab.texts("#waits tbody th .name:first-child")) == set(waiting)
+    fields = tab.texts("#policy tbody th")
+    described = "\n".join(agentctl(agent, "describe", "engine", "decode/0"))
+    assert fields
+    assert all(field in described for field in fields)
+    assert "decode-default" in tab.text("#policy")
+    failed = agentctl(agent, "get", "events", "--kind", "transfer_failure", "--since", "15m")
+    requests = {word for line in failed[1:] for word in line.split() if word.startswith("cmpl-")}
+    assert requests
+    assert set(tab.texts("#failures tbody td:nth-child(2) .name:first-child")) == requests
+
+
+def test_every_detail_opens(tab: Tab, agent: AgentProcess) -> None:
+    """Request, peer, engine, policy, policies, engines and events of a real agent are shown, without an error."""
+    details = {
+        "request&open-id=cmpl-wait-0-0": "has not finished",
+        f"peer&open-engine=decode/0&open-peer={PEERS[0]}": f"Peer {PEERS[0]}",
+        "engine&open-engine=decode/0": "maxTransferWait",
+        "policy&open-name=decode-default": "kind: TransferPolicy",
+        "policies": "decode-default",
+        "engines": "prefill/0",
+        "events": "transfer_failure",
+    }
+    for fragment, text in details.items():
+        tab.open(f"{page_of(agent)}/#open={fragment}")
+        tab.until_text("dialog", text)
+        assert tab.texts("dialog .error") == []
+
+
+def test_a_killed_agent_costs_no_entry(tab: Tab, agent: AgentProcess) -> None:
+    """The page says since when it is alone; once the agent is back, what failed meanwhile is there, once."""
+    tab.open(page_of(agent))
+    with FakeEngine(agent.listen, server="extra", engine="0") as engine:
+        engine.publish(transfer_failure(BEFORE, peer=PEERS[1], time_ns=time.time_ns()))
+        tab.until_text("#failures", BEFORE)
+    agent.stop(signal.SIGKILL)
+    tab.until_text("#fresh", "disconnected since")
+    agent.start()
+    with FakeEngine(agent.listen, server="extra", engine="0") as engine:
+        engine.publish(transfer_failure(AFTER, peer=PEERS[1], time_ns=time.time_ns()))
+        tab.until_text("#failures", AFTER)
+    names = [name for name in tab.texts("#failures .name") if name in {BEFORE, AFTER}]
+    assert names == [AFTER, BEFORE]
+    tab.until(lambda: "disconnected" not in tab.text("#fresh"))
+
+
+def test_a_write_is_shown_first_and_then_done(tab: Tab, agent: AgentProcess) -> None:
+    """The dry run leaves no trace; what is confirmed is in the audit log, with its reason, and is undone the same way."""
+    tab.open(f"{page_of(agent)}/#open=engine&open-engine=decode/1")
+    tab.until_text("dialog", "maxTransferWait")
+    for number, (order, reason) in enumerate((("Pause", "half-past"), ("Resume", "all-clear")), 1):
+        form = f"dialog .write:nth-of-type({number})"
+        tab.js(
+            "const form = document.querySelector(arguments[0]); form.open = true; const reason = form.querySelector('[name=reason]');"
+            "reason.value = arguments[1]; reason.dispatchEvent(new Event('input', {bubbles: true}));",
+            form,
+            reason,
+        )
+        tab.js("document.querySelector(`${arguments[0]} form`).requestSubmit()", form)
+        tab.until_text(f"{form} .confirm", order)
+        assert reason not in "\n".join(agentctl(agent, "get", "audit"))
+        tab.js("document.querySelector(`${arguments[0]} .confirm`).click()", form)
+        tab.until_text(f"{form} [role=status]", "ordered")
+        assert reason in "\n".join(agentctl(agent, "get", "audit", "-o", "wide"))

@@ -1,0 +1,121 @@
+"""The page of a real relay over two real agents: the same page, with both logs and who is missing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.agent.agent import AgentProcess, short_directory
+from tests.support.agent.batches import transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
+from tests.support.agent.relay import RelayProcess, running_relay
+from tests.support.page.addresses import relay_page_of
+from tests.support.page.tab import Tab, ask, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMES = ("decode-0", "decode-1")
+
+
+class Pods:
+    """Two agents with an engine each, and their relay with a page."""
+
+    def __init__(self, parts: ExitStack) -> None:
+        self._directory = parts.enter_context(short_directory())
+        self.agents = {name: AgentProcess(self._directory / name) for name in NAMES}
+        for name, agent in self.agents.items():
+            (self._directory / name).mkdir()
+            parts.callback(agent.stop)
+            agent.start()
+        self.engines = {
+            name: parts.enter_context(FakeEngine(agent.listen)) for name, agent in self.agents.items()
+        }
+        listed = ",".join(f"{name}={agent.admin}" for name, agent in self.agents.items())
+        self._flags = (f"--agents={listed}", "--deadline=1s", "--page=127.0.0.1:0", "--page-write=yes")
+        self.relay: RelayProcess = parts.enter_context(running_relay(self._directory, *self._flags))
+        self.relay.wait_for(**dict.fromkeys(NAMES, "up"))
+        self.page = relay_page_of(self.relay)
+
+    def fail(self, name: str, *requests: str) -> None:
+        """Let an engine fail."""
+        self.engines[name].publish(*(transfer_failure(each, time_ns=time.time_ns()) for each in requests))
+
+    def restart_relay(self) -> None:
+        """End the relay with SIGKILL and start another, with a new page."""
+        self.relay.stop(signal.SIGKILL)
+        self.relay.start()
+        self.relay.wait_for(**dict.fromkeys(NAMES, "up"))
+        self.page = relay_page_of(self.relay)
+
+
+@pytest.fixture(scope="module")
+def pods() -> Iterator[Pods]:
+    """Run two pods and a relay."""
+    with ExitStack() as parts:
+        yield Pods(parts)
+
+
+def test_the_page_of_a_relay_shows_all_agents(pods: Pods) -> None:
+    """Engines behind their agents' names; details and writes by the same names."""
+    pods.fail("decode-0", "shown-0")
+    pods.fail("decode-1", "shown-1")
+    with Tab(pods.page) as tab:
+        assert tab.until("hello").data["source"] == "relay"
+        screen = tab.until("screen", lambda data: len(data["peers"]["engines"]) == len(NAMES)).data
+        pulse = tab.until("pulse", lambda data: data["agents"]["asked"] == len(NAMES)).data
+    assert {row["key"] for row in screen["engines"]["rows"]} == {f"{name}/0" for name in NAMES}
+    assert pulse["agents"]["answered"] == len(NAMES)
+    assert ask(pods.page, "/api/engine", key="decode-1/0").body["title"] == "Engine decode-1/0"
+    tried = write(pods.page, "pause", {"engine": "decode-1/0", "dryRun": True})
+    assert [row["cells"][0] for row in tried.body["sections"][0]["rows"]] == ["decode-1/0"]
+
+
+def test_the_logs_of_all_agents_go_on_behind_one_position(pods: Pods) -> None:
+    """Over another relay, and over an agent that was killed: nothing is missed and nothing comes twice."""
+    with Tab(pods.page) as tab:
+        tab.until("log")
+        pods.fail("decode-0", "a-0", "a-1")
+        pods.fail("decode-1", "b-0")
+        seen = tab.until_requests("a-0", "a-1", "b-0")
+        positions = [entry["position"] for entry in tab.entries()]
+    pods.fail("decode-1", "b-1")
+    pods.restart_relay()
+    pods.fail("decode-0", "a-2")
+    with Tab(pods.page, tab.last) as again:
+        seen += again.until_requests("a-2", "b-1")
+        pods.agents["decode-1"].kill()
+        pods.agents["decode-1"].start()
+        pods.engines["decode-1"].connect()
+        pods.fail("decode-1", "b-2")
+        pods.fail("decode-0", "a-3")
+        count = len(again.entries())
+        again.until_requests("b-2", "a-3")
+        seen += [entry["request"] for entry in again.entries()[count:]]
+        positions += [entry["position"] for entry in again.entries()]
+    failed = [each for each in seen if each[:2] in ("a-", "b-")]
+
+    assert sorted(failed) == ["a-0", "a-1", "a-2", "a-3", "b-0", "b-1", "b-2"]
+    assert [each for each in failed if each.startswith("a")] == ["a-0", "a-1", "a-2", "a-3"]
+    assert len(positions) == len({*positions})
+    assert all(each.startswith(NAMES) for each in positions)
+
+
+def test_an_agent_that_hangs_is_named(pods: Pods) -> None:
+    """The others are shown as ever."""
+    process = pods.agents["decode-0"].process
+    assert process is not None
+    with Tab(pods.page) as tab:
+        tab.until("pulse")
+        process.send_signal(signal.SIGSTOP)
+        try:
+            missing = tab.until("pulse", lambda data: data["agents"]["missing"]).data["agents"]
+            assert [each["name"] for each in missing["missing"]] == ["decode-0"]
+            assert (missing["asked"], missing["answered"]) == (2, 1)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        tab.until("pulse", lambda data: not data["agents"]["missing"])

@@ -1,0 +1,209 @@
+"""The first screen from made-up answers: tables, and 64 KiB whatever comes in. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from penstock.agent.page.screen import ScreenAnswers, build_screen, fitted
+from penstock.agent.page.wire import MAX_MESSAGE_BYTES, about, command, encode, plain
+from penstock.proto.v1 import admin_pb2 as admin
+
+NOW = 1_750_000_000.0
+ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
+
+
+def _engine(number: int, name: str = "decode", **fields: Any) -> admin.Engine:
+    engine = admin.Engine(key={"server": name, "engine": str(number)}, connected=True, in_sync=True, **fields)
+    engine.last_seen.FromSeconds(int(NOW))
+    return engine
+
+
+def _peer(engine: int, address: str, **fields: Any) -> admin.PeerSummary:
+    given: dict[str, Any] = {"condition": admin.PEER_CONDITION_OK, **fields}
+    return admin.PeerSummary(
+        key={"server": "decode", "engine": str(engine)}, peer={"address": address}, **given
+    )
+
+
+def _fleet(engines: int, peers: int, text: str = "") -> ScreenAnswers:
+    return ScreenAnswers(
+        NOW,
+        NOW,
+        NOW,
+        status=admin.AgentStatus(degraded=text),
+        engines=admin.ListEnginesResponse(
+            engines=[
+                _engine(each, wanted_hash="h", stalls=[{"sentence": text}] if text else [])
+                for each in range(engines)
+            ]
+        ),
+        peers=admin.ListPeersResponse(
+            peers=[
+                _peer(engine, f"10.0.{peer}.1:5600{text}", condition_reason=text)
+                for peer in range(peers)
+                for engine in range(engines)
+            ]
+        ),
+        waits=admin.ListRequestsResponse(
+            requests=[admin.RequestSummary(request_id=f"r-{each}{text}") for each in range(30)]
+        ),
+        diagnosis=admin.Diagnosis(
+            verdict=admin.DIAGNOSIS_VERDICT_CAUSES,
+            sentence=text,
+            causes=[
+                admin.DiagnosedCause(sentence=text, evidence=[{"fact": text}] * 20, alternatives=[text] * 20)
+                for _ in range(20)
+            ],
+        ),
+    )
+
+
+def test_nothing_is_known_before_the_first_answer() -> None:
+    """And each part says so."""
+    screen = build_screen(ScreenAnswers(NOW))
+
+    assert screen.verdict.state == "unknown"
+    for part in (screen.verdict, screen.peers, screen.waits, screen.policy):
+        assert part.sentence
+
+
+def test_an_agent_without_engines_says_why_all_is_empty() -> None:
+    """A sentence where there is nothing."""
+    screen = build_screen(
+        ScreenAnswers(
+            NOW,
+            engines=admin.ListEnginesResponse(),
+            peers=admin.ListPeersResponse(),
+            waits=admin.ListRequestsResponse(),
+            diagnosis=admin.Diagnosis(
+                verdict=admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, sentence="nothing is wrong"
+            ),
+        )
+    )
+
+    assert (screen.verdict.state, screen.verdict.sentence) == ("ok", "nothing is wrong")
+    assert screen.peers.sentence == "no engine has connected, so no peer is known"
+    assert screen.waits.sentence == "no request is deferred"
+    assert screen.policy.sentence == "no engine has connected; policies wait for it"
+
+
+def test_the_worst_peers_and_engines_are_shown() -> None:
+    """The agent's order is the worst first; what is left out is counted."""
+    answers = _fleet(20, 50)
+    assert answers.peers is not None
+    answers.peers.peers.insert(0, _peer(19, "10.9.9.9:1", condition=admin.PEER_CONDITION_HANGING, deferred=3))
+    peers = build_screen(answers).peers
+
+    assert (peers.rows[0].peer, peers.rows[0].worst) == ("10.9.9.9:1", "hanging")
+    assert peers.engines[0] == "decode/19"
+    assert (len(peers.rows), peers.total, peers.left_out) == (30, 51, 21)
+    assert peers.rows[0].cells[0].text == "hanging, 3 waiting"
+    assert {cell.condition for cell in peers.rows[0].cells[1:]} == {"none"}
+    assert all(tuple(cell.engine for cell in row.cells) == peers.engines for row in peers.rows)
+
+
+def test_banners_say_what_changes_the_rest() -> None:
+    """The worst first."""
+    away, paused = _engine(0), _engine(1, paused=True)
+    away.connected = False
+    answers = ScreenAnswers(
+        NOW,
+        status=admin.AgentStatus(degraded="the disk is full", acknowledged_entries_lost=3),
+        engines=admin.ListEnginesResponse(engines=[away, paused]),
+        drills=admin.ListDrillsResponse(drills=[admin.Drill(id="d-1")]),
+        policies=admin.ListPoliciesResponse(
+            policies=[
+                {
+                    "name": "glass",
+                    "author": "alice",
+                    "manifest_json": json.dumps(
+                        {"spec": {"priority": 950, "expiresAt": "2026-01-01T00:00:00Z"}}
+                    ),
+                }
+            ]
+        ),
+        rollouts=admin.ListPolicyRolloutsResponse(
+            rollouts=[{"name": "a", "state": "undecided"}, {"name": "b", "state": "promoted"}]
+        ),
+        quarantines=admin.ListQuarantinesResponse(
+            quarantines=[{"key": {"engine": "0"}, "peer": {"address": "p:1"}, "author": "bob"}]
+        ),
+    )
+    found = build_screen(answers).banners
+
+    assert [each.kind for each in found] == [
+        "entries_lost", "engine_away", "degraded", "paused", "drill", "quarantine", "break_glass", "rollout",
+    ]  # fmt: skip
+    assert "engine decode/0 is disconnected" in found[1].sentence
+    assert "by bob" in found[5].sentence
+    assert "by alice" in found[6].sentence
+
+
+def test_the_policy_is_listed_by_field() -> None:
+    """Engines with one value are one row; what is not in force comes first."""
+    late = _engine(2, wanted_hash="h")
+    late.in_sync = False
+    effective = admin.EffectivePolicy(
+        fields=[{"field": "kvLoadFailure.action", "new_value": "fail", "new_policy": "p"}],
+        policies=[{"name": "p", "author": "alice", "changed_time_unix_nano": 5_000_000}],
+    )
+    engines = [_engine(0, wanted_hash="h"), _engine(1, wanted_hash="h"), late]
+    rows = build_screen(
+        ScreenAnswers(NOW, engines=admin.ListEnginesResponse(engines=engines), effective={"h": effective})
+    ).policy.rows
+
+    assert [(row.engines, row.in_force, row.author, row.changed) for row in rows] == [
+        (1, False, "alice", 5),
+        (2, True, "alice", 5),
+    ]
+    assert rows[1].engine_keys == ("decode/0", "decode/1")
+
+
+@pytest.mark.parametrize(("engines", "peers"), [(256, 100), (1, 1), (300, 3), (3, 2_000)])
+def test_a_large_fleet_fits(engines: int, peers: int) -> None:
+    """Rows are left out, and counted."""
+    screen, data = fitted(build_screen(_fleet(engines, peers, "x" * 300)))
+
+    assert len(data) <= MAX_MESSAGE_BYTES
+    assert screen.peers.total == peers
+    assert screen.peers.left_out == peers - len(screen.peers.rows)
+    assert screen.engines.total == engines
+    assert json.loads(data)["verdict"]["sentence"] == "x" * 300
+
+
+@settings(deadline=None, max_examples=60)
+@given(ANY, st.integers(0, 16), st.integers(0, 40))
+def test_whatever_engines_say_is_text_and_fits(text: str, engines: int, peers: int) -> None:
+    """As JSON in one line of an event stream."""
+    _, data = fitted(build_screen(_fleet(engines, peers, text)))
+
+    assert len(data) <= MAX_MESSAGE_BYTES
+    assert b"\n" not in data
+    assert b"\r" not in data
+    json.loads(data)
+
+
+@given(st.text(max_size=500))
+def test_text_has_no_marks_of_styles(text: str) -> None:
+    """A lone surrogate is no character that the page could show; nothing is longer than a line."""
+    found = plain(f"\ud831{text}\ud800")
+
+    assert encode(found).decode()
+    assert len(found) <= 400
+    assert not any("\ud800" <= character <= "\udfff" for character in found)
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1), min_size=1
+    )
+)
+def test_commands_are_quoted_for_a_shell(words: list[str]) -> None:
+    """A name of an engine is one word, and none is an option."""
+    assert shlex.split(command(*words)) == ["agentctl", *words]
+    assert shlex.split(about("explain", name=f"-{words[0]}"))[-2:] == ["--", f"-{words[0]}"]

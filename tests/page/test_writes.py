@@ -1,0 +1,216 @@
+"""Details and writes of a real agent: what a click shows, what a write does, and who is said to have done it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from penstock.agent.ctl.main import cli
+
+from tests.support.agent.agent import AgentProcess, running_agent
+from tests.support.agent.batches import transfer_failure
+from tests.support.page.addresses import page_of
+from tests.support.page.sample_fleet import PEERS, manifest, sample_fleet
+from tests.support.page.tab import MAX_BYTES, Answer, Tab, ask, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.agent.ingest_client import FakeEngine
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"'`$(id);&|",
+    "\x1b[31mred\x07",
+    "\u202egpj.exe",
+    "-rf",
+    "data: x\n\nevent: bye",
+    "\u2028\u2029\0\x7f",
+    "x" * 300,
+)
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[tuple[AgentProcess, list[FakeEngine]]]:
+    """Run an agent whose page writes, with a fleet."""
+    with (
+        running_agent(["--page=127.0.0.1:0", "--page-write=yes"]) as running,
+        sample_fleet(running) as engines,
+    ):
+        yield running, engines
+
+
+@pytest.fixture
+def agent(fleet: tuple[AgentProcess, list[FakeEngine]]) -> AgentProcess:
+    """Return the agent."""
+    return fleet[0]
+
+
+def _ctl(agent: AgentProcess, *words: str) -> str:
+    return CliRunner(env={"AGENTCTL_ADDRESS": agent.admin}).invoke(cli, words).output
+
+
+def _texts(answer: Answer) -> str:
+    assert answer.status == 200, answer.body
+    return json.dumps(answer.body, ensure_ascii=False)
+
+
+def test_a_policy_is_tried_and_then_applied(agent: AgentProcess) -> None:
+    """The generation of the dry run keeps what somebody else has changed meanwhile."""
+    page = page_of(agent)
+    body = {"name": "late", "manifest": manifest("late", "fail", 200), "reason": "a test", "generation": 0}
+    tried = write(page, "policy", {**body, "dryRun": True})
+
+    assert "created" in tried.body["sentence"]
+    assert "dry run" in tried.body["sentence"]
+    rows = [row["cells"] for row in tried.body["sections"][0]["rows"]]
+    assert ["decode/0", "kvLoadFailure.action", "recompute (decode-default)", "fail (late)"] in rows
+    assert "late" not in _ctl(agent, "get", "policy", "-o", "name")
+    done = write(page, "policy", {**body, "dryRun": False})
+    assert done.status == 200
+    again = write(page, "policy", {**body, "manifest": manifest("late", "recompute", 200), "dryRun": False})
+    assert again.status == 409
+    audit = json.loads(_ctl(agent, "get", "audit", "-o", "json"))["entries"]
+    assert [(each["author"], each["reason"]) for each in audit if each["name"] == "late"] == [
+        ("page", "a test")
+    ]
+    shown = ask(page, "/api/policy", name="late").body
+    assert shown["generation"] == 1
+    assert "priority: 200" in shown["manifest"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a: [",
+        "kind: TransferPolicy",
+        "x" * 300_000,
+        manifest("other"),
+        manifest("a") + "\n---\n" + manifest("b"),
+    ],
+)
+def test_a_wrong_manifest_is_refused_with_a_sentence(agent: AgentProcess, text: str) -> None:
+    """Nothing is changed."""
+    before = _ctl(agent, "get", "policy", "-o", "name")
+    answer = write(page_of(agent), "policy", {"name": "mine", "manifest": text, "dryRun": False})
+
+    assert answer.status == 400
+    assert answer.body["error"]
+    assert _ctl(agent, "get", "policy", "-o", "name") == before
+
+
+def test_an_engine_is_paused_and_resumed(agent: AgentProcess) -> None:
+    """A dry run says which; the pause is on the screen, with its author."""
+    page = page_of(agent)
+    body: dict[str, Any] = {"engine": "decode/1", "seconds": 600, "reason": "a test", "undo": False}
+    tried = write(page, "pause", {**body, "dryRun": True})
+    assert [row["cells"] for row in tried.body["sections"][0]["rows"]] == [["decode/1", "connected", "no"]]
+    assert tried.body["command"] == "agentctl pause decode/1 --ttl=600s '--reason=a test'"
+    assert write(page, "pause", {**body, "dryRun": False}).status == 200
+    with Tab(page) as tab:
+        banners = tab.until("screen", lambda data: data["banners"]).data["banners"]
+        paused = next(each for each in banners if each["kind"] == "paused")
+        assert "engine decode/1 is ordered to pause" in paused["sentence"]
+        assert "by page" in paused["sentence"]
+    assert write(page, "pause", {**body, "undo": True, "dryRun": False}).status == 200
+    assert '"paused": true' not in _ctl(agent, "get", "engines", "-o", "json")
+
+
+def test_a_peer_is_quarantined_and_released(agent: AgentProcess) -> None:
+    """As by agentctl, whose command the answer has."""
+    page = page_of(agent)
+    body: dict[str, Any] = {"engine": "", "peer": PEERS[3], "seconds": 60, "reason": "slow", "undo": False}
+    tried = write(page, "quarantine", {**body, "dryRun": True})
+    assert PEERS[3] in tried.body["sentence"]
+    assert PEERS[3] not in _ctl(agent, "quarantine", "list")
+    assert write(page, "quarantine", {**body, "dryRun": False}).status == 200
+    assert PEERS[3] in _ctl(agent, "quarantine", "list")
+    lifted = write(page, "quarantine", {**body, "undo": True, "dryRun": False})
+    assert lifted.status == 200
+    assert "the end of the quarantine" in lifted.body["sentence"]
+    stranger = write(page, "quarantine", {**body, "peer": "1.2.3.4:5", "dryRun": True})
+    assert "no engine knows" in stranger.body["sentences"][0]
+
+
+def test_details_say_what_agentctl_says(agent: AgentProcess) -> None:
+    """Line by line, for what does not change with time."""
+    page = page_of(agent)
+    engine = _texts(ask(page, "/api/engine", key="decode/0"))
+    assert "decode-default" in engine
+    assert "Role: decode" in engine
+    peer = _texts(ask(page, "/api/peer", engine="decode/0", peer=PEERS[0]))
+    assert "handshake/refused" in peer
+    request = ask(page, "/api/request", id="cmpl-wait-0-0").body
+    explained = json.loads(_ctl(agent, "explain", "cmpl-wait-0-0", "-o", "json"))
+    assert len(request["sentences"]) == len(explained["sentences"])
+    assert [each["kind"] for each in request["sections"]][-1] == "waterfall"
+    events = ask(page, "/api/events", peer=PEERS[0], kind="transfer_failure", seconds=900, limit=5).body
+    assert len(events["sections"][0]["rows"]) == 5
+    assert (
+        events["command"]
+        == f"agentctl get events --limit=5 --peer={PEERS[0]} --kind=transfer_failure --since=900s"
+    )
+    policies = ask(page, "/api/policies").body["sections"][0]
+    assert "decode-default" in [row["cells"][0] for row in policies["rows"]]
+    assert "deferral" in _texts(ask(page, "/api/policy", name="decode-default"))
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("/api/absent", {}, 404),
+        ("/api/request", {}, 400),
+        ("/api/request", {"id": "no-such-request"}, 404),
+        ("/api/request", {"id": "x" * 2_000}, 400),
+        ("/api/engine", {"key": "no/7"}, 404),
+        ("/api/engine", {"key": "/"}, 400),
+        ("/api/peer", {"peer": "no"}, 404),
+        ("/api/policy", {"name": "no"}, 404),
+        ("/api/events", {"kind": "no"}, 400),
+        ("/api/events", {"mode": "no"}, 400),
+        ("/api/events", {"limit": "-1"}, 400),
+        ("/api/events", {"limit": "9" * 30}, 400),
+        ("/api/stream", {"seconds": "x"}, 400),
+        ("/api/stream", {"seconds": "9" * 30}, 400),
+    ],
+)
+def test_a_wrong_question_is_answered_with_a_sentence(
+    agent: AgentProcess, path: str, query: dict[str, str], status: int
+) -> None:
+    """And the status that says whose fault it is."""
+    answer = ask(page_of(agent), path, **query)
+
+    assert answer.status == status
+    assert answer.body["error"]
+
+
+def test_what_engines_say_is_text(fleet: tuple[AgentProcess, list[FakeEngine]]) -> None:
+    """A thousand hostile names of requests and peers: valid JSON, one message each, and commands that are quoted."""
+    agent, engines = fleet
+    page = page_of(agent)
+    names = [f"{HOSTILE[number % len(HOSTILE)]}{number}" for number in range(1_000)]
+    with Tab(page) as tab:
+        tab.until("log")
+        for first in range(0, 1_000, 100):
+            now = time.time_ns()
+            engines[0].publish(
+                *(
+                    transfer_failure(name, peer=f"{name[:200]}:1", error_text=name, time_ns=now)
+                    for name in names[first : first + 100]
+                )
+            )
+        tab.until("log", lambda data: any(entry["request"].endswith("999") for entry in data["entries"]))
+        screen = tab.until("screen", lambda data: data["peers"]["total"] > 50)
+        assert screen.size <= MAX_BYTES
+        assert {each.event for each in tab.seen} <= {"hello", "history", "pulse", "screen", "log"}
+        assert len(tab.entries()) == 1_000
+        assert all(each.size <= MAX_BYTES for each in tab.seen)
+    for query in ({"peer": "<script>alert(1)</script>0:1"}, {"limit": "1000"}):
+        assert _texts(ask(page, "/api/events", **query))
+    assert ask(page, "/api/request", id="<script>alert(1)</script>0").body["command"] == (
+        "agentctl explain '<script>alert(1)</script>0'"
+    )
