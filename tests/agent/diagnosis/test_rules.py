@@ -383,17 +383,19 @@ def test_what_the_agent_sees_badly(source: dict[str, Any], kind: str) -> None:
     assert verdict_of(calm(), engines=[engine(sources=[source])]).causes[0].kind == kind
 
 
-def test_entries_that_an_old_process_lost() -> None:
+def test_entries_that_a_process_of_the_time_before_lost() -> None:
     """When is not known: a possible cause, the least, with how many each engine lost and since when."""
-    day = 86_400
-    old = [{"lost_entries": 5, "hello": {"start_time_unix_nano": at(2 * day)}}, {"lost_entries": 2}]
+    old = [
+        {"lost_entries": number, "hello": {"start_time_unix_nano": at(minutes * 60)}}
+        for number, minutes in ((5, 40), (2, 30))
+    ]
     engines = [engine(sources=old[:1]), engine("other", sources=old)]
     (cause,) = verdict_of(calm(), engines=engines).causes
     assert (cause.kind, cause.confidence) == ("entries_lost", Confidence.POSSIBLE)
     assert "engines decode/0, other/0 lost entries since the process began, perhaps before" in cause.sentence
     assert [each.fact for each in cause.evidence] == [
-        "engine decode/0: 5 entries counted as lost since its process began 2d ago",
-        "engine other/0: 7 entries counted as lost since its process began",
+        "engine decode/0: 5 entries counted as lost since its process began 40m ago",
+        "engine other/0: 7 entries counted as lost since its process began 40m ago",
     ]
     # Of an engine that loses now, and of another, one cause tells.
     new = {"lost_entries": 3, "hello": {"start_time_unix_nano": at(60)}}
@@ -405,6 +407,14 @@ def test_entries_that_an_old_process_lost() -> None:
     failing = verdict_of([*calm(), *_failures(common.ERROR_TYPE_REFUSED)], engines=engines).causes
     assert failing[-1].kind == "entries_lost"
     assert len(failing) > 1
+
+
+def test_entries_that_an_old_process_lost() -> None:
+    """They say nothing of the times that are compared, and do not take "nothing is wrong" from an engine for ever."""
+    old = {"lost_entries": 5, "hello": {"start_time_unix_nano": at(2 * 86_400)}}
+    verdict = verdict_of(calm(), engines=[engine(sources=[old])])
+    assert verdict.answer == VerdictKind.NOTHING_WRONG
+    assert any("engine decode/0 lost entries" in each for each in verdict.missing)
 
 
 def test_rebalances_that_stall() -> None:

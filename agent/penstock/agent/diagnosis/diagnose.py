@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis.facts import Verdict, VerdictKind, attribute, words
+from penstock.agent.diagnosis.facts import LostEntries, Verdict, VerdictKind, attribute, words
 from penstock.agent.diagnosis.rules import RULES
 
 if TYPE_CHECKING:
@@ -116,6 +116,9 @@ def _incomplete(facts: Facts) -> Iterator[str]:
         yield f"the log begins {words.span(facts.log_begins)} ago: what was before is not known"
     if facts.unreadable:
         yield f"{words.count(facts.unreadable, 'damaged batch', 'damaged batches')} could not be read"
+    older = LostEntries.of(facts).older
+    if older:
+        yield f"{words.engines(older)} lost entries since the process began, perhaps before this time: agentctl describe engine"
     dark = [words.key_of(each.key) for each in facts.engines if each.connected and not each.HasField("facts")]
     if dark:
         yield f"{words.engines(dark)} sent no snapshot yet: what it holds now is not known"

@@ -20,7 +20,7 @@ class EarlierLoss(NamedTuple):
 
     Attributes:
         number: of entries.
-        began: when the oldest of these processes did, nanoseconds; 0 if it is not known.
+        began: when the oldest of these processes did, nanoseconds.
 
     """
 
@@ -33,20 +33,23 @@ class LostEntries(NamedTuple):
 
     Attributes:
         now: those whose process began in the window, or whose account is not whole.
-        earlier: the others whose process counts since a time before the window: when it lost them is not known.
+        earlier: those whose process began in the time that the window is compared with: when it lost them is not known.
+        older: those whose process began before that, of which less is known; it says nothing about the two times.
         number: how many entries those of *now* count as lost.
 
     """
 
     now: tuple[EngineKey, ...]
     earlier: Mapping[EngineKey, EarlierLoss]
+    older: tuple[EngineKey, ...]
     number: int
 
     @classmethod
     def of(cls, facts: Facts) -> LostEntries:
         """Return those of *facts*."""
         edge = facts.now - int(facts.present.seconds * NANOS)
-        now, number = set(), 0
+        compared = edge - int(facts.before.seconds * NANOS)
+        now, older, number = set(), set(), 0
         earlier: defaultdict[EngineKey, list[EarlierLoss]] = defaultdict(list)
         for engine in facts.engines:
             key = words.key_of(engine.key)
@@ -55,6 +58,8 @@ class LostEntries(NamedTuple):
                 if source.unaccounted_entries or (source.lost_entries and began >= edge):
                     now.add(key)
                     number += source.lost_entries
+                elif source.lost_entries and began < compared:
+                    older.add(key)
                 elif source.lost_entries:
                     earlier[key].append(EarlierLoss(source.lost_entries, began))
         sums = {
@@ -62,4 +67,4 @@ class LostEntries(NamedTuple):
             for key, losses in sorted(earlier.items())
             if key not in now
         }
-        return cls(words.keys_of(now), sums, number)
+        return cls(words.keys_of(now), sums, words.keys_of(older - now - sums.keys()), number)

@@ -135,8 +135,8 @@ def _entries(facts: Facts) -> Iterator[FoundCause]:
     lost = LostEntries.of(facts)
     earlier = tuple(
         Evidence(
-            f"engine {key}: {words.count(loss.number, 'entry', 'entries')} counted as lost since its process began"
-            + (f" {words.ago(loss.began, facts.now)}" if loss.began else "")
+            f"engine {key}: {words.count(loss.number, 'entry', 'entries')} counted as lost since its process began "
+            f"{words.ago(loss.began, facts.now)}"
         )
         for key, loss in list(lost.earlier.items())[:_NAMED]
     )
