@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.bill import Account, Charge, Costs
+from penstock.agent.bill import BillAccount, Charge, Costs
 from penstock.proto import constants as c
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 
@@ -27,7 +27,7 @@ _OTHER = "10.0.0.9:1"
 
 
 def _charged(*events: Event) -> dict[Charge, Costs]:
-    account = Account()
+    account = BillAccount()
     for each in events:
         account.add(each)
     return account.charges()
@@ -136,7 +136,7 @@ def test_nothing_is_charged_for_a_load_that_is_tried_again() -> None:
 
 def test_a_token_costs_what_whole_requests_took() -> None:
     """Of the prompt without what was cached and loaded; loaded, recomputed and preempted requests are no measure."""
-    account = Account()
+    account = BillAccount()
     assert account.price.of(1) is None
     prefill = {"own_prefill_nano": 1_200}
     account.add(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.bill.account import KINDS, Account
+from penstock.agent.bill.account import KINDS, BillAccount
 from penstock.agent.bill.costs import Charge, Costs, Price
 from penstock.agent.bill.messages import (
     MAX_LINES,
@@ -17,7 +17,7 @@ from penstock.agent.bill.messages import (
 __all__ = [
     "KINDS",
     "MAX_LINES",
-    "Account",
+    "BillAccount",
     "Charge",
     "Costs",
     "Price",

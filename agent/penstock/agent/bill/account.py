@@ -43,7 +43,7 @@ class _Decision(NamedTuple):
     costs: Costs
 
 
-class _Wait(NamedTuple):
+class _ChargedWait(NamedTuple):
     at_ns: int
     charge: Charge
     nano: int
@@ -69,7 +69,7 @@ class _Recompute(NamedTuple):
     nano: int
 
 
-class Account:
+class BillAccount:
     """Collects the events of one engine.
 
     Attributes:
@@ -81,7 +81,7 @@ class Account:
         self.price = Price()
         self._plain: defaultdict[Charge, Costs] = defaultdict(Costs)
         self._decisions: defaultdict[tuple[str, int], list[_Decision]] = defaultdict(list)
-        self._waits: defaultdict[tuple[str, int], list[_Wait]] = defaultdict(list)
+        self._waits: defaultdict[tuple[str, int], list[_ChargedWait]] = defaultdict(list)
         self._delays: defaultdict[str, list[_Delay]] = defaultdict(list)
         self._recomputes: list[tuple[str, _Recompute]] = []
         self._culprits: dict[tuple[str, int], str] = {}
@@ -175,7 +175,7 @@ class Account:
             return
         charge = Charge(channel, body.peer.address or UNKNOWN, rehearsal=event.rehearsal)
         ready = body.ending == c.DEFERRAL_ENDING_READY
-        wait = _Wait(event.time_unix_nano, charge, max(0, event.time_unix_nano - start), ready)
+        wait = _ChargedWait(event.time_unix_nano, charge, max(0, event.time_unix_nano - start), ready)
         place = (event.request_id, channel)
         if not event.request_id or len(self._waits[place]) >= _MAX_JOINED:
             self._plain[charge].add(_waited(wait.nano, ready=ready))
@@ -209,7 +209,7 @@ class Account:
         return decision.charge if culprit is None else decision.charge._replace(peer=culprit)
 
 
-def _shares(wait: _Wait, delays: list[_Delay]) -> Sequence[tuple[Charge, Costs]]:
+def _shares(wait: _ChargedWait, delays: list[_Delay]) -> Sequence[tuple[Charge, Costs]]:
     """Return what a wait cost, by charge; the delays that explain parts of it are taken out of *delays*."""
     found, left = [], wait.nano
     for delay in delays[:]:

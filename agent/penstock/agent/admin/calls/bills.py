@@ -8,7 +8,7 @@ from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
 from penstock.agent.admin.support import EventScan, key_message, messages, selection_of, source_target
 from penstock.agent.bill import (
     KINDS,
-    Account,
+    BillAccount,
     Costs,
     bounded_lines,
     costs_message,
@@ -73,7 +73,7 @@ class _EngineBill:
 
     def __init__(self, agent: AgentContext, key: EngineKey) -> None:
         self.key = key
-        self.account = Account()
+        self.account = BillAccount()
         self._agent = agent
         self._sources: dict[str, tuple[PolicySource, ...]] = {}
 
