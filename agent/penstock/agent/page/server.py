@@ -27,6 +27,7 @@ from penstock.agent.server.http_server import quiet_logger
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
+    from penstock.agent.page.live import Positions
     from penstock.agent.page.source import PageSource
     from penstock.agent.server import Caller
     from penstock.agent.server.page_options import PageSettings
@@ -219,7 +220,8 @@ class PageServer:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         after = request.headers.get("Last-Event-ID") or request.query.get("after", "")
-        positions, seconds = read(after) if after else None, _seconds(request)
+        seconds = _seconds(request)
+        positions, unknown = _positions(after)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
         response.force_close()
         tab = self._hub.admit()
@@ -228,6 +230,8 @@ class PageServer:
         try:
             await response.prepare(request)
             await _send(response, message("hello", self._hello(request["caller"])).encoded())
+            if unknown:
+                await _send(response, message("gap", {"sentence": unknown}).encoded())
             joining = asyncio.ensure_future(self._hub.join(tab, positions, seconds))
             try:
                 while (item := await tab.next()) is not None:
@@ -251,6 +255,16 @@ class PageServer:
             "user": caller.name,
             "startTime": self._source.start_time,
         }
+
+
+def _positions(after: str) -> tuple[Positions | None, str]:
+    """Return the position of a tab, or why it begins anew: its browser could not show a refusal."""
+    if not after:
+        return None, ""
+    try:
+        return read(after), ""
+    except AnswerError as error:
+        return None, error.sentence
 
 
 async def _send(response: web.StreamResponse, data: bytes) -> None:
