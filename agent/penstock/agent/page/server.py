@@ -18,10 +18,9 @@ from penstock.agent.page import access
 from penstock.agent.page.details import WRITES, ask_detail
 from penstock.agent.page.files import INDEX, read_files
 from penstock.agent.page.live import MAX_ID_CHARACTERS, MAX_SECONDS, Hub, message, read
-from penstock.agent.page.tls import PageCertificates
+from penstock.agent.page.tls import PageCertificates, names_of
 from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, encode
 from penstock.agent.server import TcpAddress
-from penstock.agent.server.certificates import names_in
 from penstock.agent.server.http_limits import Connections
 from penstock.agent.server.http_server import quiet_logger
 
@@ -112,7 +111,7 @@ class PageServer:
         """
         await self._runner.setup()
         server = self._runner.server
-        assert server is not None  # noqa: S101  (after the set-up there is one)
+        assert server is not None  # noqa: S101  (there is one after the set-up)
         self._connections = Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS)
         try:
             self._server = await asyncio.get_running_loop().create_server(
@@ -173,7 +172,7 @@ class PageServer:
         access.check_host(request.headers.get("Host", ""), self._settings)
         if request.path.startswith("/api/"):
             access.check_origin(request.headers)
-        request["caller"] = access.caller_of(request.headers, _certificate_names(request), self._settings)
+        request["caller"] = access.caller_of(request.headers, names_of(request.transport), self._settings)
         return await handler(request)
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
@@ -274,9 +273,8 @@ async def _send(response: web.StreamResponse, data: bytes) -> None:
 
 
 def _abort(request: web.Request) -> None:
-    transport = request.transport
-    if isinstance(transport, asyncio.Transport):
-        transport.abort()
+    if isinstance(request.transport, asyncio.Transport):
+        request.transport.abort()
 
 
 def _seconds(request: web.Request) -> int:
@@ -290,12 +288,3 @@ def _refused(error: AnswerError) -> web.Response:
     return web.Response(
         status=error.status, body=encode({"error": error.sentence}), content_type="application/json"
     )
-
-
-def _certificate_names(request: web.Request) -> list[str] | None:
-    """Return the names in the certificate of a client; None without TLS."""
-    tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
-    if tls is None:
-        return None
-    certificate = tls.getpeercert(binary_form=True)
-    return names_in(certificate) if certificate else []
