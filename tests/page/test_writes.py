@@ -140,7 +140,7 @@ def test_details_say_what_agentctl_says(agent: AgentProcess) -> None:
     """Line by line, for what does not change with time."""
     page = page_of(agent)
     engine = _texts(ask(page, "/api/engine", key="decode/0"))
-    assert "decode-default" in engine
+    assert "kvLoadFailure.action" in engine
     assert "Role: decode" in engine
     peer = _texts(ask(page, "/api/peer", engine="decode/0", peer=PEERS[0]))
     assert "handshake/refused" in peer
@@ -206,7 +206,7 @@ def test_what_engines_say_is_text(fleet: tuple[AgentProcess, list[FakeEngine]]) 
         tab.until("log", lambda data: any(entry["request"].endswith("999") for entry in data["entries"]))
         screen = tab.until("screen", lambda data: data["peers"]["total"] > 50)
         assert screen.size <= MAX_BYTES
-        assert {each.event for each in tab.seen} <= {"hello", "history", "pulse", "screen", "log"}
+        assert {each.event for each in tab.seen} <= {"hello", "history", "pulse", "screen", "log", "earlier"}
         assert len(tab.entries()) == 1_000
         assert all(each.size <= MAX_BYTES for each in tab.seen)
     for query in ({"peer": "<script>alert(1)</script>0:1"}, {"limit": "1000"}):

@@ -18,15 +18,15 @@ from penstock.agent.page import access
 from penstock.agent.page.details import WRITES, ask_detail
 from penstock.agent.page.files import INDEX, read_files
 from penstock.agent.page.live import MAX_ID_CHARACTERS, MAX_SECONDS, Hub, message, read
-from penstock.agent.page.tls import PageCertificates
+from penstock.agent.page.tls import PageCertificates, names_of
 from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, encode
 from penstock.agent.server import TcpAddress
-from penstock.agent.server.certificates import names_in
 from penstock.agent.server.http_limits import Connections
 from penstock.agent.server.http_server import quiet_logger
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
+    from penstock.agent.page.live import Positions
     from penstock.agent.page.source import PageSource
     from penstock.agent.server import Caller
     from penstock.agent.server.page_options import PageSettings
@@ -111,7 +111,7 @@ class PageServer:
         """
         await self._runner.setup()
         server = self._runner.server
-        assert server is not None  # noqa: S101  (after the set-up there is one)
+        assert server is not None  # noqa: S101  (there is one after the set-up)
         self._connections = Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS)
         try:
             self._server = await asyncio.get_running_loop().create_server(
@@ -172,7 +172,7 @@ class PageServer:
         access.check_host(request.headers.get("Host", ""), self._settings)
         if request.path.startswith("/api/"):
             access.check_origin(request.headers)
-        request["caller"] = access.caller_of(request.headers, _certificate_names(request), self._settings)
+        request["caller"] = access.caller_of(request.headers, names_of(request.transport), self._settings)
         return await handler(request)
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
@@ -219,7 +219,8 @@ class PageServer:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         after = request.headers.get("Last-Event-ID") or request.query.get("after", "")
-        positions, seconds = read(after) if after else None, _seconds(request)
+        seconds = _seconds(request)
+        positions, unknown = _positions(after)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
         response.force_close()
         tab = self._hub.admit()
@@ -228,6 +229,8 @@ class PageServer:
         try:
             await response.prepare(request)
             await _send(response, message("hello", self._hello(request["caller"])).encoded())
+            if unknown:
+                await _send(response, message("gap", {"sentence": unknown}).encoded())
             joining = asyncio.ensure_future(self._hub.join(tab, positions, seconds))
             try:
                 while (item := await tab.next()) is not None:
@@ -253,6 +256,16 @@ class PageServer:
         }
 
 
+def _positions(after: str) -> tuple[Positions | None, str]:
+    """Return the position of a tab, or why it begins anew: its browser could not show a refusal."""
+    if not after:
+        return None, ""
+    try:
+        return read(after), ""
+    except AnswerError as error:
+        return None, error.sentence
+
+
 async def _send(response: web.StreamResponse, data: bytes) -> None:
     """Send to a tab; one that takes nothing for long is let go."""
     async with asyncio.timeout(_WRITE_SECONDS):
@@ -260,9 +273,8 @@ async def _send(response: web.StreamResponse, data: bytes) -> None:
 
 
 def _abort(request: web.Request) -> None:
-    transport = request.transport
-    if isinstance(transport, asyncio.Transport):
-        transport.abort()
+    if isinstance(request.transport, asyncio.Transport):
+        request.transport.abort()
 
 
 def _seconds(request: web.Request) -> int:
@@ -276,12 +288,3 @@ def _refused(error: AnswerError) -> web.Response:
     return web.Response(
         status=error.status, body=encode({"error": error.sentence}), content_type="application/json"
     )
-
-
-def _certificate_names(request: web.Request) -> list[str] | None:
-    """Return the names in the certificate of a client; None without TLS."""
-    tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
-    if tls is None:
-        return None
-    certificate = tls.getpeercert(binary_form=True)
-    return names_in(certificate) if certificate else []

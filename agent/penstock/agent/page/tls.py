@@ -6,10 +6,14 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from penstock.agent.errors import ConfigError
+from penstock.agent.errors import AccessError, ConfigError
+from penstock.agent.page.wire import AnswerError
+from penstock.agent.server.certificates import names_in
 from penstock.agent.server.tls import Certificates
 
 if TYPE_CHECKING:
+    import asyncio
+
     from penstock.agent.server import AdminTls
 
 _log = structlog.get_logger(__name__)
@@ -59,3 +63,19 @@ class PageCertificates:
         except (ConfigError, OSError, ssl.SSLError) as error:
             _log.warning("new certificates are invalid; the present ones stay in use", reason=str(error))
         connection.context = self._present
+
+
+def names_of(transport: asyncio.BaseTransport | None) -> list[str] | None:
+    """Return the names in the certificate of a client; None for a connection without TLS.
+
+    Raises:
+        AnswerError: the certificate has a name that cannot be on a list.
+
+    """
+    tls = None if transport is None else transport.get_extra_info("ssl_object")
+    if tls is None:
+        return None
+    try:
+        return names_in(tls.getpeercert(binary_form=True))
+    except AccessError as error:
+        raise AnswerError(403, str(error)) from error

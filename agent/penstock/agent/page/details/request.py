@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import text
@@ -29,7 +30,7 @@ async def request_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         trace, why = admin.Trace(), error.sentence
     else:
         why = ""
-    bars = waterfall(trace, why)
+    bars = waterfall(trace, why, time.time_ns())
     parts = [
         f"{part.part.replace('_', ' ')}: {text.span_of_time(part.duration.ToNanoseconds() / 1e9)}, {part.share:.0%} of the wait"
         for part in explained.wait_parts
@@ -42,11 +43,11 @@ async def request_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     )
 
 
-def waterfall(trace: admin.Trace, why: str) -> WaterfallSection:
-    """Return the spans of a trace as bars; *why* there are none. Pure."""
+def waterfall(trace: admin.Trace, why: str, now: int) -> WaterfallSection:
+    """Return the spans of a trace as bars; *why* there are none; *now* is in nanoseconds. Pure."""
     spans = sorted(trace.spans, key=lambda span: (span.start_time_unix_nano, span.span_id))[:_MAX_ROWS]
     start = min((span.start_time_unix_nano for span in spans), default=0)
-    end = max((max(span.start_time_unix_nano, span.end_time_unix_nano) for span in spans), default=0)
+    end = max((_end(span, now) for span in spans), default=0)
     left_out = len(trace.spans) - len(spans)
     sentence = (
         f"{left_out} later spans are left out" if left_out else "" if spans else why or "no span is known"
@@ -55,18 +56,26 @@ def waterfall(trace: admin.Trace, why: str) -> WaterfallSection:
         "Where its time went",
         milliseconds(start),
         milliseconds(end),
-        tuple(map(_bar, spans)),
+        tuple(_bar(span, now) for span in spans),
         plain(sentence),
     )
 
 
-def _bar(span: admin.Span) -> WaterfallRow:
-    state = "open" if not span.end_time_unix_nano else "ok"
-    if any(word in span.name for word in _WAITS):
-        state = "wait"
+def _end(span: admin.Span, now: int) -> int:
+    """Return when a span ended, or now for one that has not."""
+    if span.end_time_unix_nano > span.start_time_unix_nano:
+        return span.end_time_unix_nano
+    return max(now, span.start_time_unix_nano)
+
+
+def _bar(span: admin.Span, now: int) -> WaterfallRow:
+    state = "wait" if any(word in span.name for word in _WAITS) else "ok"
+    if span.end_time_unix_nano <= span.start_time_unix_nano:
+        state = "open"
     if span.status == "error":
         state = "error"
-    took = text.span_of_time(max(span.end_time_unix_nano - span.start_time_unix_nano, 0) / 1e9)
+    end = _end(span, now)
+    took = text.span_of_time((end - span.start_time_unix_nano) / 1e9)
     said = [text.one_line(span.status_message)] if span.status_message else []
     said += [
         f"{name.removeprefix('penstock.')}={text.one_line(span.attributes[name])}"
@@ -77,7 +86,7 @@ def _bar(span: admin.Span) -> WaterfallRow:
         side=plain(text.engine(span.key)),
         name=plain(span.name),
         start=milliseconds(span.start_time_unix_nano),
-        end=milliseconds(max(span.start_time_unix_nano, span.end_time_unix_nano)),
+        end=milliseconds(end),
         text=plain(", ".join([took, *said])),
         state=state,
     )

@@ -79,7 +79,10 @@ def read(text: str) -> Positions:
     try:
         return {name: _position(place) for name, place in _unpacked(text).items()}
     except (ValueError, TypeError, RecursionError, binascii.Error, zlib.error):
-        raise AnswerError(400, "Last-Event-ID is no position of this page; open the page again") from None
+        raise AnswerError(
+            400,
+            "where this tab was is not known here (its Last-Event-ID is of another server); it begins anew",
+        ) from None
 
 
 def _unpacked(text: str) -> dict[str, object]:
