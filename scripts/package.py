@@ -62,7 +62,9 @@ def check_page(address: str) -> None:
         with urllib.request.urlopen(address, timeout=_START_SECONDS) as answer:
             document = answer.read().decode()
         for name in re.findall(r'(?:src|href)="(/?static/[^"]+)"', document) or [""]:
-            with urllib.request.urlopen(f"{address}{name.removeprefix('/')}", timeout=_START_SECONDS) as answer:
+            with urllib.request.urlopen(
+                f"{address}{name.removeprefix('/')}", timeout=_START_SECONDS
+            ) as answer:
                 if not name or not answer.read():
                     raise PackageError(f"the page at {address} names {name!r}, which is empty")
     except OSError as error:
@@ -158,7 +160,12 @@ def try_agent(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
             raise PackageError(f"{program} --version says {said!r}, the wheel is {version}")
     admin = f"unix://{work}/admin.sock"
     command: list[str | Path] = [
-        *(programs / "penstock-agent", "--http=127.0.0.1:0", "--page=127.0.0.1:0", f"--state-dir={work / 'state'}"),
+        *(
+            programs / "penstock-agent",
+            "--http=127.0.0.1:0",
+            "--page=127.0.0.1:0",
+            f"--state-dir={work / 'state'}",
+        ),
         *(f"--listen=unix://{work}/ingest.sock", f"--admin-listen={admin}"),
     ]
     with (work / "agent.log").open("wb") as log:
