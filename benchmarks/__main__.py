@@ -28,7 +28,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import IO
 
-AREAS: Final = ("emit", "step", "deferral", "engine", "agent", "scrape", "policy", "relay", "page", "ec", "integrity")
+AREAS: Final = (
+    "emit",
+    "step",
+    "deferral",
+    "engine",
+    "agent",
+    "scrape",
+    "policy",
+    "relay",
+    "page",
+    "ec",
+    "integrity",
+)
 """In the order of the document; each is a module with ``measure(run) -> Section``."""
 
 QUICK: Final = ("emit", "deferral", "agent", "scrape", "policy", "relay", "integrity")
