@@ -144,7 +144,13 @@ class Stack:
     def hints(self) -> list[str]:
         """Return commands to type."""
         ctl = f"{Path(sys.executable).with_name('agentctl')} --address {self._socket(self.relay, 'admin')}"
-        return [f"{ctl} top", *filter(None, [self.place.hint()])]
+        return [f"{ctl} top", *filter(None, [self.place.hint(), self._page()])]
+
+    def _page(self) -> str:
+        """Return the address of the first relay's page, which is in its log; empty where it is not served."""
+        lines = (self._directory / "relay-0.log").read_text().splitlines()
+        records = [json.loads(line) for line in lines if line.startswith("{")]
+        return next((f"page: {each['page']}" for each in records if "page" in each), "")
 
     def wait(self) -> None:
         """Wait for Ctrl-C."""

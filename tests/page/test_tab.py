@@ -165,7 +165,7 @@ def test_large_answers_are_asked_for_less_often() -> None:
     assert peers.pause(listed(6_000), 0.0) == 12.0
     assert peers.pause(listed(100_000), 0.0) == 60.0
     assert diagnosis.pause(admin.Diagnosis(), 0.1) == 10.0
-    assert diagnosis.pause(admin.Diagnosis(), 1.2) == 40.0
+    assert diagnosis.pause(admin.Diagnosis(), 0.8) == 40.0
 
 
 def test_what_is_no_number_is_null() -> None:

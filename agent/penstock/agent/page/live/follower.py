@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 # What comes within it makes one message.
-_GATHER_SECONDS = 0.2
+_GATHER_SECONDS = 0.5
 _MOST_TOGETHER = 200
 _AGAIN_SECONDS = 1.0
 

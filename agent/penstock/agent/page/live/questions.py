@@ -10,7 +10,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-COSTLY_SHARE = 0.03
+COSTLY_SHARE = 0.02
 """Share of the time that a costly question may take."""
 
 # Rows that may be asked for in a second, on average: each takes about 0.4 ms of an agent, or 24 µs.
