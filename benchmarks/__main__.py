@@ -29,23 +29,8 @@ if TYPE_CHECKING:
     from typing import IO
 
 AREAS: Final = (
-<<<<<<< HEAD
     "emit", "step", "deferral", "engine", "agent", "scrape", "policy", "relay", "page", "ec", "integrity", "diagnosis",
 )  # fmt: skip
-=======
-    "emit",
-    "step",
-    "deferral",
-    "engine",
-    "agent",
-    "scrape",
-    "policy",
-    "relay",
-    "page",
-    "ec",
-    "integrity",
-)
->>>>>>> page
 """In the order of the document; each is a module with ``measure(run) -> Section``."""
 
 QUICK: Final = ("emit", "deferral", "agent", "scrape", "policy", "relay", "integrity")
