@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -109,13 +109,18 @@ def test_an_agent_that_hangs_is_named(pods: Pods) -> None:
     """The others are shown as ever."""
     process = pods.agents["decode-0"].process
     assert process is not None
+
+    def names_it(data: Any) -> bool:
+        """Tell whether it alone is named; a busy machine may be late with others."""
+        found = data["agents"]
+        named = [each["name"] for each in found["missing"]]
+        return (named, found["asked"], found["answered"]) == (["decode-0"], 2, 1)
+
     with Tab(pods.page) as tab:
         tab.until("pulse")
         process.send_signal(signal.SIGSTOP)
         try:
-            missing = tab.until("pulse", lambda data: data["agents"]["missing"]).data["agents"]
-            assert [each["name"] for each in missing["missing"]] == ["decode-0"]
-            assert (missing["asked"], missing["answered"]) == (2, 1)
+            tab.until("pulse", names_it)
         finally:
             process.send_signal(signal.SIGCONT)
         tab.until("pulse", lambda data: not data["agents"]["missing"])

@@ -59,23 +59,35 @@ def test_the_page_says_what_agentctl_says(tab: Tab, agent: AgentProcess) -> None
     tab.open(page_of(agent))
     tab.until_text("#waits tbody", "cmpl-wait")
     tab.until(lambda: timeless(agentctl(agent, "diagnose")[0]) == timeless(tab.text("#verdict .sentence")))
-    peers = agentctl(agent, "get", "peers")
-    assert set(tab.texts("#peers thead .name")) == set(column(peers, "ENGINE"))
-    assert set(tab.texts("#peers tbody th .name")) == set(column(peers, "PEER"))
-    said = {line.split()[0]: line.split()[2] for line in reversed(peers[1:]) if line.startswith("decode/0 ")}
-    first = tab.texts("#peers tbody tr:first-child .cell")[0]
-    assert first.startswith(said["decode/0"])
-    waiting = column(agentctl(agent, "get", "requests", "--deferred"), "REQUEST")
-    assert set(tab.texts("#waits tbody th .name:first-child")) == set(waiting)
+    tab.until(lambda: _has_the_peers(tab, agent))
+    tab.until(
+        lambda: (
+            set(tab.texts("#waits tbody th .name:first-child"))
+            == set(column(agentctl(agent, "get", "requests", "--deferred"), "REQUEST"))
+        )
+    )
+    tab.until_text("#policy", "decode-default")
     fields = tab.texts("#policy tbody th")
     described = "\n".join(agentctl(agent, "describe", "engine", "decode/0"))
     assert fields
     assert all(field in described for field in fields)
-    assert "decode-default" in tab.text("#policy")
     failed = agentctl(agent, "get", "events", "--kind", "transfer_failure", "--since", "15m")
     requests = {word for line in failed[1:] for word in line.split() if word.startswith("cmpl-")}
     assert requests
-    assert set(tab.texts("#failures tbody td:nth-child(2) .name:first-child")) == requests
+    tab.until(lambda: set(tab.texts("#failures tbody td:nth-child(2) .name:first-child")) == requests)
+
+
+def _has_the_peers(tab: Tab, agent: AgentProcess) -> bool:
+    """Tell whether the page has the engines, the peers, and the condition of the worst that ``get peers`` has now."""
+    peers = agentctl(agent, "get", "peers")
+    said = {line.split()[0]: line.split()[2] for line in reversed(peers[1:]) if line.startswith("decode/0 ")}
+    cells = tab.texts("#peers tbody tr:first-child .cell")
+    return (
+        set(tab.texts("#peers thead .name")) == set(column(peers, "ENGINE"))
+        and set(tab.texts("#peers tbody th .name")) == set(column(peers, "PEER"))
+        and bool(cells)
+        and cells[0].startswith(said["decode/0"])
+    )
 
 
 def test_every_detail_opens(tab: Tab, agent: AgentProcess) -> None:

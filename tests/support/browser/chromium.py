@@ -21,7 +21,7 @@ AXE = Path(__file__).parents[3] / ".cache" / "page-tools" / "node_modules" / "ax
 _BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 _DRIVER = shutil.which("chromedriver")
 # A condition that has not come true by then never will.
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 120.0
 # What Chromium says of a server that was stopped is what those tests are about.
 _EXPECTED = ("net::ERR_", "404 (Not Found)")
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
-_SECONDS = 60.0
+_SECONDS = 120.0
 # Of a tab from its opening to its end: pulses come for ever, also where nothing else does.
-_PATIENCE = 60.0
+_PATIENCE = 300.0
 MAX_BYTES = 64 * 1024
 """What a message and an answer may have at most."""
 
