@@ -112,8 +112,11 @@ def test_an_engine_is_paused_and_resumed(agent: AgentProcess) -> None:
     assert tried.body["command"] == "agentctl pause decode/1 --ttl=600s '--reason=a test'"
     assert write(page, "pause", {**body, "dryRun": False}).status == 200
     with Tab(page) as tab:
-        banners = tab.until("screen", lambda data: data["banners"]).data["banners"]
-        paused = next(each for each in banners if each["kind"] == "paused")
+
+        def paused_of(data: Any) -> Any:
+            return next((each for each in data["banners"] if each["kind"] == "paused"), None)
+
+        paused = paused_of(tab.until("screen", paused_of).data)
         assert "engine decode/1 is ordered to pause" in paused["sentence"]
         assert "by page" in paused["sentence"]
     assert write(page, "pause", {**body, "undo": True, "dryRun": False}).status == 200
