@@ -116,11 +116,15 @@ def _with_tabs(agent: AgentProcess, engine: FakeEngine, seconds: float) -> _Turn
     """Return a turn with tabs, from the first screen on."""
     with ExitStack() as stack:
         tabs = [stack.enter_context(Tab(page_of(agent), patience=10 * seconds)) for _ in range(_TABS)]
-        for tab in tabs:
-            tab.until("screen", lambda screen: screen["peers"]["total"])
-        readers = [threading.Thread(target=_read, args=(tab,), daemon=True) for tab in tabs]
+        # Each reads from its first message on: one that waits for the others is let go as a slow one.
+        begun = [threading.Event() for _ in tabs]
+        readers = [
+            threading.Thread(target=_read, args=each, daemon=True) for each in zip(tabs, begun, strict=True)
+        ]
         for reader in readers:
             reader.start()
+        if not all(each.wait(10 * seconds) for each in begun):
+            raise RuntimeError("a tab has no screen with peers; is the agent overloaded?")
         turn = _turn(agent, engine, seconds)
         for tab in tabs:
             tab.leave()
@@ -130,7 +134,9 @@ def _with_tabs(agent: AgentProcess, engine: FakeEngine, seconds: float) -> _Turn
         return turn
 
 
-def _read(tab: Tab) -> None:
+def _read(tab: Tab, begun: threading.Event) -> None:
+    tab.until("screen", lambda screen: screen["peers"]["total"])
+    begun.set()
     while tab.next() is not None:
         pass
 
