@@ -46,7 +46,13 @@ tree=$place/source
 if [[ ! -d $tree ]]; then
     say "the source of Debian's kubernetes (34 MB) …"
     # A source list of its own: /etc/apt stays as it is.
-    printf '%s\n' "Types: deb-src" "URIs: http://deb.debian.org/debian" "Suites: bookworm" "Components: main" \
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' 'Component: main' |
+        sort -u | head -n 1)
+    [[ -n $mirror ]] || {
+        echo "apt knows no archive of Debian bookworm, whose source this is: add one to /etc/apt" >&2
+        exit 1
+    }
+    printf '%s\n' "Types: deb-src" "URIs: $mirror" "Suites: bookworm" "Components: main" \
         "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg" >apt/debian.sources
     own=(-qq -o "Dir::Etc::sourcelist=$place/apt/debian.sources" -o Dir::Etc::sourceparts=/dev/null
         -o "Dir::State::lists=$place/apt/lists" -o "Dir::Cache::archives=$place/apt/archives"
