@@ -3,9 +3,12 @@ SHELL := /bin/bash
 VENV := $(or $(PENSTOCK_VENV),.venv)
 PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest
-# Tests at a time; those of engines come last, one after the other.
-TOGETHER := -n $(or $(JOBS),2)
+# Tests at a time: most of them wait for processes. Those of engines come last, one after the other.
+TOGETHER := -n $(or $(JOBS),4)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
+
+# What the tests start, some thousand agents, commands and engines, need not compile the code anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image

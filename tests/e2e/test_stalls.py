@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 from penstock.proto.v1 import admin_pb2 as admin
@@ -37,19 +39,13 @@ def _stalls(kv: Bench, server: str) -> dict[str, admin.Stall]:
 
 
 @contextmanager
-def _in_background(url: str, prompt: str, **params: object) -> Iterator[None]:
-    """Send a request that hangs, and give it up at the end."""
-
-    def send() -> None:
-        with suppress(OSError):
-            complete(url, prompt, max_tokens=4, kv_transfer_params=params, timeout=50.0)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
+def _left_open(url: str, prompt: str, **params: object) -> Iterator[None]:
+    """Send a request that hangs; the client hangs up at the end."""
+    server = urlsplit(url)
+    body = {"prompt": prompt, "max_tokens": 4, "kv_transfer_params": params}
+    with closing(HTTPConnection(server.hostname or "", server.port)) as connection:
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         yield
-    finally:
-        thread.join()
 
 
 def test_good_traffic_has_no_stall(kv: Bench) -> None:
@@ -89,11 +85,12 @@ def test_stacks(kv: Bench) -> None:
     assert "debug-stacks" in kv.ctl("get", "audit")
 
 
+@pytest.mark.long
 def test_a_wait_that_never_starts(kv: Bench) -> None:
     """VLLM parks a request whose parameters lack the peer's address, and never loads for it."""
     request = kv.prefilled()
     params = {name: value for name, value in request.params.items() if name != "remote_host"}
-    with _in_background(kv.stack.decode.url, request.prompt, **params):
+    with _left_open(kv.stack.decode.url, request.prompt, **params):
         until(lambda: "load_not_started" in _stalls(kv, "decode"), "No stall of a load")
         stall = _stalls(kv, "decode")["load_not_started"]
         assert stall.count == 1
@@ -115,7 +112,7 @@ def test_a_worker_that_stands_still(kv: Bench) -> None:
     )
     os.kill(pid, signal.SIGSTOP)
     try:
-        with _in_background(kv.stack.prefill.url, "a request that hangs"):
+        with _left_open(kv.stack.prefill.url, "a request that hangs"):
             until(lambda: "worker_silent" in _stalls(kv, "prefill"), "No stall of a worker")
             assert "worker 0 has reported nothing" in _stalls(kv, "prefill")["worker_silent"].sentence
             assert "MainThread" in kv.ctl("debug", "stacks", "prefill/0")

@@ -12,7 +12,6 @@ import pytest
 from demo.common.client import complete
 from tests.support.agent.operator import Operator
 from tests.support.kv.connector_trial import PROMPTS, SETUPS, TOKENS, trial
-from tests.support.kv.hanging_connector import hanging, hung
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +21,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 def test_a_load_does_not_return(tmp_path: Path) -> None:
     """Diagnose names the call, doctor what to do; when the store answers again, so does the engine."""
+    from tests.support.kv.hanging_connector import hanging, hung  # imports vLLM, which takes seconds
+
     with (
         mock.patch.dict(SETUPS, {"hanging": hanging}),
         trial("hanging", directory=tmp_path) as found,
