@@ -61,43 +61,6 @@ def test_a_valid_request_shares_a_failing_handshake(kv: Bench, spare: Spare) -> 
     assert kv.span(valid, "penstock.request").attributes["penstock.mode"] == "collateral"
 
 
-def test_a_healthy_new_peer_waits_behind_a_dead_one(kv: Bench, spare: Spare) -> None:
-    """Its transfer succeeds late, and the event says how late and because of whom."""
-    _unmet(spare)
-    kv.enforce(kvLoadFailure={"action": "recompute"})
-    healthy = kv.prefilled(server=spare.server())
-
-    with ThreadPoolExecutor(2) as senders, impostor(kv.stack.prefill, garbled, silent=True) as other:
-        dead = kv.misled(port=other.port)
-        first = senders.submit(kv.decode, dead)
-        assert other.reached.wait(_REACHED_SECONDS)
-        second = senders.submit(kv.decode, healthy)
-        assert (first.result().completion, second.result().completion) == (dead.text, healthy.text)
-
-    delayed = kv.event("transfer_delayed", healthy.name).transfer_delayed
-    assert delayed.peer.address == healthy.peer
-    assert delayed.caused_by_peer.address == dead.peer
-    assert delayed.delay_nano > 0
-    assert kv.failure(dead).mode == c.FAILURE_MODE_HANDSHAKE
-    kv.closed(healthy)
-    assert not kv.events("transfer_failure", healthy.name)
-    # A loaded engine may have tried the dead peer more than once.
-    until(
-        lambda: delayed.handshake_id in _handshakes(kv, dead.peer),
-        "The handshake that it waited for is no event",
-    )
-    until(
-        lambda: kv.value("penstock_collateral_delay_seconds_count", caused_by_peer=dead.peer) == 1,
-        "The delay is not in the metrics",
-    )
-
-
-def _handshakes(kv: Bench, peer: str) -> set[int]:
-    """Return the ids of the handshakes with a peer."""
-    handshakes = [event.handshake for event in kv.events("handshake")]
-    return {each.id for each in handshakes if each.peer.address == peer}
-
-
 def _cut_off(kv: Bench) -> set[str]:
     """Return the peers that have been cut off."""
     changes = [event.quarantine_changed for event in kv.events("quarantine_changed")]

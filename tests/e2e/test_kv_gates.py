@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.batch import gate_times
+from penstock.proto.v1 import common_pb2 as c
 
+from demo.common.steps import until
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.kv.peers import garbled, impostor
 
@@ -32,6 +34,12 @@ def _gates(kv: Bench, request: Prefilled) -> dict[str, int]:
     assert times.first_token
     assert times.total_nano == closed.first_token_time_unix_nano - closed.arrival_time_unix_nano
     return dict(times.largest_first())
+
+
+def _handshakes(kv: Bench, peer: str) -> set[int]:
+    """Return the ids of the handshakes with a peer."""
+    handshakes = [event.handshake for event in kv.events("handshake")]
+    return {each.id for each in handshakes if each.peer.address == peer}
 
 
 def test_the_gates_of_good_requests(kv: Bench) -> None:
@@ -58,8 +66,11 @@ def test_the_gates_of_good_requests(kv: Bench) -> None:
 
 
 def test_the_gates_behind_a_dead_peer(kv: Bench, spare: Spare) -> None:
-    """The dead peer's request was at its peer and is computed here; the other one waited behind its handshake."""
-    spare.kill()
+    """The dead peer's request was at its peer and is computed here; the other one waited behind its handshake, and is loaded late.
+
+    The event of the delay says how late and because of whom.
+    """
+    spare.kill()  # decode has never shaken hands with it: it is another engine each time
     kv.enforce(kvLoadFailure={"action": "recompute"})
     healthy = kv.prefilled(server=spare.server())
 
@@ -77,9 +88,21 @@ def test_the_gates_behind_a_dead_peer(kv: Bench, spare: Spare) -> None:
     assert next(iter(failed)) == "peer"
     assert failed["recompute"] > 0
     assert not failed.keys() & {"transfer", "handshake_queue"}
-    # As long as the event of the delay says.
     event = kv.event("transfer_delayed", healthy.name).transfer_delayed
+    assert (event.peer.address, event.caused_by_peer.address) == (healthy.peer, dead.peer)
+    assert event.delay_nano > 0
     assert delayed["handshake_queue"] == pytest.approx(event.delay_nano, rel=0.1)
+    assert not kv.events("transfer_failure", healthy.name)
+    assert kv.failure(dead).mode == c.FAILURE_MODE_HANDSHAKE
+    # A loaded engine may have tried the dead peer more than once.
+    until(
+        lambda: event.handshake_id in _handshakes(kv, dead.peer),
+        "The handshake that it waited for is no event",
+    )
+    until(
+        lambda: kv.value("penstock_collateral_delay_seconds_count", caused_by_peer=dead.peer) == 1,
+        "The delay is not in the metrics",
+    )
     rows = kv.ctl("get", "requests", kv.closed(healthy).request_id, "-o", "wide")
     assert "handshake queue" in rows
     assert "handshake queue" in kv.ctl("explain", healthy.name)
