@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.harness import ratios
-from benchmarks.harness.document import Results, terminal
+from benchmarks.harness import plots, ratios
+from benchmarks.harness.document import IMAGES, TABLES, Results, terminal
 from benchmarks.harness.interleave import Run
 from benchmarks.harness.machine import circumstances, load
 from benchmarks.harness.results import Section
@@ -39,7 +40,8 @@ QUICK: Final = ("emit", "deferral", "agent", "scrape", "policy", "relay", "integ
 _HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = _HERE / "results.json"
 RATIOS: Final = _HERE / "ratios.json"
-DOCUMENT: Final = _HERE.parent / "docs" / "benchmarks.md"
+DOCS: Final = _HERE.parent / "docs"
+DOCUMENT: Final = DOCS / "benchmarks.md"
 
 _AREA_SECONDS: Final = 15 * 60
 _END_SECONDS: Final = 180
@@ -61,14 +63,20 @@ def say(text: str) -> None:
 
 def run_area(area: str, answer: IO[str], *, quick: bool) -> None:
     """Measure one area and write its section to *answer*."""
-    measure: Callable[[Run], Section] = import_module(f"benchmarks.areas.{area}").measure
+    module = import_module(f"benchmarks.areas.{area}")
+    measure: Callable[[Run], Section] = module.measure
     began, before = time.monotonic(), load()
 
     def progress(text: str) -> None:
         say(f"[{area} {time.monotonic() - began:4.0f} s] {text}")
 
     found = measure(Run(progress, quick))
-    section = Section(found.area, found.title, found.notes, found.rows, circumstances(before))
+    section = replace(
+        found,
+        circumstances=circumstances(before),
+        meaning=module.MEANING,
+        plotted=getattr(module, "PLOTTED", ()),
+    )
     json.dump(section.as_json(), answer)
 
 
@@ -110,6 +118,13 @@ def _terminate(child: subprocess.Popen[str]) -> None:
 # The two commands.
 
 
+def write_documents(results: Results) -> None:
+    """Write the page, the tables behind it and the plots."""
+    DOCUMENT.write_text(results.page(AREAS))
+    (DOCS / TABLES).write_text(results.tables(AREAS))
+    plots.write(results.sections(AREAS), DOCS / IMAGES)
+
+
 def full(areas: Sequence[str]) -> int:
     """Measure *areas* one after the other and write each result; return the exit code."""
     failed = []
@@ -123,7 +138,7 @@ def full(areas: Sequence[str]) -> int:
         results = Results.load(RESULTS)
         results.replace(section)
         results.save(RESULTS)
-        DOCUMENT.write_text(results.markdown(AREAS))
+        write_documents(results)
         print(terminal(section), flush=True)
     if failed:
         say(f"Not measured: {', '.join(failed)}. Their sections are unchanged.")

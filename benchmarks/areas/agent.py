@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 
 AREA: Final = "agent"
 TITLE: Final = "The agent"
+MEANING: Final = (
+    "The agent writes each entry to its log before it acknowledges it. The peers are opentelemetry-sdk "
+    "with an OTLP server that parses and forgets, and one that keeps its spans in SQLite, as the agent "
+    "does. An agent has to keep up with a pod's engines on a fraction of a core, and stay small while it "
+    "does."
+)
 _NOTES: Final = (
     (
         "*Taking in*: entries by second of CPU of the agent's process, as full batches from 8 sources; committed to disk before they are acknowledged, and counted. *As engines send them*: the proportions of a pair of engines, prefill and decode. The peer is a Python "

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 AREA: Final = "deferral"
 TITLE: Final = "Requests that wait for an encoder output"
+MEANING: Final = (
+    "A request that waits for its encoder output must not hold up the others, and asking after it must be "
+    "cheap: a policy's deadline adds next to nothing to a poll, and look-ups that do not block give the "
+    "step back to the requests that can run."
+)
 _NOTES: Final = (
     (
         "vLLM's `AsyncScheduler` with an EC connector whose items arrive a time after the first question. *A poll*: 64 requests wait and nothing runs; the CPU time "

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 AREA: Final = "diagnosis"
 TITLE: Final = "Answers from a full log"
+MEANING: Final = (
+    "`diagnose` and `bill` answer from the journal alone, with nothing prepared. They have to answer "
+    "while an incident lasts, from the fullest journal that the agent keeps."
+)
 _NOTES: Final = (
     "Seconds of the clock, over gRPC, from a journal that fills 80 % of the default --state-limit, 1 GiB, in the last "
     f"minutes by {ENGINES} engines and {PEERS:,} peers; then with 100,000 failed loads of all of these peers on top."

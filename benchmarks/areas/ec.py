@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 AREA: Final = "ec"
 TITLE: Final = "Encoder outputs from one process to another"
+MEANING: Final = (
+    "`ZmqECConnector` moves encoder outputs from process to process. vLLM's own `ECExampleConnector` "
+    "writes them to a file system, here one in memory; raw pyzmq is what the library gives without "
+    "checks, bounds and keys."
+)
 _NOTES: Final = (
     (
         "One item a round, from the producer's save to the consumer's copy into the model's input: `ZmqECConnector`, vLLM's `ECExampleConnector` on tmpfs, and a raw pyzmq REQ/REP of "

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 AREA: Final = "emit"
 TITLE: Final = "Emit path"
+MEANING: Final = (
+    "What an engine's own threads pay when something happens: they append an entry and go on. All else is "
+    "done by a thread in the background, which holds the interpreter's lock for as short a time as it "
+    "can. Metrics and spans that a process makes for itself cost several times that."
+)
 _NOTES: Final = (
     (
         "What the engine's own threads pay. *Sample*: a completed transfer, 14 fields. *Event*: a transfer failure with its peer and text. One sample tells what a "

@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 
 AREA: Final = "engine"
 TITLE: Final = "A real engine"
+MEANING: Final = (
+    "A whole engine with Penstock and without. The model is tiny and the machine has two cores, so a step "
+    "is some milliseconds and two equal engines differ by some per cent: an interval that contains the "
+    "limit is the machine's noise."
+)
+PLOTTED: Final = ("throughput, Penstock",)
 _NOTES: Final = (
     (
         "*By turns in one engine*: two processes of the same program differ by some per cent for as long as they run, so one engine is compared with itself: its processes "

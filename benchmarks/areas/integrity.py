@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 AREA: Final = "integrity"
 TITLE: Final = "Integrity"
+MEANING: Final = (
+    "A digest of the blocks of a sampled request, computed where the blocks are. It costs the share of "
+    "requests that the policy samples, and nothing without a policy."
+)
 _NOTES: Final = (
     (
         "The digest of a request's KV blocks, which the policy's `integrity` has both sides compute, on one thread of the CPU: 32 layers, 8 KV heads, blocks of "

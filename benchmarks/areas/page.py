@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 AREA: Final = "page"
 TITLE: Final = "The page"
+MEANING: Final = (
+    "The page in many tabs must not harm what it shows: what the tabs add to the agent's CPU, and what "
+    "they do to a scrape and to an acknowledgement."
+)
 _NOTES: Final = (
     "One agent, 256 simulated engines with 100 peers each, ten events a second. *Ten tabs*: open for the whole turn, all read at once what they are sent. The peer is the same agent without a tab, by turns.",
 )

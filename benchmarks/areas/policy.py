@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 AREA: Final = "policy"
 TITLE: Final = "A policy on its way"
+MEANING: Final = (
+    "From `agentctl set-policy` to the acknowledgement of the last engine, beside a plain gRPC broadcast "
+    "of the same size."
+)
 _NOTES: Final = (
     (
         "From a changed policy to the acknowledgement, with a real agent. A simulated engine is a stream on a loop and the engine side's own code that reads a push, puts it in force and answers; idle. "

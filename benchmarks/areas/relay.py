@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 AREA: Final = "relay"
 TITLE: Final = "A fleet"
+MEANING: Final = (
+    "One relay in front of 200 agents, beside a program that asks each agent by itself. An agent that "
+    "hangs costs its own row only."
+)
 _NOTES: Final = (
     (
         "200 real agents in 8 processes, each with 2 simulated engines, a real relay and a real nats-server, all on the cores of one machine. "

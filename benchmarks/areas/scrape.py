@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 AREA: Final = "scrape"
 TITLE: Final = "A scrape"
+MEANING: Final = (
+    "A scrape is folded from the journal's counters; the peer is prometheus_client with the same series."
+)
 _NOTES: Final = (
     "Rendering of so many series (lines of the text format, most of them buckets of histograms) by the agent, and by `prometheus_client` from a registry that holds the same. CPU time of the thread.",
 )

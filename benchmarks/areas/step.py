@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 AREA: Final = "step"
 TITLE: Final = "A step of the scheduler"
+MEANING: Final = (
+    "What a scheduler's step takes longer with Penstock's mixin, where nothing happens and where remote "
+    "loads wait. A step of a real model takes ten milliseconds or more."
+)
 _NOTES: Final = (
     (
         "vLLM's `AsyncScheduler`, with and without Penstock's mixin by turns in one process. *Nothing happens*: eight requests decode, no connector. *Remote loads wait*: "

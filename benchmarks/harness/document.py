@@ -1,4 +1,4 @@
-"""Renders ``docs/benchmarks.md`` from ``results.json``; a new run of an area replaces its section.
+"""Renders ``docs/benchmarks.md`` and the tables behind it from ``results.json``; a new run of an area replaces its section.
 
 Pure, but for :class:`Results`.
 """
@@ -9,6 +9,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Final, Self
 
+from benchmarks.harness.plots import BUDGETS, shown
 from benchmarks.harness.results import Section
 
 if TYPE_CHECKING:
@@ -17,16 +18,32 @@ if TYPE_CHECKING:
 
     from benchmarks.harness.results import Budget, Row, Spread
 
-_HEAD: Final = """\
+TABLES: Final = "benchmarks-tables.md"
+_PAGE: Final = "benchmarks.md"
+IMAGES: Final = "images/benchmarks"
+"""Places below ``docs``, as the two documents name them."""
+
+_PAGE_HEAD: Final = f"""\
 # Benchmarks
 
-Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. The
-method: [benchmarks](../benchmarks/README.md).
+What Penstock costs, each number beside a named peer of the same run. Written by `make bench`; do
+not edit it. [All numbers]({TABLES}), with machine, load and versions;
+[the method](../benchmarks/README.md).
+
+*Penstock ÷ peer* is the ratio of the two, taken round by round while they took turns: below 1
+Penstock costs less. *Median*: the interval in which the median lies with 95 %. *Not decided*: that
+interval contains the limit.
+"""
+_TABLES_HEAD: Final = f"""\
+# Benchmarks: all numbers
+
+Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. What
+they mean: [benchmarks]({_PAGE}). The method: [benchmarks](../benchmarks/README.md).
 
 Numbers compare only with the peer's of the same run: the two took turns, and the ratio
 (Penstock ÷ peer) is taken round by round. Numbers are medians over the rounds, quartiles in
 brackets; a p99 of all rounds has its 95 % interval, as far as the rounds suffice. *Median, 95 %*:
-the 95 % interval of the median of that ratio. *Not decided*: that interval contains the limit.
+the 95 % interval of the median of that ratio.
 """
 _WIDTH: Final = 100
 _COLUMNS: Final = (
@@ -68,11 +85,18 @@ class Results:
         """Replace the section of its area."""
         self._sections[section.area] = section
 
-    def markdown(self, order: Sequence[str]) -> str:
-        """Return the document with the areas in *order*; others are omitted."""
-        sections = [self._sections[area] for area in order if area in self._sections]
-        parts = [_HEAD, _budgets(sections), *(_section(each) for each in sections)]
-        return "\n".join(part for part in parts if part)
+    def sections(self, order: Sequence[str]) -> list[Section]:
+        """Return those of the areas in *order*; others are omitted."""
+        return [self._sections[area] for area in order if area in self._sections]
+
+    def page(self, order: Sequence[str]) -> str:
+        """Return the page that a person reads: budgets, and of each area a plot and what it means."""
+        sections = self.sections(order)
+        return _joined([_PAGE_HEAD, _budgets(sections), *(_summary(each) for each in sections)])
+
+    def tables(self, order: Sequence[str]) -> str:
+        """Return the tables of all numbers."""
+        return _joined([_TABLES_HEAD, *(_section(each) for each in self.sections(order))])
 
 
 def number(value: float) -> str:
@@ -142,7 +166,18 @@ def _budgets(sections: Iterable[Section]) -> str:
                     measured += f", median {within}"
                 where = f"[{section.title}](#{anchor(section.title)})"
                 lines.append((row.budget.name, limit(row.budget, row.unit), measured, row.verdict, where))
-    return f"## Budgets\n\n{table(_BUDGET_COLUMNS, lines)}" if lines else ""
+    picture = f"![Of each limit the share that is used]({IMAGES}/{BUDGETS}.svg)"
+    return f"## Budgets\n\n{picture}\n\n{table(_BUDGET_COLUMNS, lines)}" if lines else ""
+
+
+def _summary(section: Section) -> str:
+    parts = [f"## {section.title}\n"]
+    if section.meaning:
+        parts.append(f"{_wrap(section.meaning)}\n")
+    if shown(section):
+        parts.append(f"![{section.title}: Penstock ÷ peer]({IMAGES}/{section.area}.svg)\n")
+    parts.append(f"[The numbers]({TABLES}#{anchor(section.title)})\n")
+    return _joined(parts)
 
 
 def anchor(title: str) -> str:
@@ -163,6 +198,10 @@ def _section(section: Section) -> str:
         parts.append(table(columns, [[line[index] for index in filled] for line in cells]))
     circumstances = "; ".join(f"{name} {value}" for name, value in section.circumstances.items())
     parts.append(_wrap(f"<sub>{circumstances}</sub>") + "\n" if circumstances else "")
+    return _joined(parts)
+
+
+def _joined(parts: Iterable[str]) -> str:
     return "\n".join(part for part in parts if part)
 
 

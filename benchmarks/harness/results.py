@@ -213,7 +213,9 @@ class Section:
     """The results of one run of an area.
 
     Attributes:
-        notes: paragraphs above the tables.
+        notes: paragraphs above the tables: what was compared, and how.
+        meaning: what the area decides, for the page that a person reads.
+        plotted: words one of which names the rows to draw; all that have a ratio without it.
         circumstances: machine, load, versions, date, commit; by name, in their order.
 
     """
@@ -223,6 +225,8 @@ class Section:
     notes: Sequence[str]
     rows: Sequence[Row]
     circumstances: Mapping[str, str] = field(default_factory=dict)
+    meaning: str = ""
+    plotted: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.document import Results, anchor, number, spread, terminal
+from benchmarks.harness.document import IMAGES, TABLES, Results, anchor, number, spread, terminal
+from benchmarks.harness.plots import BUDGETS, shown
 from benchmarks.harness.results import Budget, Row, Section, Spread, against
 
 ORDER = ("emit", "agent")
@@ -22,18 +24,33 @@ EMIT = Section(
         against("an event", "ns", [900, 900], "span", [9000, 9000], group="Beside"),
     ),
     {"Measured": "today", "on": "a machine"},
+    "What a thread pays.",
 )
 AGENT = Section("agent", "The agent", (), (Row("memory", "MiB", Spread.one(80.25)),))
 
 
-def test_a_document_has_budgets_tables_and_circumstances():
-    """Golden: empty columns are left out."""
-    text = Results([AGENT, EMIT]).markdown(ORDER)
+def test_the_page_has_budgets_and_of_each_area_a_plot_and_what_it_means():
+    """Golden: an area without ratios has no plot, one without a meaning no sentence."""
+    text = Results([AGENT, EMIT]).page(ORDER)
     assert text[text.index("## Budgets") :] == (
         "## Budgets\n\n"
+        "![Of each limit the share that is used](images/benchmarks/budgets.svg)\n\n"
         "| budget | limit | measured | verdict | section |\n"
         "| --- | ---: | ---: | ---: | ---: |\n"
         "| emit | ≤ 250 ns | 200 ns [150 250], median 100 to 300 | not decided | [Emit path](#emit-path) |\n\n"
+        "## Emit path\n\n"
+        "What a thread pays.\n\n"
+        "![Emit path: Penstock ÷ peer](images/benchmarks/emit.svg)\n\n"
+        "[The numbers](benchmarks-tables.md#emit-path)\n\n"
+        "## The agent\n\n"
+        "[The numbers](benchmarks-tables.md#the-agent)\n"
+    )
+
+
+def test_the_tables_have_all_rows_and_circumstances():
+    """Golden: empty columns are left out."""
+    text = Results([AGENT, EMIT]).tables(ORDER)
+    assert text[text.index("## Emit path") :] == (
         "## Emit path\n\n"
         "What it costs.\n\n"
         "| what | Penstock | peer | the peer's | Penstock ÷ peer | budget | verdict |\n"
@@ -61,23 +78,36 @@ def test_a_section_replaces_its_own_only(tmp_path):
     second = Results.load(path)
     second.replace(Section("agent", "The agent", (), (Row("memory", "MiB", Spread.one(99)),)))
     second.save(path)
-    before, after = first.markdown(ORDER), Results.load(path).markdown(ORDER)
+    before, after = first.tables(ORDER), Results.load(path).tables(ORDER)
     assert "80.2 MiB" in before
     assert before.replace("80.2 MiB", "99.0 MiB") == after
 
 
 def test_an_area_that_is_gone_leaves_the_document():
     """Its results may still be in the file."""
-    text = Results([EMIT, AGENT]).markdown(("agent",))
+    text = Results([EMIT, AGENT]).tables(("agent",))
     assert ("## The agent" in text, "Emit path" in text) == (True, False)
 
 
-def test_the_stored_results_make_the_stored_document():
-    """The stored document equals the rendering of the stored results."""
-    from benchmarks.__main__ import AREAS, DOCUMENT, RESULTS
+def test_the_stored_results_make_the_stored_documents():
+    """The stored documents equal the rendering of the stored results, and each plot that they show is there."""
+    from benchmarks.__main__ import AREAS, DOCS, DOCUMENT, RESULTS
 
     assert json.loads(RESULTS.read_text())
-    assert DOCUMENT.read_text() == Results.load(RESULTS).markdown(AREAS)
+    stored = Results.load(RESULTS)
+    assert DOCUMENT.read_text() == stored.page(AREAS)
+    assert (DOCS / TABLES).read_text() == stored.tables(AREAS)
+    plotted = {path.stem for path in (DOCS / IMAGES).iterdir()}
+    assert plotted == {BUDGETS, *(each.area for each in stored.sections(AREAS) if shown(each))}
+
+
+def test_every_area_says_what_it_decides():
+    """The page has a sentence for each."""
+    from benchmarks.__main__ import AREAS
+
+    for area in AREAS:
+        module = import_module(f"benchmarks.areas.{area}")
+        assert module.MEANING.endswith("."), area
 
 
 @pytest.mark.parametrize(
@@ -115,9 +145,10 @@ def test_a_ratio_says_where_its_median_lies():
         budget=Budget("rate", 0.8, of="ratio", at_most=False),
         better="higher",
     )
-    text = Results([Section("emit", "Emit path", (), (row,))]).markdown(("emit",))
-    assert "| 1.000 [0.975 1.025] | 0.9 to 1.100 | ratio ≥ 0.8 | holds |" in text
-    assert "| rate | ratio ≥ 0.8 | ratio 1.000 [0.975 1.025], median 0.9 to 1.100 | holds |" in text
+    results = Results([Section("emit", "Emit path", (), (row,))])
+    assert "| 1.000 [0.975 1.025] | 0.9 to 1.100 | ratio ≥ 0.8 | holds |" in results.tables(ORDER)
+    budgeted = "| rate | ratio ≥ 0.8 | ratio 1.000 [0.975 1.025], median 0.9 to 1.100 | holds |"
+    assert budgeted in results.page(ORDER)
 
 
 def test_anchors_are_githubs():
@@ -133,7 +164,7 @@ def test_the_terminal_shows_a_row_a_line():
 def test_a_budget_without_a_limit_is_in_the_table():
     """It is shown, and no verdict on it."""
     row = Row("state", "bytes an entry", Spread.one(50), budget=Budget("bytes of state", None))
-    text = Results([Section("emit", "Emit path", (), (row,))]).markdown(ORDER)
+    text = Results([Section("emit", "Emit path", (), (row,))]).page(ORDER)
     assert "| bytes of state |  | 50.0 bytes an entry | shown | [Emit path](#emit-path) |" in text
 
 
