@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.quarantines import ordered_states
 from penstock.agent.admin.support import (
     ENGINE_METRICS,
-    PEER_METRICS,
     MergedPolicies,
+    PeerSources,
     clock_offsets,
     compared_counts,
     compared_engine,
-    describe_present,
     engine_counters,
-    last_failures,
     last_loads,
+    last_snapshots,
+    listed_peers,
     messages,
-    peer_summaries,
     policy_states,
     selected_views,
     selection_of,
@@ -81,27 +79,26 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     """Return the peers of the selected engines, with what is wrong now first."""
     if request.state not in _PEER_STATES:
         raise ContractError(f"state is {request.state!r}; give active, retired or all; the default is active")
+    if bool(request.most_peers) != bool(request.most_engines) or (request.most_peers and request.limit):
+        raise ContractError(
+            "a table of the worst has most_peers and most_engines, and no limit; give both, or none"
+        )
     selection = selection_of(request.selector)
     all_targets = targets_by_key(agent)
-    views = selected_views(agent, selection)
-    rows = [
-        row
-        for row in agent.aggregator.engines(PEER_METRICS)
-        if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
-    ]
-    failures = await read_in_turn(agent, last_failures)
-    ordered = ordered_states(agent, selection)
-    since = int((agent.clock() - agent.retirement.after) * 1e9)
-    peers = peer_summaries(rows, views, failures, ordered, since)
-    shown = peers
-    if request.state != "all":
-        shown = [peer for peer in peers if peer.retired == (request.state == "retired")]
-    now, ahead = int(agent.clock() * 1e9), clock_offsets(views)
-    # Sums of many windows take longer than the loop may stand still.
-    shown = await asyncio.to_thread(
-        describe_present, shown, agent.aggregator.peer_windows, lambda key: now + ahead.get(key, 0)
+    views = [view for view in agent.registry.engines() if selection.matches(all_targets[view.key])]
+    sources = PeerSources(
+        aggregator=agent.aggregator,
+        snapshots=last_snapshots(views),
+        ordered=ordered_states(agent, selection),
+        ahead=clock_offsets(views),
+        now=int(agent.clock() * 1e9),
+        selects=lambda key: (
+            selection.everything or (key in all_targets and selection.matches(all_targets[key]))
+        ),
     )
-    return admin.ListPeersResponse(peers=shown, left_out=len(peers) - len(shown))
+    since = int((agent.clock() - agent.retirement.after) * 1e9)
+    # Many peers take longer than the loop may stand still.
+    return await asyncio.to_thread(listed_peers, sources, request, since)
 
 
 def _engine(
