@@ -515,12 +515,14 @@ class ImportPoliciesRequest(_message.Message):
     def __init__(self, manifests_json: _Optional[str] = ..., author: _Optional[str] = ..., dry_run: bool = ..., reason: _Optional[str] = ..., all: bool = ...) -> None: ...
 
 class ListEnginesRequest(_message.Message):
-    __slots__ = ("selector", "state")
+    __slots__ = ("selector", "state", "without_counters")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_COUNTERS_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     state: str
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., state: _Optional[str] = ...) -> None: ...
+    without_counters: bool
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., state: _Optional[str] = ..., without_counters: bool = ...) -> None: ...
 
 class ListEnginesResponse(_message.Message):
     __slots__ = ("engines",)

@@ -55,8 +55,9 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     ]
     all_targets, holding = targets_by_key(agent), policy_states(agent).in_force
     merges = MergedPolicies((policy.manifest for policy in agent.store.policies()), agent.now)
-    rows = {row.key: row for row in agent.aggregator.engines(ENGINE_METRICS)}
-    counts, refusing = compared_counts(agent.aggregator), agent.feed.refusing()
+    counted = not request.without_counters
+    rows = {row.key: row for row in agent.aggregator.engines(ENGINE_METRICS)} if counted else {}
+    counts, refusing = compared_counts(agent.aggregator) if counted else {}, agent.feed.refusing()
     servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
     response = admin.ListEnginesResponse()
     for view in views:
@@ -69,8 +70,9 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
             engine.last_loads.extend(last_loads(rows[view.key]))
-        compared = counts.get(view.key, EngineCounts())
-        engine.compared.CopyFrom(compared_engine(target, compared, refuses=view.key in refusing))
+        if counted:
+            compared = counts.get(view.key, EngineCounts())
+            engine.compared.CopyFrom(compared_engine(target, compared, refuses=view.key in refusing))
         response.engines.append(engine)
     return response
 
@@ -83,22 +85,39 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
         raise ContractError(
             "a table of the worst has most_peers and most_engines, and no limit; give both, or none"
         )
-    selection = selection_of(request.selector)
-    all_targets = targets_by_key(agent)
-    views = [view for view in agent.registry.engines() if selection.matches(all_targets[view.key])]
-    sources = PeerSources(
+    # Many peers take longer than the loop may stand still.
+    return await asyncio.to_thread(
+        listed_peers, _peer_sources(agent, request.selector), request, _retired_before(agent)
+    )
+
+
+async def suspected_peers(agent: AgentContext, selector: admin.EngineSelector) -> admin.ListPeersResponse:
+    """Return the active peers of the selected engines that anything is known of beyond that they are there."""
+    return await asyncio.to_thread(
+        listed_peers,
+        _peer_sources(agent, selector),
+        admin.ListPeersRequest(),
+        _retired_before(agent),
+        only_suspected=True,
+    )
+
+
+def _retired_before(agent: AgentContext) -> int:
+    return int((agent.clock() - agent.retirement.after) * 1e9)
+
+
+def _peer_sources(agent: AgentContext, selector: admin.EngineSelector) -> PeerSources:
+    selection = selection_of(selector)
+    targets = targets_by_key(agent)
+    views = [view for view in agent.registry.engines() if selection.matches(targets[view.key])]
+    return PeerSources(
         aggregator=agent.aggregator,
         snapshots=last_snapshots(views),
         ordered=ordered_states(agent, selection),
         ahead=clock_offsets(views),
         now=int(agent.clock() * 1e9),
-        selects=lambda key: (
-            selection.everything or (key in all_targets and selection.matches(all_targets[key]))
-        ),
+        selects=lambda key: selection.everything or (key in targets and selection.matches(targets[key])),
     )
-    since = int((agent.clock() - agent.retirement.after) * 1e9)
-    # Many peers take longer than the loop may stand still.
-    return await asyncio.to_thread(listed_peers, sources, request, since)
 
 
 def _engine(

@@ -73,7 +73,8 @@ async def list_quarantines(
     check_engine_names(agent, selection)
     reported = _reported(agent, selection)
     ordered = _orders(agent, selection)
-    reasons = await read_in_turn(agent, _reasons)
+    # An order has its own.
+    reasons = await read_in_turn(agent, _reasons) if reported.keys() - ordered.keys() else {}
     found = [
         _row(agent, peer, reported.get(peer), ordered.get(peer), reasons.get(peer, ""))
         for peer in sorted(reported.keys() | ordered.keys())

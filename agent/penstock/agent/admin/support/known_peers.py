@@ -61,7 +61,7 @@ class KnownPeers:
 
     Attributes:
         newest: by engine and address the time of the newest entry by that engine's clock, nanoseconds; 0 for none.
-        present: of those that are in flight, waited for or named by a quarantine.
+        present: of those that are in flight, waited for, in quarantine, or invalid to vLLM.
 
     """
 
@@ -114,9 +114,10 @@ def _add_statuses(
         reported.add(address)
         time = IN_USE if is_held(status) else status.last_active_unix_nano
         newest[address] = max(newest.get(address, 0), time)
-        if status.quarantine:
+        if status.quarantine or status.upstream_invalid:
+            present = _present(known, key, address)
             # The worker reports the connection, the scheduler the quarantine.
-            _present(known, key, address).quarantine = status.quarantine
+            present.quarantine = status.quarantine or present.quarantine
 
 
 def _add_waiting(known: KnownPeers, key: EngineKey, newest: dict[str, int], snapshot: Snapshot) -> None:

@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 
 def listed_peers(
-    sources: PeerSources, request: admin.ListPeersRequest, since_unix_nano: int
+    sources: PeerSources,
+    request: admin.ListPeersRequest,
+    since_unix_nano: int,
+    *,
+    only_suspected: bool = False,
 ) -> admin.ListPeersResponse:
     """Return the peers that *request* asks for, what is wrong now first.
 
     A peer is retired if its engine does not use it and has no entry for it after *since_unix_nano*, by the agent's clock.
-    One that only its engine reports, without any entry, is not.
+    One that only its engine reports, without any entry, is not. With *only_suspected* there are no rows of peers without
+    durations, failures, waits and quarantine; they count in the totals.
     """
     known = known_peers(sources, frozenset(request.peers) if request.peers else None)
     retired: dict[EngineKey, frozenset[str]] = {}
@@ -34,8 +39,12 @@ def listed_peers(
         listed[key] = states.get(request.state, names.keys() - retired[key])
     order = PeerOrder(sources, known, listed)
     total = order.totals()
-    as_table = request.most_peers and request.most_engines
-    places = order.table(request.most_peers, request.most_engines) if as_table else order.first(request.limit)
+    if only_suspected:
+        places = order.suspected()
+    elif request.most_peers and request.most_engines:
+        places = order.table(request.most_peers, request.most_engines)
+    else:
+        places = order.first(request.limit)
     summaries = peer_summaries(sources, known.present, places)
     for place, summary in summaries.items():
         key, address = place

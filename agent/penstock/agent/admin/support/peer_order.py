@@ -13,7 +13,7 @@ from penstock.agent.admin.support.peer_conditions import Condition, Present, pee
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from penstock.agent.admin.support.known_peers import KnownPeers, PeerKey, PeerSources
@@ -45,11 +45,10 @@ class PeerOrder:
     ) -> None:
         self._listed = listed
         suspected = {*known.present, *sources.aggregator.timed_peers()}
+        self._suspected = sorted(place for place in suspected if place[1] in listed.get(place[0], ()))
         found: list[tuple[PeerKey, Condition]] = []
-        for place in sorted(suspected):
+        for place in self._suspected:
             key, address = place
-            if address not in listed.get(key, ()):
-                continue
             now = sources.now_of(key)
             windows = sources.aggregator.peer_windows(key, address, now)
             condition = peer_condition(known.present.get(place, _NOTHING), windows, now)
@@ -80,6 +79,10 @@ class PeerOrder:
         """Return the first *limit* of all; 0 for all."""
         return list(islice(self, limit or None))
 
+    def suspected(self) -> list[PeerKey]:
+        """Return those that have durations, failures, something in flight, a wait or a quarantine."""
+        return self._in_order(self._suspected)
+
     def table(self, peers: int, engines: int) -> list[PeerKey]:
         """Return the rows of a table of the worst: the first addresses by the worst engines.
 
@@ -90,7 +93,10 @@ class PeerOrder:
         chosen = {*by_address.values(), *by_engine.values()}
         for key in by_engine:
             chosen |= {(key, address) for address in by_address if address in self._listed[key]}
-        return sorted(chosen, key=lambda place: (self._ranks.get(place, len(self._ranks)), place))
+        return self._in_order(chosen)
+
+    def _in_order(self, places: Iterable[PeerKey]) -> list[PeerKey]:
+        return sorted(places, key=lambda place: (self._ranks.get(place, len(self._ranks)), place))
 
     def _first_of_addresses(self, number: int) -> dict[str, PeerKey]:
         found: dict[str, PeerKey] = {}
