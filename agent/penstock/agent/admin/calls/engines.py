@@ -108,8 +108,8 @@ def _retired_before(agent: AgentContext) -> int:
 
 def _peer_sources(agent: AgentContext, selector: admin.EngineSelector) -> PeerSources:
     selection = selection_of(selector)
-    targets = targets_by_key(agent)
-    views = [view for view in agent.registry.engines() if selection.matches(targets[view.key])]
+    targets = {} if selection.everything else targets_by_key(agent)
+    views = selected_views(agent, selection)
     return PeerSources(
         aggregator=agent.aggregator,
         snapshots=last_snapshots(views),

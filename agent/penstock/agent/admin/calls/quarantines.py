@@ -107,6 +107,8 @@ def _reported(agent: AgentContext, selection: Selection) -> dict[PeerKey, PeerSt
 
 
 def _orders(agent: AgentContext, selection: Selection) -> dict[PeerKey, QuarantineOrder]:
+    if not agent.orders.quarantines():
+        return {}
     return {
         (target.key, order.peer): order
         for target in select(targets_by_key(agent).values(), selection)
@@ -165,8 +167,9 @@ def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> in
 
 def _waiting(agent: AgentContext) -> Iterator[admin.Quarantine]:
     """Yield the orders that no present engine matches."""
-    present = list(targets_by_key(agent).values())
-    for order in agent.orders.quarantines():
+    orders = agent.orders.quarantines()
+    present = list(targets_by_key(agent).values()) if orders else []
+    for order in orders:
         if order.left_nano(agent.orders.now_unix_nano) and not select(present, order.selection):
             yield _ordered(order, QUARANTINE_STATE_UNSPECIFIED)
 

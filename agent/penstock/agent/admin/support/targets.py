@@ -60,7 +60,7 @@ def known_engines(agent: AgentContext) -> list[KnownEngine]:
     views = agent.registry.engines()
     return [
         KnownEngine(
-            Target(view.key, view.model, _with_role(view.labels, view.role)),
+            _view_target(view),
             view.connected,
             view.cores,
             *_count_processes(agent, view),
@@ -68,6 +68,10 @@ def known_engines(agent: AgentContext) -> list[KnownEngine]:
         )
         for view in views
     ]
+
+
+def _view_target(view: EngineView) -> Target:
+    return Target(view.key, view.model, _with_role(view.labels, view.role))
 
 
 def _is_missing(view: EngineView, views: Iterable[EngineView]) -> bool:
@@ -102,7 +106,7 @@ def _has_settled(live: LiveSource, *, paused: bool) -> bool:
 
 def targets_by_key(agent: AgentContext) -> dict[EngineKey, Target]:
     """Return all engines of the registry and the feed; the feed's data takes precedence."""
-    found = {item.target.key: item.target for item in known_engines(agent)}
+    found = {view.key: _view_target(view) for view in agent.registry.engines()}
     found |= {subscriber.target.key: subscriber.target for subscriber in agent.feed.subscribers()}
     return found
 
@@ -131,8 +135,11 @@ def find_target(agent: AgentContext, key: EngineKey) -> Target:
 
 def selected_views(agent: AgentContext, selection: Selection) -> list[EngineView]:
     """Return the selected engines of the registry, ordered by key."""
+    views = agent.registry.engines()
+    if selection.everything:
+        return views
     all_targets = targets_by_key(agent)
-    return [view for view in agent.registry.engines() if selection.matches(all_targets[view.key])]
+    return [view for view in views if selection.matches(all_targets[view.key])]
 
 
 def check_engine_names(agent: AgentContext, selection: Selection) -> Mapping[EngineKey, Target]:
