@@ -90,11 +90,11 @@ def known_peers(sources: PeerSources, only: Container[str] | None = None) -> Kno
         if sources.selects(key):
             known.newest[key] = newest
     for key, snapshots in sources.snapshots.items():
-        newest, reported = known.newest.setdefault(key, {}), set[str]()
+        newest = known.newest.setdefault(key, {})
         for snapshot in snapshots:
-            _add_statuses(known, key, newest, reported, snapshot)
+            _add_statuses(known, key, newest, snapshot)
             _add_waiting(known, key, newest, snapshot)
-        _add_orders(known, key, reported, sources.ordered)
+    _add_orders(known, sources)
     if only is not None:
         for key, newest in known.newest.items():
             known.newest[key] = {address: time for address, time in newest.items() if address in only}
@@ -106,14 +106,13 @@ def _present(known: KnownPeers, key: EngineKey, address: str) -> Present:
     return known.present.setdefault((key, address), Present())
 
 
-def _add_statuses(
-    known: KnownPeers, key: EngineKey, newest: dict[str, int], reported: set[str], snapshot: Snapshot
-) -> None:
+def _add_statuses(known: KnownPeers, key: EngineKey, newest: dict[str, int], snapshot: Snapshot) -> None:
     for status in snapshot.peers:
         address = status.peer.address or UNNAMED
-        reported.add(address)
-        time = IN_USE if is_held(status) else status.last_active_unix_nano
-        newest[address] = max(newest.get(address, 0), time)
+        # Tens of thousands: most are connected, and the rest is not asked of these.
+        time = IN_USE if status.connected or is_held(status) else status.last_active_unix_nano
+        if time >= newest.get(address, 0):
+            newest[address] = time
         if status.quarantine or status.upstream_invalid:
             present = _present(known, key, address)
             # The worker reports the connection, the scheduler the quarantine.
@@ -136,11 +135,11 @@ def _add_waiting(known: KnownPeers, key: EngineKey, newest: dict[str, int], snap
             present.oldest_deferred = _earlier(present.oldest_deferred, waiting.oldest_start_time_unix_nano)
 
 
-def _add_orders(
-    known: KnownPeers, key: EngineKey, reported: set[str], ordered: Mapping[PeerKey, int]
-) -> None:
-    for (engine, address), state in ordered.items():
-        if engine == key and address in reported:
+def _add_orders(known: KnownPeers, sources: PeerSources) -> None:
+    """Take over what orders say about the peers that an engine reports."""
+    for (key, address), state in sources.ordered.items():
+        reported = (status for snapshot in sources.snapshots.get(key, ()) for status in snapshot.peers)
+        if any((status.peer.address or UNNAMED) == address for status in reported):
             _present(known, key, address).quarantine = state
 
 
