@@ -103,7 +103,7 @@ def _listed(of: _Cells, request: admin.ListPeersRequest, agent: str = "a") -> ad
     return listed_peers(_sources(of, agent), request, TIME - _AGO // 2)
 
 
-def _asked(request: admin.ListPeersRequest, **fields: int) -> admin.ListPeersRequest:
+def _asked(request: admin.ListPeersRequest, **fields: Any) -> admin.ListPeersRequest:
     asked = admin.ListPeersRequest(**fields)
     asked.MergeFrom(request)
     return asked
@@ -224,7 +224,8 @@ def test_a_call_asks_for_the_worst(harness: AdminHarness) -> None:
     assert (found.total, found.total_peers) == (9, 9)
     named = harness.stub.ListPeers(admin.ListPeersRequest(peers=["10.0.0.3:1", "no"]))
     assert [row.peer.address for row in named.peers] == ["10.0.0.3:1"]
-    for wrong in ({"most_peers": 3}, {"most_engines": 3}, {"most_peers": 3, "most_engines": 1, "limit": 1}):
+    half: list[dict[str, Any]] = [{"most_peers": 3}, {"most_engines": 3}]
+    for wrong in (*half, {"most_peers": 3, "most_engines": 1, "limit": 1}):
         with pytest.raises(grpc.RpcError, match="most_peers and most_engines") as caught:
             harness.stub.ListPeers(admin.ListPeersRequest(**wrong))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

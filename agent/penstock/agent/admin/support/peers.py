@@ -73,8 +73,11 @@ def _add_statuses(
         if account is not None:
             # The worker reports the connection, the scheduler the quarantine.
             account.status.MergeFrom(status)
-    for item in (*snapshot.in_flight, *snapshot.deferred):
-        _named(accounts, key, names, item.peer)
+    for flying in snapshot.in_flight:
+        _named(accounts, key, names, flying.peer)
+    for waiting in snapshot.deferred:
+        if waiting.HasField("peer"):
+            _named(accounts, key, names, waiting.peer)
 
 
 def _named(
