@@ -38,7 +38,6 @@ def listed_peers(
         states: dict[str, AbstractSet[str]] = {"all": names.keys(), "retired": retired[key]}
         listed[key] = states.get(request.state, names.keys() - retired[key])
     order = PeerOrder(sources, known, listed)
-    total = order.totals()
     if only_suspected:
         places = order.suspected()
     elif request.most_peers and request.most_engines:
@@ -51,7 +50,10 @@ def listed_peers(
         condition = order.condition(place)
         summary.condition, summary.condition_reason = condition.condition, condition.reason
         summary.retired = address in retired[key]
-    left_out = sum(map(len, known.newest.values())) - total.rows
+    left_out = sum(map(len, known.newest.values())) - order.totals.rows
     return admin.ListPeersResponse(
-        peers=summaries.values(), left_out=left_out, total=total.rows, total_peers=total.addresses
+        peers=summaries.values(),
+        left_out=left_out,
+        total=order.totals.rows,
+        total_peers=order.totals.addresses,
     )

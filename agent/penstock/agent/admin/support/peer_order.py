@@ -38,12 +38,17 @@ class PeerOrder:
         known: what is in flight, waited for or in quarantine.
         listed: the addresses of each engine.
 
+    Attributes:
+        totals: how many there are.
+
     """
 
     def __init__(
         self, sources: PeerSources, known: KnownPeers, listed: Mapping[EngineKey, AbstractSet[str]]
     ) -> None:
         self._listed = listed
+        addresses = frozenset[str]().union(*listed.values())
+        self.totals = PeerTotals(sum(map(len, listed.values())), len(addresses))
         suspected = {*known.present, *sources.aggregator.timed_peers()}
         self._suspected = sorted(place for place in suspected if place[1] in listed.get(place[0], ()))
         found: list[tuple[PeerKey, Condition]] = []
@@ -70,11 +75,6 @@ class PeerOrder:
         """Return what is wrong with a peer now."""
         return self._conditions.get(place, _FINE)
 
-    def totals(self) -> PeerTotals:
-        """Return how many there are."""
-        addresses = frozenset[str]().union(*self._listed.values())
-        return PeerTotals(sum(map(len, self._listed.values())), len(addresses))
-
     def first(self, limit: int) -> list[PeerKey]:
         """Return the first *limit* of all; 0 for all."""
         return list(islice(self, limit or None))
@@ -88,7 +88,7 @@ class PeerOrder:
 
         And the first row of each address and of each engine, which tell their order.
         """
-        by_address = self._first_of_addresses(min(peers, self.totals().addresses))
+        by_address = self._first_of_addresses(min(peers, self.totals.addresses))
         by_engine = self._first_of_engines(engines)
         chosen = {*by_address.values(), *by_engine.values()}
         for key in by_engine:
