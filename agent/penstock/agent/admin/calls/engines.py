@@ -50,15 +50,14 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     wanted = _ENGINE_STATES.get(request.state)
     if wanted is None:
         raise ContractError(f"state is {request.state!r}; give connected, disconnected, or omit it for both")
-    views = [
-        view for view in selected_views(agent, selection_of(request.selector)) if view.connected in wanted
-    ]
-    all_targets, holding = targets_by_key(agent), policy_states(agent).in_force
+    selection, known = selection_of(request.selector), agent.registry.engines()
+    all_targets, holding = targets_by_key(agent, known), policy_states(agent, known).in_force
+    views = [view for view in known if view.connected in wanted and selection.matches(all_targets[view.key])]
     merges = MergedPolicies((policy.manifest for policy in agent.store.policies()), agent.now)
     counted = not request.without_counters
     rows = {row.key: row for row in agent.aggregator.engines(ENGINE_METRICS)} if counted else {}
     counts, refusing = compared_counts(agent.aggregator) if counted else {}, agent.feed.refusing()
-    servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
+    servers = engines_by_server(view.key for view in known if view.connected)
     response = admin.ListEnginesResponse()
     for view in views:
         target = all_targets[view.key]

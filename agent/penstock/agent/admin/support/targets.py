@@ -10,7 +10,7 @@ from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_en
 from penstock.agent.policy.distribution import KnownEngine, rollout_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import Source
@@ -55,9 +55,9 @@ def source_target(source: Source) -> Target:
     return Target(source.key, source.model, _with_role(source.labels, source.role))
 
 
-def known_engines(agent: AgentContext) -> list[KnownEngine]:
-    """Return all engines of the registry, ordered by key."""
-    views = agent.registry.engines()
+def known_engines(agent: AgentContext, views: Sequence[EngineView] | None = None) -> list[KnownEngine]:
+    """Return all engines of the registry, ordered by key; *views*: these, if they are there already."""
+    views = agent.registry.engines() if views is None else views
     return [
         KnownEngine(
             _view_target(view),
@@ -104,16 +104,20 @@ def _has_settled(live: LiveSource, *, paused: bool) -> bool:
     return not (paused and snapshot.emitter.pending_entries)
 
 
-def targets_by_key(agent: AgentContext) -> dict[EngineKey, Target]:
-    """Return all engines of the registry and the feed; the feed's data takes precedence."""
-    found = {view.key: _view_target(view) for view in agent.registry.engines()}
+def targets_by_key(agent: AgentContext, views: Iterable[EngineView] | None = None) -> dict[EngineKey, Target]:
+    """Return all engines of the registry and the feed; the feed's data takes precedence.
+
+    With *views* the registry's engines are these.
+    """
+    views = agent.registry.engines() if views is None else views
+    found = {view.key: _view_target(view) for view in views}
     found |= {subscriber.target.key: subscriber.target for subscriber in agent.feed.subscribers()}
     return found
 
 
-def policy_states(agent: AgentContext) -> PolicyStates:
-    """Return the engines that acknowledged their policy, and those where a pause holds it back."""
-    engines = rollout_progress(agent.feed, known_engines(agent), Selection(), agent.clock())
+def policy_states(agent: AgentContext, views: Sequence[EngineView] | None = None) -> PolicyStates:
+    """Return the engines that acknowledged their policy, and those where a pause holds it back; *views* as above."""
+    engines = rollout_progress(agent.feed, known_engines(agent, views), Selection(), agent.clock())
     return PolicyStates(
         frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
         frozenset(engine.key for engine in engines if engine.state == "paused"),

@@ -47,7 +47,7 @@ class Question:
 
 
 def _cost_of_engines(answer: admin.ListEnginesResponse) -> float:
-    return 120e-6 * len(answer.engines)
+    return 80e-6 * len(answer.engines)
 
 
 def _cost_of_peers(answer: admin.ListPeersResponse) -> float:
