@@ -49,11 +49,13 @@ _TABS: Final = 10
 _OBEYING: Final = 64
 _ROLE: Final = "decode"
 _ROUNDS: Final = 3
-_TURN_SECONDS, _QUICK_TURN_SECONDS = 30.0, 12.0
+_TURN_SECONDS, _QUICK_TURN_SECONDS = 25.0, 12.0
 _EVENT_SECONDS: Final = 0.1
 _EVENTS_PER_CHANGE: Final = 30
 # At once: a stream each.
 _FILLING: Final = 8
+_FIRST_SCREEN_SECONDS: Final = 60.0
+_AGAIN_SECONDS: Final = 0.5
 _CPU_BUDGET: Final = Budget("the page: 256 engines x 100 peers x 10 tabs, % of a core", 5)
 _SIZE_BUDGET: Final = Budget("the page's largest message, KiB", 64)
 _EVENT_BUDGET: Final = Budget("acknowledgement beside ten tabs, p99", 20)
@@ -180,7 +182,7 @@ def _engine(agent: AgentProcess, number: int) -> FakeEngine:
 def _with_tabs(fleet: _Fleet, seconds: float) -> _Turn:
     """Return a turn with tabs, from the first screen on."""
     with ExitStack() as stack:
-        tabs = [stack.enter_context(Tab(page_of(fleet.agent), patience=10 * seconds)) for _ in range(_TABS)]
+        tabs = [stack.enter_context(_open_tab(fleet.agent, 10 * seconds)) for _ in range(_TABS)]
         # Each reads from its first message on: one that waits for the others is let go as a slow one.
         begun = [threading.Event() for _ in tabs]
         readers = [
@@ -188,7 +190,7 @@ def _with_tabs(fleet: _Fleet, seconds: float) -> _Turn:
         ]
         for reader in readers:
             reader.start()
-        if not all(each.wait(10 * seconds) for each in begun):
+        if not all(each.wait(_FIRST_SCREEN_SECONDS) for each in begun):
             raise RuntimeError("a tab has no screen with peers; is the agent overloaded?")
         turn = _turn(fleet, seconds)
         for tab in tabs:
@@ -202,11 +204,25 @@ def _with_tabs(fleet: _Fleet, seconds: float) -> _Turn:
         return turn
 
 
+def _open_tab(agent: AgentProcess, patience: float) -> Tab:
+    """Return a tab that was let in: those of the turn before go when the agent has next sent them something."""
+    end = time.monotonic() + _FIRST_SCREEN_SECONDS
+    while True:
+        tab = Tab(page_of(agent), patience=patience)
+        tab.next()
+        first = tab.next()
+        if first is not None and first.event != "bye":
+            return tab
+        tab.close()
+        if time.monotonic() > end:
+            raise RuntimeError("the page is full; have the tabs of the turn before not gone?")
+        time.sleep(_AGAIN_SECONDS)
+
+
 def _read(tab: Tab, begun: threading.Event) -> None:
-    tab.until("screen", lambda screen: screen["peers"]["total"])
-    begun.set()
-    while tab.next() is not None:
-        pass
+    while (found := tab.next()) is not None:
+        if found.event == "screen" and found.data["peers"]["total"]:
+            begun.set()
 
 
 def _turn(fleet: _Fleet, seconds: float) -> _Turn:
