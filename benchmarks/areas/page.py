@@ -27,7 +27,7 @@ from tests.support.agent.agent import running_agent
 from tests.support.agent.batches import add_transfers, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.page.addresses import page_of
-from tests.support.page.tab import Tab
+from tests.support.page.tab import Sent, Tab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -220,9 +220,12 @@ def _open_tab(agent: AgentProcess, patience: float) -> Tab:
 
 
 def _read(tab: Tab, begun: threading.Event) -> None:
-    while (found := tab.next()) is not None:
+    """Read to the end; *begun* is set from the first screen with peers on, which may be there already."""
+    found: Sent | None = tab.seen[-1]
+    while found is not None:
         if found.event == "screen" and found.data["peers"]["total"]:
             begun.set()
+        found = tab.next()
 
 
 def _turn(fleet: _Fleet, seconds: float) -> _Turn:
