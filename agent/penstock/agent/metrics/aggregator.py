@@ -38,7 +38,7 @@ from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.sources import Account, Accounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Mapping
+    from collections.abc import Collection, Container
 
     from penstock.agent.batch import BatchColumns, EventGroup
     from penstock.agent.metrics.catalogue import Metric
@@ -174,20 +174,18 @@ class Aggregator:
             ]
 
     def rows_of_peers(
-        self, metrics: Collection[Metric], peers: Mapping[EngineKey, Container[str]]
-    ) -> list[EngineRows]:
-        """Return a consistent copy of the series of *metrics* that are about *peers* of each engine."""
+        self, key: EngineKey, metrics: Collection[Metric], peers: Container[str]
+    ) -> dict[Metric, list[Row]]:
+        """Return a consistent copy of the series of *metrics* that are about *peers* of an engine."""
         with self._lock:
-            return [
-                EngineRows(key, engine.time, engine.rows_of_peers(metrics, names))
-                for key, names in peers.items()
-                if (engine := self._engines.get(key)) is not None
-            ]
+            engine = self._engines.get(key)
+            return {} if engine is None else engine.rows_of_peers(metrics, peers)
 
-    def newest_of_peers(self, metrics: Collection[Metric]) -> dict[EngineKey, dict[str, int]]:
-        """Return the peers that *metrics* name in each engine, with the time of each one's newest entry, nanoseconds."""
+    def newest_of_peers(self, key: EngineKey, metrics: Collection[Metric]) -> dict[str, int]:
+        """Return the peers that *metrics* name in an engine, with the time of each one's newest entry, nanoseconds."""
         with self._lock:
-            return {key: engine.newest_of_peers(metrics) for key, engine in self._engines.items()}
+            engine = self._engines.get(key)
+            return {} if engine is None else engine.newest_of_peers(metrics)
 
     def known(self) -> list[EngineKey]:
         """Return all engines that the log has named and not forgotten."""
