@@ -1,11 +1,10 @@
-"""Small tools for asyncio and threads that the standard library lacks."""
+"""Five small asyncio tools that the standard library lacks."""
 
 from __future__ import annotations
 
 from penstock.agent.aio.cancellation import is_cancelled, raise_if_cancelled
 from penstock.agent.aio.change_signal import ChangeSignal, Listeners
 from penstock.agent.aio.daemon_thread import run_on_daemon_thread
-from penstock.agent.aio.long_work import LongWork
 from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
 from penstock.agent.aio.shield import to_completion
 
@@ -13,7 +12,6 @@ __all__ = [
     "ByteSemaphore",
     "ChangeSignal",
     "Listeners",
-    "LongWork",
     "TokenBucket",
     "is_cancelled",
     "raise_if_cancelled",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.agent.admin.support.peer_conditions import Present
 from penstock.agent.admin.support.retirement import is_held
-from penstock.agent.aio import LongWork
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.model import EngineKey
 
@@ -86,12 +85,10 @@ def clock_offsets(views: Iterable[EngineView]) -> dict[EngineKey, int]:
 
 def known_peers(sources: PeerSources, only: Container[str] | None = None) -> KnownPeers:
     """Return the peers of the selected engines: of *only* these addresses, None for all."""
-    known, work = KnownPeers(), LongWork()
+    known = KnownPeers()
     for key in filter(sources.selects, sources.aggregator.known()):
-        work.step()
         known.newest[key] = sources.aggregator.newest_of_peers(key, PEER_METRICS)
     for key, snapshots in sources.snapshots.items():
-        work.step()
         newest = known.newest.setdefault(key, {})
         for snapshot in snapshots:
             _add_statuses(known, key, newest, snapshot)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from penstock.agent.admin.support.known_peers import known_peers
 from penstock.agent.admin.support.peer_order import PeerOrder
 from penstock.agent.admin.support.peers import peer_summaries
-from penstock.agent.aio import LongWork
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -33,9 +32,7 @@ def listed_peers(
     known = known_peers(sources, frozenset(request.peers) if request.peers else None)
     retired: dict[EngineKey, frozenset[str]] = {}
     listed: dict[EngineKey, AbstractSet[str]] = {}
-    work = LongWork()
     for key, names in known.newest.items():
-        work.step()
         since = since_unix_nano + sources.ahead.get(key, 0)
         retired[key] = frozenset(name for name, newest in names.items() if 0 < newest < since)
         states: dict[str, AbstractSet[str]] = {"all": names.keys(), "retired": retired[key]}

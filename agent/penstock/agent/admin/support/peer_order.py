@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.admin.support.peer_conditions import Condition, Present, peer_condition
-from penstock.agent.aio import LongWork
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -53,9 +52,7 @@ class PeerOrder:
         suspected = {*known.present, *sources.aggregator.timed_peers()}
         self._suspected = sorted(place for place in suspected if place[1] in listed.get(place[0], ()))
         found: list[tuple[PeerKey, Condition]] = []
-        work = LongWork()
         for place in self._suspected:
-            work.step()
             key, address = place
             now = sources.now_of(key)
             windows = sources.aggregator.peer_windows(key, address, now)

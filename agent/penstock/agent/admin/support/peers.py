@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.agent.admin.support.known_peers import PEER_METRICS, UNNAMED
 from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.agent.admin.support.peer_conditions import Present
-from penstock.agent.aio import LongWork
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
@@ -48,9 +47,7 @@ def peer_summaries(
     wanted: dict[EngineKey, set[str]] = {}
     for key, address in accounts:
         wanted.setdefault(key, set()).add(address)
-    work = LongWork()
     for key, names in wanted.items():
-        work.step()
         for metric, series in sources.aggregator.rows_of_peers(key, PEER_METRICS, names).items():
             for row in series:
                 _count(accounts, key, metric, row)
@@ -58,7 +55,6 @@ def peer_summaries(
             _add_statuses(accounts, key, names, snapshot)
     found = {}
     for place, account in accounts.items():
-        work.step()
         if place in sources.ordered and account.status.HasField("peer"):
             account.status.quarantine = sources.ordered[place]  # type: ignore[assignment]
         found[place] = summary = _summary(place, account, present.get(place, _NOTHING))
