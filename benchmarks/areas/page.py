@@ -59,7 +59,9 @@ _AGAIN_SECONDS: Final = 0.5
 _CPU_BUDGET: Final = Budget("the page: 256 engines x 100 peers x 10 tabs, % of a core", 5)
 _SIZE_BUDGET: Final = Budget("the page's largest message, KiB", 64)
 _EVENT_BUDGET: Final = Budget("acknowledgement beside ten tabs, p99", 20)
-_POLICY_BUDGET: Final = Budget("set-policy → in force on all of 64 engines beside ten tabs, the slowest of a turn", 50)
+_POLICY_BUDGET: Final = Budget(
+    "set-policy → in force on all of 64 engines beside ten tabs, the slowest of a turn", 50
+)
 _WITHOUT: Final = "without a tab"
 _MS: Final = 1e3
 
