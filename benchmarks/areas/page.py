@@ -1,19 +1,25 @@
 """What the page costs: ``make bench ONLY=page``.
 
 A real agent, 256 engines with 100 peers each, and ten tabs that read all they are sent, by turns with the same agent without a
-tab. Measured are the agent's CPU, the largest message, a scrape, and an engine's event from its send to its acknowledgement.
+tab. Measured are the agent's CPU, the largest message, the age of what the tabs show, a scrape, an engine's event from its send
+to its acknowledgement, and a policy from its change to the last of 64 engines that obey.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
+import grpc
+from penstock.proto.v1.admin_pb2_grpc import AdminStub
+from penstock.proto.v1.common_pb2 import ROLE_PREFILL
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
+from benchmarks.areas.policy import SIMULATED, Broadcast, change, processes, wait_for_engines
 from benchmarks.harness.interleave import take_turns
 from benchmarks.harness.results import Budget, Row, Section, Spread, against
 from benchmarks.harness.thread_time import cpu_seconds
@@ -21,10 +27,10 @@ from tests.support.agent.agent import running_agent
 from tests.support.agent.batches import add_transfers, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.page.addresses import page_of
-from tests.support.page.tab import Tab
+from tests.support.page.tab import Sent, Tab
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from benchmarks.harness.interleave import Run
     from tests.support.agent.agent import AgentProcess
@@ -36,16 +42,30 @@ MEANING: Final = (
     "they do to a scrape and to an acknowledgement."
 )
 _NOTES: Final = (
-    "One agent, 256 simulated engines with 100 peers each, ten events a second. *Ten tabs*: open for the whole turn, all read at once what they are sent. The peer is the same agent without a tab, by turns.",
+    (
+        "One agent, 256 simulated engines with 100 peers each, ten events a second, and 64 more engines that only obey, with a change of their policy every three seconds. *Ten tabs*: open for the whole turn, all read at once what they are sent. *Age*: of the oldest answer on the screen, as a tab sees it. "
+        "The peer is the same agent without a tab, by turns. A scrape here has five times the series of its budget."
+    ),
 )
 _ENGINES, _QUICK_ENGINES = 256, 32
 _PEERS: Final = 100
 _TABS: Final = 10
-_ROUNDS, _QUICK_ROUNDS = 5, 3
-_TURN_SECONDS, _QUICK_TURN_SECONDS = 60.0, 12.0
+_OBEYING: Final = 64
+_ROLE: Final = "decode"
+_ROUNDS: Final = 3
+_TURN_SECONDS, _QUICK_TURN_SECONDS = 25.0, 12.0
 _EVENT_SECONDS: Final = 0.1
+_EVENTS_PER_CHANGE: Final = 30
+# At once: a stream each.
+_FILLING: Final = 8
+_FIRST_SCREEN_SECONDS: Final = 60.0
+_AGAIN_SECONDS: Final = 0.5
 _CPU_BUDGET: Final = Budget("the page: 256 engines x 100 peers x 10 tabs, % of a core", 5)
 _SIZE_BUDGET: Final = Budget("the page's largest message, KiB", 64)
+_EVENT_BUDGET: Final = Budget("acknowledgement beside ten tabs, p99", 20)
+_POLICY_BUDGET: Final = Budget(
+    "set-policy → in force on all of 64 engines beside ten tabs, the slowest of a turn", 50
+)
 _WITHOUT: Final = "without a tab"
 _MS: Final = 1e3
 
@@ -55,27 +75,49 @@ class _Turn:
 
     Attributes:
         cpu: % of a core.
+        scrape: milliseconds, the median.
+        acknowledged: milliseconds of each event.
+        in_force: milliseconds of each change of the policy, to the last engine.
         largest: bytes of a message.
+        ages: seconds, of each message that tells how old the screen is.
 
     """
 
     def __init__(self) -> None:
-        self.cpu = self.scrape = self.acknowledged = 0.0
+        self.cpu = self.scrape = 0.0
+        self.acknowledged: list[float] = []
+        self.in_force: list[float] = []
         self.largest = 0
+        self.ages: list[float] = []
+
+
+class _Fleet:
+    """An agent with its engines.
+
+    Attributes:
+        one: an engine that has events.
+
+    """
+
+    def __init__(self, agent: AgentProcess, stub: AdminStub, one: FakeEngine) -> None:
+        self.agent, self.stub, self.one = agent, stub, one
+        self._changes = 0
+
+    def change_policy(self) -> float:
+        """Change the policy of those that obey; return the seconds to the last of them."""
+        self._changes += 1
+        return max(change(self.stub, 1000 + self._changes, _ROLE)[1])
 
 
 def measure(run: Run) -> Section:
     """Measure the area."""
     engines = _QUICK_ENGINES if run.quick else _ENGINES
     seconds = _QUICK_TURN_SECONDS if run.quick else _TURN_SECONDS
-    with running_agent(["--page=127.0.0.1:0", "--memory-limit=1GiB"]) as agent, ExitStack() as stack:
-        connected = [stack.enter_context(_engine(agent, number)) for number in range(engines)]
+    with _fleet(engines) as fleet:
+        run.say(f"{engines} engines are there")
         found = take_turns(
-            {
-                "tabs": lambda: _with_tabs(agent, connected[0], seconds),
-                "none": lambda: _turn(agent, connected[0], seconds),
-            },
-            _QUICK_ROUNDS if run.quick else _ROUNDS,
+            {"tabs": lambda: _with_tabs(fleet, seconds), "none": lambda: _turn(fleet, seconds)},
+            _ROUNDS,
             run.say,
         )
     ours, theirs = found["tabs"], found["none"]
@@ -84,22 +126,49 @@ def measure(run: Run) -> Section:
     group = f"{engines} engines x {_PEERS} peers x {_TABS} tabs"
     budgeted = engines == _ENGINES
     largest = max(each.largest for each in ours) / 1024
+    ages = [age for each in ours for age in each.ages]
     rows = [
         Row("CPU that the tabs add, % of a core", "%", Spread.of(added), group, budget=_CPU_BUDGET if budgeted else None),
         against("CPU of the agent", "%", [each.cpu for each in ours], _WITHOUT, [each.cpu for each in theirs], group=group),
         Row("the largest message", "KiB", Spread.one(largest), group, budget=_SIZE_BUDGET if budgeted else None),
+        Row("age of what the tabs show, p99", "s", Spread.one(Spread.percentile(ages, 99).median), group),
         against("a scrape, over HTTP", "ms", [each.scrape for each in ours], _WITHOUT, [each.scrape for each in theirs], group=group),
         against(
-            "an event, from send to acknowledgement", "ms", [each.acknowledged for each in ours], _WITHOUT,
-            [each.acknowledged for each in theirs], group=group,
+            "an event, from send to acknowledgement, p99", "ms", [_p99(each.acknowledged) for each in ours], _WITHOUT,
+            [_p99(each.acknowledged) for each in theirs], group=group, budget=_EVENT_BUDGET if budgeted else None,
+        ),
+        against(
+            f"a policy in force on all of {_OBEYING} engines, the slowest", "ms", [max(each.in_force) for each in ours], _WITHOUT,
+            [max(each.in_force) for each in theirs], group=group, budget=_POLICY_BUDGET if budgeted else None,
         ),
     ]  # fmt: skip
     return Section(AREA, TITLE, _NOTES, rows)
 
 
+def _p99(values: Sequence[float]) -> float:
+    return Spread.percentile(values, 99).median
+
+
+@contextmanager
+def _fleet(engines: int) -> Iterator[_Fleet]:
+    broadcast = Broadcast()
+    with (
+        ExitStack() as stack,
+        running_agent(["--page=127.0.0.1:0", "--memory-limit=1GiB", "--log-level=warning"]) as agent,
+        ThreadPoolExecutor(_FILLING) as pool,
+    ):
+        connected = list(pool.map(lambda number: _engine(agent, number), range(engines)))
+        for each in connected:
+            stack.callback(each.disconnect)
+        stack.enter_context(processes(SIMULATED, agent.listen, broadcast.address, _OBEYING))
+        stub = AdminStub(stack.enter_context(grpc.insecure_channel(agent.admin)))  # type: ignore[no-untyped-call]
+        wait_for_engines(stub, _OBEYING, _ROLE)
+        yield _Fleet(agent, stub, connected[0])
+
+
 def _engine(agent: AgentProcess, number: int) -> FakeEngine:
-    """Return an engine that has moved something from each of its peers, once it is entered."""
-    engine = FakeEngine(agent.listen, server=f"decode-{number}", engine="0")
+    """Return a connected engine that has moved something from each of its peers."""
+    engine = FakeEngine(agent.listen, server=f"server-{number}", engine="0", role=ROLE_PREFILL)
     engine.connect()
     peers = [f"10.{peer}.0.1:5600" for peer in range(_PEERS)]
     batch = add_transfers(Batch(), [f"r-{number}-{peer}" for peer in range(_PEERS)])
@@ -116,10 +185,10 @@ def _engine(agent: AgentProcess, number: int) -> FakeEngine:
     return engine
 
 
-def _with_tabs(agent: AgentProcess, engine: FakeEngine, seconds: float) -> _Turn:
+def _with_tabs(fleet: _Fleet, seconds: float) -> _Turn:
     """Return a turn with tabs, from the first screen on."""
     with ExitStack() as stack:
-        tabs = [stack.enter_context(Tab(page_of(agent), patience=10 * seconds)) for _ in range(_TABS)]
+        tabs = [stack.enter_context(_open_tab(fleet.agent, 10 * seconds)) for _ in range(_TABS)]
         # Each reads from its first message on: one that waits for the others is let go as a slow one.
         begun = [threading.Event() for _ in tabs]
         readers = [
@@ -127,39 +196,60 @@ def _with_tabs(agent: AgentProcess, engine: FakeEngine, seconds: float) -> _Turn
         ]
         for reader in readers:
             reader.start()
-        if not all(each.wait(10 * seconds) for each in begun):
+        if not all(each.wait(_FIRST_SCREEN_SECONDS) for each in begun):
             raise RuntimeError("a tab has no screen with peers; is the agent overloaded?")
-        turn = _turn(agent, engine, seconds)
+        turn = _turn(fleet, seconds)
         for tab in tabs:
             tab.leave()
         for reader in readers:
             reader.join()
-        turn.largest = max(each.size for tab in tabs for each in [*tab.seen])
+        seen = [each for tab in tabs for each in tab.seen]
+        turn.largest = max(each.size for each in seen)
+        told = [each.data for each in seen if each.event in {"screen", "pulse"}]
+        turn.ages = [(each["now"] - each["dataTime"]) / _MS for each in told if each["dataTime"]]
         return turn
 
 
+def _open_tab(agent: AgentProcess, patience: float) -> Tab:
+    """Return a tab that was let in: those of the turn before go when the agent has next sent them something."""
+    end = time.monotonic() + _FIRST_SCREEN_SECONDS
+    while True:
+        tab = Tab(page_of(agent), patience=patience)
+        tab.next()
+        first = tab.next()
+        if first is not None and first.event != "bye":
+            return tab
+        tab.close()
+        if time.monotonic() > end:
+            raise RuntimeError("the page is full; have the tabs of the turn before not gone?")
+        time.sleep(_AGAIN_SECONDS)
+
+
 def _read(tab: Tab, begun: threading.Event) -> None:
-    tab.until("screen", lambda screen: screen["peers"]["total"])
-    begun.set()
-    while tab.next() is not None:
-        pass
+    """Read to the end; *begun* is set from the first screen with peers on, which may be there already."""
+    found: Sent | None = tab.seen[-1]
+    while found is not None:
+        if found.event == "screen" and found.data["peers"]["total"]:
+            begun.set()
+        found = tab.next()
 
 
-def _turn(agent: AgentProcess, engine: FakeEngine, seconds: float) -> _Turn:
-    """Return what the agent costs in *seconds* of ten events a second, and how long an event and a scrape take."""
-    assert agent.process is not None
-    turn, took = _Turn(), []
-    before, began = cpu_seconds(agent.process.pid), time.monotonic()
+def _turn(fleet: _Fleet, seconds: float) -> _Turn:
+    """Return what the agent costs in *seconds* of ten events a second, and how long what it does takes."""
+    assert fleet.agent.process is not None
+    turn = _Turn()
+    before, began = cpu_seconds(fleet.agent.process.pid), time.monotonic()
     for number in _paced(seconds):
         sent = time.perf_counter()
-        engine.publish(transfer_failure(f"event-{began}-{number}", time_ns=time.time_ns()))
-        took.append(time.perf_counter() - sent)
-    turn.cpu = (cpu_seconds(agent.process.pid) - before) / (time.monotonic() - began) * 100
-    turn.acknowledged = Spread.of(took).median * _MS
+        fleet.one.publish(transfer_failure(f"event-{began}-{number}", time_ns=time.time_ns()))
+        turn.acknowledged.append((time.perf_counter() - sent) * _MS)
+        if number % _EVENTS_PER_CHANGE == _EVENTS_PER_CHANGE // 2:
+            turn.in_force.append(fleet.change_policy() * _MS)
+    turn.cpu = (cpu_seconds(fleet.agent.process.pid) - before) / (time.monotonic() - began) * 100
     scrapes = []
     for _ in range(3):
         sent = time.perf_counter()
-        agent.get("/metrics")
+        fleet.agent.get("/metrics")
         scrapes.append(time.perf_counter() - sent)
     turn.scrape = Spread.of(scrapes).median * _MS
     return turn

@@ -68,7 +68,7 @@ PER_PROCESS, MOST_PROCESSES = 16, 8
 PUSH_BYTES, ANSWER_BYTES = 220, 40
 _METHOD = "/benchmark.Echo/Watch"
 _FIELDS = ("kv_load_failure",)
-_SIMULATED, _WHOLE = "simulated", "whole"
+SIMULATED, _WHOLE = "simulated", "whole"
 _MS = 1e3
 _DEADLINE = 60
 _PATIENCE = 20
@@ -237,20 +237,26 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def change(stub: AdminStub, tokens: int) -> tuple[float, list[float]]:
-    """Change the policy; return the seconds to the last acknowledgement, and the agent's seconds for each engine."""
+def change(stub: AdminStub, tokens: int, role: str = "") -> tuple[float, list[float]]:
+    """Change the policy of all engines, or of those of a *role*.
+
+    Return the seconds to the last acknowledgement, and the agent's seconds for each engine.
+    """
+    selector = {"selector": {"matchLabels": {"role": role}}} if role else {}
     manifest = {
         "apiVersion": "penstock.dev/v1alpha1",
         "kind": "TransferPolicy",
         "metadata": {"name": "benchmark"},
-        "spec": {"kvLoadFailure": {"action": "auto", "maxRecomputeTokens": tokens}},
+        "spec": {**selector, "kvLoadFailure": {"action": "auto", "maxRecomputeTokens": tokens}},
     }
     began = time.perf_counter()
     applied = stub.ApplyPolicy(
         admin.ApplyPolicyRequest(manifest_json=json.dumps(manifest), author="benchmark", all=True),
         timeout=_DEADLINE,
     )
-    request = admin.WatchRolloutRequest(store_generation=applied.store_generation)
+    request = admin.WatchRolloutRequest(
+        store_generation=applied.store_generation, selector={"labels": f"role={role}" if role else ""}
+    )
     request.timeout.FromSeconds(_DEADLINE)
     *_, last = stub.WatchRollout(request, timeout=_DEADLINE)
     took = time.perf_counter() - began
@@ -260,7 +266,9 @@ def change(stub: AdminStub, tokens: int) -> tuple[float, list[float]]:
     return took, [engine.took.ToNanoseconds() / 1e9 for engine in last.engines]
 
 
-def _connected(stub: AdminStub, streams: int) -> None:
+def wait_for_engines(stub: AdminStub, streams: int, role: str = "") -> None:
+    """Wait until so many engines, of a *role* if it is given, have subscribed."""
+    labels = {"role": role} if role else {}
     end = time.monotonic() + _DEADLINE
     while True:
         applied = stub.ApplyPolicy(
@@ -270,7 +278,7 @@ def _connected(stub: AdminStub, streams: int) -> None:
                         "apiVersion": "penstock.dev/v1alpha1",
                         "kind": "TransferPolicy",
                         "metadata": {"name": "benchmark"},
-                        "spec": {"kvLoadFailure": {"action": "fail"}, "selector": {"matchLabels": {}}},
+                        "spec": {"kvLoadFailure": {"action": "fail"}, "selector": {"matchLabels": labels}},
                     }
                 ),
                 author="benchmark",
@@ -307,7 +315,7 @@ def rounds_with(kind: str, streams: int, rounds: int, say: Callable[[str], None]
     ):
         stub = AdminStub(channel)  # type: ignore[no-untyped-call]
         broadcast.wait_for(streams)
-        _connected(stub, streams)
+        wait_for_engines(stub, streams)
         change(stub, 1)
         broadcast.round()
         say(f"{rounds} changes")
@@ -322,7 +330,7 @@ def measure(run: Run) -> Section:
     rows = []
     for streams in _QUICK_STREAMS if run.quick else _STREAMS:
         rounds = _ROUNDS if streams <= _OF_BUDGET else _MOST_ROUNDS
-        found = rounds_with(_SIMULATED, streams, _QUICK_ROUNDS if run.quick else rounds, run.say)
+        found = rounds_with(SIMULATED, streams, _QUICK_ROUNDS if run.quick else rounds, run.say)
         group = f"{streams} engines" if streams > 1 else "1 engine"
         rows += _rows(group, found, _BUDGET if streams == _OF_BUDGET else None)
     if not run.quick:
@@ -357,7 +365,7 @@ def _rows(group: str, found: Sequence[Round], budget: Budget | None) -> list[Row
 def main() -> None:
     """Run as an engines process."""
     kind, endpoint, peer, first, count = sys.argv[1:]
-    {_SIMULATED: simulated, _WHOLE: whole}[kind](endpoint, peer, int(first), int(count))
+    {SIMULATED: simulated, _WHOLE: whole}[kind](endpoint, peer, int(first), int(count))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from penstock.agent.admin.calls import events, requests
 from penstock.agent.admin.calls.engines import list_engines
 from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.peer_conditions import describe_present
-from penstock.agent.admin.support.peers import PEER_METRICS, last_failures, peer_summaries
+from penstock.agent.admin.support.known_peers import PeerSources, clock_offsets, last_snapshots
+from penstock.agent.admin.support.peer_list import listed_peers
 from penstock.agent.admin.support.targets import selection_of
 from penstock.agent.ctl.commands.inspect import describe_engine, get_requests
 from penstock.agent.ctl.diagnosis.agent_checks import check_agent
@@ -114,13 +114,9 @@ class Answers:
             stalls=dict,
         )
         engines = finished(list_engines(context, admin.ListEnginesRequest()))  # type: ignore[arg-type]
-        peers = admin.ListPeersResponse(
-            peers=peer_summaries(
-                aggregator.engines(PEER_METRICS), registry.engines(), last_failures(self._reader), {}
-            )
-        )
-        unix_nano = int(self._now * 1e9)
-        describe_present(peers.peers, aggregator.peer_windows, lambda _key: unix_nano)
+        unix_nano, views = int(self._now * 1e9), registry.engines()
+        known = PeerSources(aggregator, last_snapshots(views), {}, clock_offsets(views), unix_nano)
+        peers = listed_peers(known, admin.ListPeersRequest(), 0)
         deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100, unix_nano)
         shown(engines, rows.engines(engines.engines, self._now))
         shown(peers, rows.peers(peers.peers, self._now))

@@ -107,6 +107,20 @@ def test_the_worst_peers_and_engines_are_shown() -> None:
     assert all(tuple(cell.engine for cell in row.cells) == peers.engines for row in peers.rows)
 
 
+def test_how_many_peers_there_are_is_what_the_answer_tells() -> None:
+    """An answer with rows of the worst only; where even the agents do not know it, nothing is made up."""
+    answers = _fleet(2, 3)
+    assert answers.peers is not None
+    answers.peers.total, answers.peers.total_peers = 5_000, 100
+    told = build_screen(answers).peers
+    answers.peers.total_peers = 0
+    unknown = build_screen(answers).peers
+
+    assert (told.total, told.left_out) == (100, 97)
+    assert (unknown.total, unknown.left_out) == (None, None)
+    assert fitted(build_screen(answers), 4_000)[0].peers.left_out is None
+
+
 def test_banners_say_what_changes_the_rest() -> None:
     """The worst first."""
     away, paused = _engine(0), _engine(1, paused=True)

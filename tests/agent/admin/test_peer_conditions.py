@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.agent.admin.support.peer_conditions import describe_present, peer_condition
+from penstock.agent.admin.support.peer_conditions import Present, peer_condition
 from penstock.agent.metrics.latencies.peers import PeerWindows
 from penstock.agent.metrics.latencies.windows import DurationWindow, DurationWindows
-from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.batches import TIME
@@ -30,17 +29,14 @@ def _windows(
     return PeerWindows(waits=found, **fields)
 
 
-def _peer(
-    address: str = "p", *, waits_since: float = 0, flies_since: float = 0, **fields: Any
-) -> admin.PeerSummary:
-    peer = admin.PeerSummary(key={"engine": "0"}, peer={"address": address}, **fields)
-    if waits_since:
-        peer.deferred = 1
-        peer.oldest_deferred.FromNanoseconds(TIME - int(waits_since * _SECOND))
-    if flies_since:
-        peer.in_flight = 1
-        peer.oldest_in_flight.FromNanoseconds(TIME - int(flies_since * _SECOND))
-    return peer
+def _peer(*, waits_since: float = 0, flies_since: float = 0, quarantine: int = 0) -> Present:
+    return Present(
+        in_flight=bool(flies_since),
+        oldest_in_flight=TIME - int(flies_since * _SECOND),
+        deferred=bool(waits_since),
+        oldest_deferred=TIME - int(waits_since * _SECOND),
+        quarantine=quarantine,
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,8 +52,8 @@ def _peer(
         (_peer(flies_since=2, waits_since=3), _windows(), _HANGING, "a request waits for 3.0 s; usually up to 100 ms"),
         (_peer(flies_since=2), _windows(), _HANGING, "a transfer is in flight for 2.0 s"),
         # It goes before everything else.
-        (_peer(waits_since=12, failures_last_minute=4), _windows(), _HANGING, "a request waits for 12.0 s; usually up to 100 ms"),
-        (_peer(failures_last_minute=1), _windows((10, 6, 6)), _FAILING, "1 failure in the last minute"),
+        (_peer(waits_since=12), _windows(failures_last_minute=4), _HANGING, "a request waits for 12.0 s; usually up to 100 ms"),
+        (_peer(), _windows((10, 6, 6), failures_last_minute=1), _FAILING, "1 failure in the last minute"),
         # Slow: three times the hour before, and 20 ms more.
         (_peer(), _windows((3, 6.6, 6.6)), _SLOW, "p50 of waits 6.6 s in the last minute, 50 ms in the hour before"),
         (_peer(), _windows((2, 6.6, 6.6)), _OK, ""),
@@ -68,12 +64,12 @@ def _peer(
         # Without an hour to compare with.
         (_peer(), _windows((3, 6.6, 6.6), DurationWindow()), _SLOW, "p50 of waits 6.6 s in the last minute, no hour before to compare with"),
         (_peer(), _windows((3, 0.9, 0.9), DurationWindow(5, 0.1, 0.1)), _OK, ""),
-        (_peer(status={"peer": {"address": "p"}, "quarantine": 2}), None, _QUARANTINED, ""),
-        (_peer(status={"peer": {"address": "p"}, "quarantine": 1}), None, _OK, ""),
+        (_peer(quarantine=2), None, _QUARANTINED, ""),
+        (_peer(quarantine=1), None, _OK, ""),
     ],
 )  # fmt: skip
 def test_conditions(
-    peer: admin.PeerSummary, windows: PeerWindows | None, condition: admin.PeerCondition, reason: str
+    peer: Present, windows: PeerWindows | None, condition: admin.PeerCondition, reason: str
 ) -> None:
     """Present durations against the peer's own hour before."""
     found = peer_condition(peer, windows, TIME)
@@ -88,27 +84,3 @@ def test_transfers_count_as_waits_do() -> None:
     slow = DurationWindows(DurationWindow(2, 3, 3), DurationWindow(9, 3, 3), _USUAL)
     found = peer_condition(_peer(), PeerWindows(transfers=slow), TIME)
     assert found.reason == "p50 of transfers 3.0 s in the last 15 minutes, 50 ms in the hour before"
-
-
-def test_what_is_wrong_now_stands_first_and_the_rest_keeps_its_order() -> None:
-    """Of hanging peers the longest wait, of failing ones the most failures."""
-    windows = {
-        "failing": _windows(failures_last_minute=1),
-        "failing more": _windows(failures_last_minute=9),
-        "slow": _windows((9, 1, 1)),
-        "slower": _windows((9, 9, 9)),
-    }
-    peers = [
-        _peer("a"), _peer("b"), _peer("failing"), _peer("failing more"), _peer("slow"), _peer("slower"),
-        _peer("hanging", waits_since=5), _peer("hanging longer", waits_since=50), _peer("c"),
-    ]  # fmt: skip
-    found = describe_present(
-        peers,
-        lambda key, peer, now: windows.get(peer) if key == EngineKey("", "0") and now == TIME else None,
-        lambda _: TIME,
-    )
-    assert [each.peer.address for each in found] == [
-        "hanging longer", "hanging", "failing more", "failing", "slower", "slow", "a", "b", "c",
-    ]  # fmt: skip
-    assert found[4].waits.hour_before.p50_seconds == 0.05
-    assert found[-1].condition == _OK

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.relay import merge
 from penstock.agent.relay.engine_names import own_key, own_selector, qualify
+from penstock.agent.relay.peers import merge_peers
 from penstock.agent.relay.requests import engines_of, for_agent
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
@@ -84,7 +85,7 @@ def test_peers_come_worst_first(items: list[tuple[str, int]]) -> None:
             left_out=len(numbers),
         )
 
-    merged = merge.peers(_parts(items, answer), admin.ListPeersRequest())
+    merged = merge_peers(_parts(items, answer), admin.ListPeersRequest())
     shown = [peer.condition for peer in merged.peers]
     assert shown == sorted((number % 6 for _, number in items), reverse=True)
     assert merged.left_out == len(items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+# While a thread computes, each step from thread to thread waits for so long; the interpreter's 5 ms would make the four
+# steps of an acknowledgement, or those of a policy, as long as their budgets.
+_SWITCH_SECONDS = 0.001
+
 
 async def run(config: Config) -> None:
     """Run the agent until SIGTERM or SIGINT.
@@ -24,6 +29,7 @@ async def run(config: Config) -> None:
         PenstockError: it cannot start, or cannot continue; one sentence.
 
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -83,7 +83,7 @@ def _is_told(cause: FoundCause, told: list[str]) -> bool:
 def _looked_at(facts: Facts) -> Iterator[str]:
     present, before = facts.present, facts.before
     connected = sum(engine.connected for engine in facts.engines)
-    yield f"{words.count(connected, 'connected engine')} and {words.count(len(facts.peers), 'peer')}"
+    yield f"{words.count(connected, 'connected engine')} and {words.count(len(facts.peers) + facts.quiet_peers, 'peer')}"
     for name, window in (("the last", present), ("compared with the", before)):
         what = ", ".join(
             (

@@ -38,7 +38,7 @@ from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.sources import Account, Accounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Container
 
     from penstock.agent.batch import BatchColumns, EventGroup
     from penstock.agent.metrics.catalogue import Metric
@@ -173,6 +173,20 @@ class Aggregator:
                 for key, engine in sorted(self._engines.items())
             ]
 
+    def rows_of_peers(
+        self, key: EngineKey, metrics: Collection[Metric], peers: Container[str]
+    ) -> dict[Metric, list[Row]]:
+        """Return a consistent copy of the series of *metrics* that are about *peers* of an engine."""
+        with self._lock:
+            engine = self._engines.get(key)
+            return {} if engine is None else engine.rows_of_peers(metrics, peers)
+
+    def newest_of_peers(self, key: EngineKey, metrics: Collection[Metric]) -> dict[str, int]:
+        """Return the peers that *metrics* name in an engine, with the time of each one's newest entry, nanoseconds."""
+        with self._lock:
+            engine = self._engines.get(key)
+            return {} if engine is None else engine.newest_of_peers(metrics)
+
     def known(self) -> list[EngineKey]:
         """Return all engines that the log has named and not forgotten."""
         # Without the lock, which a dump holds for long: this is asked on the loop, where the aggregator is changed.
@@ -187,6 +201,11 @@ class Aggregator:
         """Return how long *peer* took an engine lately, before *now* (nanoseconds); None if that is not known."""
         with self._lock:
             return self._latencies.windows(key, peer, now)
+
+    def timed_peers(self) -> list[tuple[EngineKey, str]]:
+        """Return the peers that :meth:`peer_windows` knows."""
+        with self._lock:
+            return self._latencies.known()
 
     def pair_speeds(self, key: EngineKey, now: int) -> dict[PairKey, Speed]:
         """Return how fast an engine's transfers were in the 15 minutes before *now* (nanoseconds), by peer and rank."""

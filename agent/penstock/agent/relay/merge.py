@@ -37,19 +37,6 @@ def engines(answers: Sequence[Named], _: admin.ListEnginesRequest) -> admin.List
     return merged
 
 
-def peers(answers: Sequence[Named], _: admin.ListPeersRequest) -> admin.ListPeersResponse:
-    """Return all peers, the worst first."""
-    merged = admin.ListPeersResponse()
-    for name, answer in answers:
-        for peer in answer.peers:
-            qualify(peer.key, name)
-        merged.peers.extend(answer.peers)
-        merged.left_out = min(merged.left_out + answer.left_out, _MAX_UINT32)
-    # Each agent's are in the order of how bad they are; that order stays among equals.
-    merged.peers.sort(key=lambda peer: -peer.condition)
-    return merged
-
-
 def pairs(answers: Sequence[Named], _: admin.ListPairsRequest) -> admin.ListPairsResponse:
     """Return the pairs of all engines, computed again from what each agent tells of its own."""
     found: list[admin.PairEngine] = []

@@ -13,6 +13,7 @@ from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge, suspects
 from penstock.agent.relay.bills import merge_bills
 from penstock.agent.relay.engine_names import qualify, qualify_all
+from penstock.agent.relay.peers import add_cells, cells_request, merge_peers
 from penstock.agent.relay.policies import (
     affected,
     apply_policy,
@@ -106,7 +107,6 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         self._watching = 0
 
     ListEngines = _merged("ListEngines", merge.engines)
-    ListPeers = _merged("ListPeers", merge.peers)
     ListPairs = _merged("ListPairs", merge.pairs, aside=True)
     ListRequests = _merged("ListRequests", merge.requests)
     ListHolders = _merged("ListHolders", merge.holders)
@@ -144,6 +144,21 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         for agent in self._fleet.agents():
             status.agents.append(_relayed(agent, found.get(agent.place.name)))
         return await self._sent(status, context)
+
+    async def ListPeers(  # noqa: N802
+        self, request: admin.ListPeersRequest, context: Context
+    ) -> admin.ListPeersResponse:
+        """Return the peers of all agents; of a table, all cells."""
+        named = _named(await self._ask("ListPeers", request, context))
+        merged = await asyncio.to_thread(merge_peers, named, request)
+        if request.most_peers and merged.peers and len(named) > 1 and not merged.total_peers:
+            cells = cells_request(merged, request)
+            # An agent that has gone since costs the cells that it would have added.
+            more = await self._fleet.ask(
+                "ListPeers", lambda agent: for_agent(cells, agent.place.name), context.time_remaining()
+            )
+            add_cells(merged, _named(more), cells)
+        return await self._sent(merged, context)
 
     async def ListPolicies(  # noqa: N802
         self, request: admin.ListPoliciesRequest, context: Context

@@ -515,12 +515,14 @@ class ImportPoliciesRequest(_message.Message):
     def __init__(self, manifests_json: _Optional[str] = ..., author: _Optional[str] = ..., dry_run: bool = ..., reason: _Optional[str] = ..., all: bool = ...) -> None: ...
 
 class ListEnginesRequest(_message.Message):
-    __slots__ = ("selector", "state")
+    __slots__ = ("selector", "state", "without_counters")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_COUNTERS_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     state: str
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., state: _Optional[str] = ...) -> None: ...
+    without_counters: bool
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., state: _Optional[str] = ..., without_counters: bool = ...) -> None: ...
 
 class ListEnginesResponse(_message.Message):
     __slots__ = ("engines",)
@@ -690,20 +692,32 @@ class Source(_message.Message):
     def __init__(self, hello: _Optional[_Union[_ingest_pb2.Hello, _Mapping]] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[_snapshot_pb2.Hook, _Mapping]]] = ..., emitter: _Optional[_Union[_snapshot_pb2.Emitter, _Mapping]] = ..., drops: _Optional[_Iterable[_Union[_ingest_pb2.Drop, _Mapping]]] = ..., guard_errors: _Optional[_Iterable[_Union[_ingest_pb2.GuardError, _Mapping]]] = ..., clock_offset_nano: _Optional[int] = ..., stored_entries: _Optional[int] = ..., lost_entries: _Optional[int] = ..., unaccounted_entries: _Optional[int] = ..., upstream_counts: _Optional[_Iterable[_Union[_snapshot_pb2.UpstreamCount, _Mapping]]] = ...) -> None: ...
 
 class ListPeersRequest(_message.Message):
-    __slots__ = ("selector", "state")
+    __slots__ = ("selector", "state", "peers", "limit", "most_peers", "most_engines")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MOST_PEERS_FIELD_NUMBER: _ClassVar[int]
+    MOST_ENGINES_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     state: str
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., state: _Optional[str] = ...) -> None: ...
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    limit: int
+    most_peers: int
+    most_engines: int
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., state: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., limit: _Optional[int] = ..., most_peers: _Optional[int] = ..., most_engines: _Optional[int] = ...) -> None: ...
 
 class ListPeersResponse(_message.Message):
-    __slots__ = ("peers", "left_out")
+    __slots__ = ("peers", "left_out", "total", "total_peers")
     PEERS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_PEERS_FIELD_NUMBER: _ClassVar[int]
     peers: _containers.RepeatedCompositeFieldContainer[PeerSummary]
     left_out: int
-    def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
+    total: int
+    total_peers: int
+    def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ..., left_out: _Optional[int] = ..., total: _Optional[int] = ..., total_peers: _Optional[int] = ...) -> None: ...
 
 class PeerSummary(_message.Message):
     __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired", "transfers", "waits", "failures_last_minute", "condition", "condition_reason")

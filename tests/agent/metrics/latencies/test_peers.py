@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.latencies.peers import PeerLatencies, PeerWindows
@@ -141,3 +143,27 @@ def test_the_aggregator_forgets_with_the_log() -> None:
     assert fold.peer_windows(_KEY, PEER, TIME) is None
     fold.apply(agent, BatchColumns(Batch(events=_ended(2))))
     assert fold.peer_windows(_KEY, PEER, TIME) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["wait", "failure", "ask"]), st.integers(0, 40), st.integers(1, 20)),
+        max_size=20,
+    )
+)
+def test_windows_do_not_depend_on_when_they_were_asked_for(steps: list[tuple[str, int, int]]) -> None:
+    """What was asked for before is not what is said now, after an entry or with the time."""
+    asked, batches, now = PeerLatencies(clock=lambda: TIME * 2), list[Batch](), TIME
+    for kind, later, seconds in steps:
+        now += later * 7 * SECOND
+        if kind == "ask":
+            fresh = _latencies(*batches, now=TIME * 2)
+            assert asked.windows(_KEY, PEER, now) == fresh.windows(_KEY, PEER, now)
+            continue
+        entry = (
+            transfer_failure("f", time_ns=now)
+            if kind == "failure"
+            else deferral_end("r", start_ns=now - seconds * SECOND, time_ns=now)
+        )
+        batches.append(Batch(events=[entry]))
+        asked.apply(_KEY, BatchColumns(batches[-1], batches[-1].SerializeToString()))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.drills import list_drills
-from penstock.agent.admin.calls.engines import list_engines, list_peers
+from penstock.agent.admin.calls.engines import list_engines, suspected_peers
 from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.pairs import list_pairs_of
 from penstock.agent.admin.calls.quarantines import list_quarantines
@@ -39,8 +39,10 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
     baseline = _seconds(request.baseline, "baseline") if request.HasField("baseline") else _BASELINE
     selection = selection_of(request.selector)
     check_engine_names(agent, selection)
-    engines = await list_engines(agent, admin.ListEnginesRequest(selector=request.selector))
-    peers = await list_peers(agent, admin.ListPeersRequest(selector=request.selector))
+    engines = await list_engines(
+        agent, admin.ListEnginesRequest(selector=request.selector, without_counters=True)
+    )
+    peers = await suspected_peers(agent, request.selector)
     drills = await list_drills(agent, admin.ListDrillsRequest())
     orders = await list_quarantines(agent, admin.ListQuarantinesRequest(selector=request.selector))
     pairs = await list_pairs_of(agent, admin.ListPairsRequest())
@@ -71,6 +73,7 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         now=question.now,
         engines=list(engines.engines),
         peers=list(peers.peers),
+        quiet_peers=peers.total - len(peers.peers),
         drills=[
             each
             for each in drills.drills

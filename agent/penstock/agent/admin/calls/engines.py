@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.quarantines import ordered_states
 from penstock.agent.admin.support import (
     ENGINE_METRICS,
-    PEER_METRICS,
     MergedPolicies,
+    PeerSources,
     clock_offsets,
     compared_counts,
     compared_engine,
-    describe_present,
     engine_counters,
-    last_failures,
     last_loads,
+    last_snapshots,
+    listed_peers,
     messages,
-    peer_summaries,
     policy_states,
     selected_views,
     selection_of,
@@ -52,14 +50,14 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     wanted = _ENGINE_STATES.get(request.state)
     if wanted is None:
         raise ContractError(f"state is {request.state!r}; give connected, disconnected, or omit it for both")
-    views = [
-        view for view in selected_views(agent, selection_of(request.selector)) if view.connected in wanted
-    ]
-    all_targets, holding = targets_by_key(agent), policy_states(agent).in_force
+    selection, known = selection_of(request.selector), agent.registry.engines()
+    all_targets, holding = targets_by_key(agent, known), policy_states(agent, known).in_force
+    views = [view for view in known if view.connected in wanted and selection.matches(all_targets[view.key])]
     merges = MergedPolicies((policy.manifest for policy in agent.store.policies()), agent.now)
-    rows = {row.key: row for row in agent.aggregator.engines(ENGINE_METRICS)}
-    counts, refusing = compared_counts(agent.aggregator), agent.feed.refusing()
-    servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
+    counted = not request.without_counters
+    rows = {row.key: row for row in agent.aggregator.engines(ENGINE_METRICS)} if counted else {}
+    counts, refusing = compared_counts(agent.aggregator) if counted else {}, agent.feed.refusing()
+    servers = engines_by_server(view.key for view in known if view.connected)
     response = admin.ListEnginesResponse()
     for view in views:
         target = all_targets[view.key]
@@ -71,8 +69,9 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
             engine.last_loads.extend(last_loads(rows[view.key]))
-        compared = counts.get(view.key, EngineCounts())
-        engine.compared.CopyFrom(compared_engine(target, compared, refuses=view.key in refusing))
+        if counted:
+            compared = counts.get(view.key, EngineCounts())
+            engine.compared.CopyFrom(compared_engine(target, compared, refuses=view.key in refusing))
         response.engines.append(engine)
     return response
 
@@ -81,27 +80,43 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     """Return the peers of the selected engines, with what is wrong now first."""
     if request.state not in _PEER_STATES:
         raise ContractError(f"state is {request.state!r}; give active, retired or all; the default is active")
-    selection = selection_of(request.selector)
-    all_targets = targets_by_key(agent)
-    views = selected_views(agent, selection)
-    rows = [
-        row
-        for row in agent.aggregator.engines(PEER_METRICS)
-        if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
-    ]
-    failures = await read_in_turn(agent, last_failures)
-    ordered = ordered_states(agent, selection)
-    since = int((agent.clock() - agent.retirement.after) * 1e9)
-    peers = peer_summaries(rows, views, failures, ordered, since)
-    shown = peers
-    if request.state != "all":
-        shown = [peer for peer in peers if peer.retired == (request.state == "retired")]
-    now, ahead = int(agent.clock() * 1e9), clock_offsets(views)
-    # Sums of many windows take longer than the loop may stand still.
-    shown = await asyncio.to_thread(
-        describe_present, shown, agent.aggregator.peer_windows, lambda key: now + ahead.get(key, 0)
+    if bool(request.most_peers) != bool(request.most_engines) or (request.most_peers and request.limit):
+        raise ContractError(
+            "a table of the worst has most_peers and most_engines, and no limit; give both, or none"
+        )
+    # Many peers take longer than the loop may stand still.
+    return await asyncio.to_thread(
+        listed_peers, _peer_sources(agent, request.selector), request, _retired_before(agent)
     )
-    return admin.ListPeersResponse(peers=shown, left_out=len(peers) - len(shown))
+
+
+async def suspected_peers(agent: AgentContext, selector: admin.EngineSelector) -> admin.ListPeersResponse:
+    """Return the active peers of the selected engines that anything is known of beyond that they are there."""
+    return await asyncio.to_thread(
+        listed_peers,
+        _peer_sources(agent, selector),
+        admin.ListPeersRequest(),
+        _retired_before(agent),
+        only_suspected=True,
+    )
+
+
+def _retired_before(agent: AgentContext) -> int:
+    return int((agent.clock() - agent.retirement.after) * 1e9)
+
+
+def _peer_sources(agent: AgentContext, selector: admin.EngineSelector) -> PeerSources:
+    selection = selection_of(selector)
+    targets = {} if selection.everything else targets_by_key(agent)
+    views = selected_views(agent, selection)
+    return PeerSources(
+        aggregator=agent.aggregator,
+        snapshots=last_snapshots(views),
+        ordered=ordered_states(agent, selection),
+        ahead=clock_offsets(views),
+        now=int(agent.clock() * 1e9),
+        selects=lambda key: selection.everything or (key in targets and selection.matches(targets[key])),
+    )
 
 
 def _engine(

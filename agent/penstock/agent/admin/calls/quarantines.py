@@ -70,10 +70,12 @@ async def list_quarantines(
 ) -> admin.ListQuarantinesResponse:
     """Return the peers that are quarantined or exempt in each selected engine."""
     selection = selection_of(request.selector)
-    check_engine_names(agent, selection)
+    if selection.keys:
+        check_engine_names(agent, selection)
     reported = _reported(agent, selection)
     ordered = _orders(agent, selection)
-    reasons = await read_in_turn(agent, _reasons)
+    # An order has its own.
+    reasons = await read_in_turn(agent, _reasons) if reported.keys() - ordered.keys() else {}
     found = [
         _row(agent, peer, reported.get(peer), ordered.get(peer), reasons.get(peer, ""))
         for peer in sorted(reported.keys() | ordered.keys())
@@ -106,6 +108,8 @@ def _reported(agent: AgentContext, selection: Selection) -> dict[PeerKey, PeerSt
 
 
 def _orders(agent: AgentContext, selection: Selection) -> dict[PeerKey, QuarantineOrder]:
+    if not agent.orders.quarantines():
+        return {}
     return {
         (target.key, order.peer): order
         for target in select(targets_by_key(agent).values(), selection)
@@ -164,8 +168,9 @@ def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> in
 
 def _waiting(agent: AgentContext) -> Iterator[admin.Quarantine]:
     """Yield the orders that no present engine matches."""
-    present = list(targets_by_key(agent).values())
-    for order in agent.orders.quarantines():
+    orders = agent.orders.quarantines()
+    present = list(targets_by_key(agent).values()) if orders else []
+    for order in orders:
         if order.left_nano(agent.orders.now_unix_nano) and not select(present, order.selection):
             yield _ordered(order, QUARANTINE_STATE_UNSPECIFIED)
 

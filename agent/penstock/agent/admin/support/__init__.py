@@ -19,6 +19,7 @@ from penstock.agent.admin.support.engine_counters import (
     engine_counters,
 )
 from penstock.agent.admin.support.holders import engine_holders
+from penstock.agent.admin.support.known_peers import PeerKey, PeerSources, clock_offsets, last_snapshots
 from penstock.agent.admin.support.last_loads import last_loads
 from penstock.agent.admin.support.messages import (
     MAX_UINT32,
@@ -36,14 +37,7 @@ from penstock.agent.admin.support.order_fields import (
     timedelta_of,
 )
 from penstock.agent.admin.support.pair_sides import pair_engines
-from penstock.agent.admin.support.peer_conditions import describe_present
-from penstock.agent.admin.support.peers import (
-    PEER_METRICS,
-    PeerKey,
-    clock_offsets,
-    last_failures,
-    peer_summaries,
-)
+from penstock.agent.admin.support.peer_list import listed_peers
 from penstock.agent.admin.support.policy_impact import (
     MergedPolicies,
     check_confirmed,
@@ -76,12 +70,12 @@ __all__ = [
     "ENGINE_METRICS",
     "MAX_UINT32",
     "ORDERS",
-    "PEER_METRICS",
     "AgentContext",
     "EventScan",
     "FoundEvent",
     "MergedPolicies",
     "PeerKey",
+    "PeerSources",
     "PolicyStates",
     "ReadWindows",
     "RequestLog",
@@ -101,7 +95,6 @@ __all__ = [
     "compared_counts",
     "compared_engine",
     "deferred_requests",
-    "describe_present",
     "engine_changes",
     "engine_counters",
     "engine_holders",
@@ -109,13 +102,13 @@ __all__ = [
     "find_target",
     "key_message",
     "known_engines",
-    "last_failures",
     "last_loads",
+    "last_snapshots",
+    "listed_peers",
     "messages",
     "new_order_id",
     "pair_engines",
     "pause_message",
-    "peer_summaries",
     "policy_states",
     "policy_warnings",
     "read_windows",

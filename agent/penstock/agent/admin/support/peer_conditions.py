@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from penstock.agent.metrics import DurationWindow, DurationWindows, PeerWindows
 
 # A window with fewer durations says nothing about what is usual.
@@ -42,62 +40,50 @@ class Condition(NamedTuple):
     reason: str = ""
 
 
-def describe_present(
-    peers: Iterable[admin.PeerSummary],
-    windows_of: Callable[[EngineKey, str, int], PeerWindows | None],
-    now_of: Callable[[EngineKey], int],
-) -> list[admin.PeerSummary]:
-    """Fill the windows and the condition of *peers*, and return them with what is wrong now first.
+@dataclass(slots=True)
+class Present:
+    """What an engine's last snapshots and acknowledged orders say about a peer; times in nanoseconds, 0 for none.
 
-    Args:
-        peers: in the order that those of one condition and severity keep.
-        windows_of: durations of an engine with a peer before a time, nanoseconds.
-        now_of: the time by an engine's clock, nanoseconds.
+    Attributes:
+        quarantine: ``QuarantineState``.
 
     """
-    found: list[tuple[Condition, admin.PeerSummary]] = []
-    for peer in peers:
-        key = EngineKey(peer.key.server, peer.key.engine)
-        now = now_of(key)
-        windows = windows_of(key, peer.peer.address, now)
-        if windows is not None:
-            peer.transfers.CopyFrom(_message(windows.transfers))
-            peer.waits.CopyFrom(_message(windows.waits))
-            peer.failures_last_minute = windows.failures_last_minute
-        condition = peer_condition(peer, windows, now)
-        peer.condition, peer.condition_reason = condition.condition, condition.reason
-        found.append((condition, peer))
-    found.sort(key=lambda item: (-item[0].condition, -item[0].severity))
-    return [peer for _, peer in found]
+
+    in_flight: int = 0
+    oldest_in_flight: int = 0
+    deferred: int = 0
+    oldest_deferred: int = 0
+    quarantine: int = 0
 
 
-def peer_condition(peer: admin.PeerSummary, windows: PeerWindows | None, now: int) -> Condition:
+def peer_condition(present: Present, windows: PeerWindows | None, now: int) -> Condition:
     """Return what is wrong with a peer at *now*, by its engine's clock, nanoseconds."""
-    hanging = _hanging(peer, windows, now)
+    hanging = _hanging(present, windows, now)
     if hanging is not None:
         return hanging
-    if peer.failures_last_minute:
-        count = peer.failures_last_minute
+    if windows is not None and windows.failures_last_minute:
+        count = windows.failures_last_minute
         reason = f"{count} failure{'' if count == 1 else 's'} in the last minute"
         return Condition(admin.PEER_CONDITION_FAILING, count, reason)
     slow = None if windows is None else _slow("waits", windows.waits) or _slow("transfers", windows.transfers)
     if slow is not None:
         return slow
-    if peer.status.quarantine > QUARANTINE_STATE_CLOSED:
+    if present.quarantine > QUARANTINE_STATE_CLOSED:
         return Condition(admin.PEER_CONDITION_QUARANTINED)
     return Condition(admin.PEER_CONDITION_OK)
 
 
-def _hanging(peer: admin.PeerSummary, windows: PeerWindows | None, now: int) -> Condition | None:
+def _hanging(present: Present, windows: PeerWindows | None, now: int) -> Condition | None:
     """Return the condition if a transfer or a request waits for longer than usual."""
+    if not (present.in_flight or present.deferred):
+        return None
     transfers, waits = (None, None) if windows is None else (_usual(windows.transfers), _usual(windows.waits))
     oldest = (
-        ("a transfer is in flight for", peer.in_flight, peer.oldest_in_flight, transfers),
-        ("a request waits for", peer.deferred, peer.oldest_deferred, waits),
+        ("a transfer is in flight for", present.in_flight, present.oldest_in_flight, transfers),
+        ("a request waits for", present.deferred, present.oldest_deferred, waits),
     )
     worst: Condition | None = None
-    for what, count, start, usual in oldest:
-        begun = start.ToNanoseconds()
+    for what, count, begun, usual in oldest:
         age = (now - begun) / 1e9
         least = HANGS_SECONDS if usual is None else max(HANGS_SECONDS, HANGS_TIMES * usual.p99)
         if count and begun and age > least and (worst is None or age > worst.severity):
@@ -142,15 +128,3 @@ def _slow(what: str, windows: DurationWindows) -> Condition | None:
 def seconds_text(seconds: float) -> str:
     """Return a duration: ``12.9 s``, ``54 ms``."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
-
-
-def _message(windows: DurationWindows) -> admin.PeerWindows:
-    return admin.PeerWindows(
-        last_minute=_window(windows.last_minute),
-        last_15_minutes=_window(windows.last_15_minutes),
-        hour_before=_window(windows.hour_before),
-    )
-
-
-def _window(window: DurationWindow) -> admin.DurationWindow:
-    return admin.DurationWindow(count=window.count, p50_seconds=window.p50, p99_seconds=window.p99)

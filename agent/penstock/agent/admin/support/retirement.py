@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.distribution import PolicyFeed
     from penstock.agent.policy.store import PolicyDatabase
     from penstock.agent.sources import Registry
-    from penstock.proto.v1.snapshot_pb2 import Snapshot
+    from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
 _log = structlog.get_logger(__name__)
 
@@ -41,13 +41,14 @@ _SWEEP_SECONDS = 1.0
 _CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)
 
 
+def is_held(status: PeerStatus) -> bool:
+    """Return whether a source is connected to a peer or quarantines it."""
+    return status.connected or status.upstream_invalid or status.quarantine in _CUT_OFF
+
+
 def peers_in_use(snapshot: Snapshot) -> set[str]:
     """Return the peers that a source uses or quarantines."""
-    held = {
-        status.peer.address
-        for status in snapshot.peers
-        if status.connected or status.upstream_invalid or status.quarantine in _CUT_OFF
-    }
+    held = {status.peer.address for status in snapshot.peers if is_held(status)}
     return held | {item.peer.address for item in snapshot.in_flight if item.count}
 
 

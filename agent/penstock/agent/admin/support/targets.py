@@ -10,7 +10,7 @@ from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_en
 from penstock.agent.policy.distribution import KnownEngine, rollout_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import Source
@@ -55,12 +55,12 @@ def source_target(source: Source) -> Target:
     return Target(source.key, source.model, _with_role(source.labels, source.role))
 
 
-def known_engines(agent: AgentContext) -> list[KnownEngine]:
-    """Return all engines of the registry, ordered by key."""
-    views = agent.registry.engines()
+def known_engines(agent: AgentContext, views: Sequence[EngineView] | None = None) -> list[KnownEngine]:
+    """Return all engines of the registry, ordered by key; *views*: these, if they are there already."""
+    views = agent.registry.engines() if views is None else views
     return [
         KnownEngine(
-            Target(view.key, view.model, _with_role(view.labels, view.role)),
+            _view_target(view),
             view.connected,
             view.cores,
             *_count_processes(agent, view),
@@ -68,6 +68,10 @@ def known_engines(agent: AgentContext) -> list[KnownEngine]:
         )
         for view in views
     ]
+
+
+def _view_target(view: EngineView) -> Target:
+    return Target(view.key, view.model, _with_role(view.labels, view.role))
 
 
 def _is_missing(view: EngineView, views: Iterable[EngineView]) -> bool:
@@ -100,16 +104,20 @@ def _has_settled(live: LiveSource, *, paused: bool) -> bool:
     return not (paused and snapshot.emitter.pending_entries)
 
 
-def targets_by_key(agent: AgentContext) -> dict[EngineKey, Target]:
-    """Return all engines of the registry and the feed; the feed's data takes precedence."""
-    found = {item.target.key: item.target for item in known_engines(agent)}
+def targets_by_key(agent: AgentContext, views: Iterable[EngineView] | None = None) -> dict[EngineKey, Target]:
+    """Return all engines of the registry and the feed; the feed's data takes precedence.
+
+    With *views* the registry's engines are these.
+    """
+    views = agent.registry.engines() if views is None else views
+    found = {view.key: _view_target(view) for view in views}
     found |= {subscriber.target.key: subscriber.target for subscriber in agent.feed.subscribers()}
     return found
 
 
-def policy_states(agent: AgentContext) -> PolicyStates:
-    """Return the engines that acknowledged their policy, and those where a pause holds it back."""
-    engines = rollout_progress(agent.feed, known_engines(agent), Selection(), agent.clock())
+def policy_states(agent: AgentContext, views: Sequence[EngineView] | None = None) -> PolicyStates:
+    """Return the engines that acknowledged their policy, and those where a pause holds it back; *views* as above."""
+    engines = rollout_progress(agent.feed, known_engines(agent, views), Selection(), agent.clock())
     return PolicyStates(
         frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
         frozenset(engine.key for engine in engines if engine.state == "paused"),
@@ -131,8 +139,11 @@ def find_target(agent: AgentContext, key: EngineKey) -> Target:
 
 def selected_views(agent: AgentContext, selection: Selection) -> list[EngineView]:
     """Return the selected engines of the registry, ordered by key."""
+    views = agent.registry.engines()
+    if selection.everything:
+        return views
     all_targets = targets_by_key(agent)
-    return [view for view in agent.registry.engines() if selection.matches(all_targets[view.key])]
+    return [view for view in views if selection.matches(all_targets[view.key])]
 
 
 def check_engine_names(agent: AgentContext, selection: Selection) -> Mapping[EngineKey, Target]:

@@ -68,7 +68,8 @@ class Facts:
         present: the time that is looked at.
         before: the time before it, which it is compared with.
         engines: the selected ones, as ``ListEngines`` returns them.
-        peers: theirs, as ``ListPeers`` does.
+        peers: theirs, as ``ListPeers`` does, without those of which nothing is known beyond that they are there.
+        quiet_peers: how many those are.
         pairs: of engines, with what differs between them; those of the selected engines.
         suspects: answers of the window that may be wrong.
         suspects_cut: there was too much to read to look for all of them.
@@ -83,6 +84,7 @@ class Facts:
     before: Window
     engines: Sequence[admin.Engine] = ()
     peers: Sequence[admin.PeerSummary] = ()
+    quiet_peers: int = 0
     drills: Sequence[admin.Drill] = ()
     quarantines: Sequence[admin.Quarantine] = ()
     held: Sequence[Held] = ()

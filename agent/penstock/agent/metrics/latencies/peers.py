@@ -55,9 +55,17 @@ class PeerWindows:
 
 @dataclass(slots=True)
 class _Peer:
+    """The slots of one peer, and its windows when they were last asked for.
+
+    All edges of the windows are a whole number of the finest slots before now, so what they hold changes only with an
+    entry or with the slot that now is in.
+    """
+
     transfers: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     waits: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     failures: TimeSlots = field(default_factory=lambda: TimeSlots(1))
+    asked: int = -1
+    windows: PeerWindows | None = None
 
     @property
     def newest(self) -> int:
@@ -100,11 +108,19 @@ class PeerLatencies:
         found = self._peers.get((key, peer))
         if found is None:
             return None
-        return PeerWindows(
-            duration_windows(found.transfers, now),
-            duration_windows(found.waits, now),
-            found.failures.sum(now - _MINUTE, now + _AHEAD_NANO)[0],
-        )
+        slot = now // FINEST_NANO
+        if found.windows is None or found.asked != slot:
+            found.asked = slot
+            found.windows = PeerWindows(
+                duration_windows(found.transfers, now),
+                duration_windows(found.waits, now),
+                found.failures.sum(now - _MINUTE, now + _AHEAD_NANO)[0],
+            )
+        return found.windows
+
+    def known(self) -> list[PeerKey]:
+        """Return the peers that have windows."""
+        return list(self._peers)
 
     def forget(self, key: EngineKey, peer: str | None = None) -> None:
         """Drop a peer of an engine; all of its peers without one."""
@@ -120,6 +136,8 @@ class PeerLatencies:
                 return None
             found = self._peers[key, peer] = _Peer()
             self._none_idle_before = min(self._none_idle_before, when + IDLE_NANO)
+        # An entry follows.
+        found.windows = None
         return found
 
     def _drop_idle(self, now: int) -> None:

@@ -47,6 +47,8 @@ class DurationWindows:
 
 def duration_windows(slots: TimeSlots, now: int) -> DurationWindows:
     """Return the windows before *now*, nanoseconds; their edges are those of the slots."""
+    if not slots.newest:
+        return DurationWindows()
     later = now + _HOUR
     return DurationWindows(
         _window(slots.sum(now - _MINUTE, later)),

@@ -10,7 +10,7 @@ from penstock.agent.metrics.catalogue import OTHER
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from penstock.agent.metrics.catalogue import Metric
 
@@ -118,6 +118,24 @@ class Series:
             for series in (self._live, self._other, *([self._parked] if idle else []))
             for labels, point in series.items()
         ]
+
+    def rows_of_peers(self, peers: Container[str]) -> list[Row]:
+        """Return copies of the exposed series that are about one of *peers*."""
+        return [
+            Row(labels, point.total, tuple(point.counts), point.touched)
+            for series in (self._live, self._other)
+            for labels, point in series.items()
+            if any(labels[index] in peers for index in self._peers)
+        ]
+
+    def note_peers(self, newest: dict[str, int]) -> None:
+        """Add the peers of the exposed series to *newest*: the time of each one's newest entry, nanoseconds."""
+        for index in self._peers:
+            for series in (self._live, self._other):
+                for labels, point in series.items():
+                    peer = labels[index]
+                    if point.touched >= newest.get(peer, 0):
+                        newest[peer] = point.touched
 
     def knows_peer(self, peer: str) -> bool:
         """Return whether an exposed series is about *peer*."""

@@ -8,7 +8,7 @@ from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.metrics.series.capped import Row, Series
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Container, Iterable
 
     from penstock.agent.metrics.catalogue import Metric
     from penstock.agent.metrics.series.bulk_updates import BulkUpdate
@@ -67,6 +67,20 @@ class EngineSeries:
     def rows_of(self, metrics: Collection[Metric], *, idle: bool = False) -> dict[Metric, list[Row]]:
         """Return copies of the series of *metrics*; with *idle* also of those that are not exposed."""
         return {metric: series.rows(idle=idle) for metric, series in self.series.items() if metric in metrics}
+
+    def rows_of_peers(self, metrics: Collection[Metric], peers: Container[str]) -> dict[Metric, list[Row]]:
+        """Return copies of the series of *metrics* that are about one of *peers*."""
+        return {
+            metric: series.rows_of_peers(peers) for metric, series in self.series.items() if metric in metrics
+        }
+
+    def newest_of_peers(self, metrics: Collection[Metric]) -> dict[str, int]:
+        """Return the peers that *metrics* name, with the time of each one's newest entry, nanoseconds."""
+        newest: dict[str, int] = {}
+        for metric, series in self.series.items():
+            if metric in metrics:
+                series.note_peers(newest)
+        return newest
 
     def rows(self) -> dict[Metric, list[Row]]:
         """Return copies of all series, and of what became of label sets at the cap."""

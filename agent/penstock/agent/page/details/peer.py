@@ -22,7 +22,9 @@ async def peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     """Return the windows, failures, quarantines and last failures of a peer."""
     peer, key = name_of(query, "peer"), engine_of(query, "engine")
     selector = selector_of(key)
-    listed = await calls.call("ListPeers", admin.ListPeersRequest(selector=selector, state="all"))
+    listed = await calls.call(
+        "ListPeers", admin.ListPeersRequest(selector=selector, state="all", peers=[peer])
+    )
     found = [item for item in listed.peers if item.peer.address == peer]
     if not found:
         raise AnswerError(404, f"peer {peer!r} not found; 'agentctl get peers --state all' lists them")

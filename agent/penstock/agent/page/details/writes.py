@@ -83,7 +83,7 @@ async def write_quarantine(calls: AdminCalls, body: Mapping[str, Any], author: s
     words += _engine_words(key)
     what = f"{'the end of the quarantine' if undo else 'a quarantine'} of peer {peer}"
     if flag_of(body, "dryRun"):
-        known = (await calls.call("ListPeers", admin.ListPeersRequest(state="all"))).peers
+        known = (await calls.call("ListPeers", admin.ListPeersRequest(state="all", peers=[peer]))).peers
         stranger = all(item.peer.address != peer for item in known)
         warning = (
             [f"warning: no engine knows peer {peer}; 'agentctl get peers' lists them"] if stranger else []

@@ -67,7 +67,11 @@ class ScreenPoller:
         while True:
             began = loop.time()
             due = [each for each in QUESTIONS if not each.costly and self._due.get(each.name, 0.0) <= began]
-            await asyncio.gather(*map(self._ask, due))
+            async with asyncio.TaskGroup() as asking:
+                for each in due:
+                    asking.create_task(self._ask(each))
+                    # An agent's answer is computed on this loop: what comes in need not wait for all of them.
+                    await asyncio.sleep(0)
             await self._look_up()
             await self._show()
             await asyncio.sleep(max(_LEAST_SECONDS, _SCREEN_SECONDS - (loop.time() - began)))

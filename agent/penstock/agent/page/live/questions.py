@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from penstock.agent.page.screen import MOST_ENGINES, MOST_PEERS
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from google.protobuf.message import Message
 
-COSTLY_SHARE = 0.02
-"""Share of the time that a costly question may take."""
-
-# Rows that may be asked for in a second, on average: each takes about 0.4 ms of an agent, or 24 µs.
-_ENGINES_PER_SECOND = 20
-_PEERS_PER_SECOND = 500
+# Share of the time that one question may take: what costs more is asked for less often.
+_SHARE = 0.01
 _LONGEST_SECONDS = 60.0
 _WAITS = 30
 
@@ -27,9 +26,8 @@ class Question:
     Attributes:
         name: the field of the answers.
         every: seconds between two calls, at least.
-        rows: the field of the answer that grows with the fleet; empty for none.
-        per_second: rows that may be asked for in a second, on average.
-        costly: it reads the log, so that its time says more than its size.
+        cost: seconds of CPU that an answer takes, by what it says of the fleet.
+        costly: it reads the log, so that its time says what it costs, and the others do not wait for it.
         dated: its age is the age of the screen.
 
     """
@@ -38,24 +36,43 @@ class Question:
     method: str
     request: Message
     every: float
-    rows: str = ""
-    per_second: int = 1
+    cost: Callable[[Any], float] = lambda _: 0.0
     costly: bool = False
     dated: bool = False
 
     def pause(self, answer: Message, took: float) -> float:
         """Return the seconds to the next call, after an *answer* that *took* seconds: of a large fleet it is longer."""
-        by_rows = len(getattr(answer, self.rows)) / self.per_second if self.rows else 0.0
-        by_time = took / COSTLY_SHARE if self.costly else 0.0
-        return max(self.every, min(max(by_rows, by_time), _LONGEST_SECONDS))
+        cost = took if self.costly else self.cost(answer)
+        return max(self.every, min(cost / _SHARE, _LONGEST_SECONDS))
+
+
+def _cost_of_engines(answer: admin.ListEnginesResponse) -> float:
+    return 80e-6 * len(answer.engines)
+
+
+def _cost_of_peers(answer: admin.ListPeersResponse) -> float:
+    # To rank one and to make its row; an agent that does not rank answers with a row for each.
+    return 1.6e-6 * answer.total + 20e-6 * len(answer.peers)
 
 
 QUESTIONS = (
     Question("status", "GetStatus", admin.GetStatusRequest(), 2.0),
     Question(
-        "engines", "ListEngines", admin.ListEnginesRequest(), 1.0, "engines", _ENGINES_PER_SECOND, dated=True
+        "engines",
+        "ListEngines",
+        admin.ListEnginesRequest(without_counters=True),
+        1.0,
+        cost=_cost_of_engines,
+        dated=True,
     ),
-    Question("peers", "ListPeers", admin.ListPeersRequest(), 1.0, "peers", _PEERS_PER_SECOND, dated=True),
+    Question(
+        "peers",
+        "ListPeers",
+        admin.ListPeersRequest(most_peers=MOST_PEERS, most_engines=MOST_ENGINES),
+        1.0,
+        cost=_cost_of_peers,
+        dated=True,
+    ),
     Question(
         "waits", "ListRequests", admin.ListRequestsRequest(deferred=True, limit=_WAITS), 1.0, dated=True
     ),

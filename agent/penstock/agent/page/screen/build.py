@@ -59,7 +59,7 @@ def _cut(screen: Screen, name: str) -> Screen:
     match name:
         case "peers":
             rows = _two_thirds(screen.peers.rows)
-            left = screen.peers.total - len(rows)
+            left = None if screen.peers.total is None else screen.peers.total - len(rows)
             return replace(screen, peers=replace(screen.peers, rows=rows, left_out=left))
         case "waits":
             return replace(screen, waits=replace(screen.waits, rows=_two_thirds(screen.waits.rows)))

@@ -85,12 +85,12 @@ class PeerTableRow:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The worst peers by the worst engines."""
+    """The worst peers by the worst engines; of how many is None where that is not known, as at a relay."""
 
     engines: tuple[str, ...]
     rows: tuple[PeerTableRow, ...]
-    total: int
-    left_out: int
+    total: int | None
+    left_out: int | None
     sentence: str
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.page.screen.answers import ScreenAnswers
 
-MOST_ROWS = 30
+MOST_PEERS = 30
 MOST_ENGINES = 12
 
 _NONE = "none"
@@ -28,14 +28,17 @@ _CONDITIONS = {
 
 
 def peer_table(answers: ScreenAnswers) -> Peers:
-    """Return the table; the agent's order is the worst first, and it stays."""
+    """Return the table; the agent's order is the worst first, and it stays.
+
+    The answer may have only the rows of the table, and the first of each peer and engine of it.
+    """
     if answers.peers is None:
         return Peers((), (), 0, 0, answers.trouble or "the agent has not answered yet")
     items = answers.peers.peers
     names = list(dict.fromkeys(item.peer.address for item in items))
     if not names:
         return Peers((), (), 0, 0, _nothing(answers))
-    shown = names[:MOST_ROWS]
+    shown = names[:MOST_PEERS]
     wanted = set(shown)
     found: dict[str, dict[str, admin.PeerSummary]] = {name: {} for name in shown}
     for item in items:
@@ -43,7 +46,9 @@ def peer_table(answers: ScreenAnswers) -> Peers:
             found[item.peer.address].setdefault(text.engine(item.key), item)
     engines = _worst_engines(items)
     table = tuple(_row(name, found[name], engines) for name in shown)
-    return Peers(tuple(map(plain, engines)), table, len(names), len(names) - len(table), "")
+    total = answers.peers.total_peers or (None if answers.peers.total > len(items) else len(names))
+    left = None if total is None else total - len(table)
+    return Peers(tuple(map(plain, engines)), table, total, left, "")
 
 
 def _worst_engines(items: Iterable[admin.PeerSummary]) -> tuple[str, ...]:

@@ -65,8 +65,8 @@
  * @typedef {object} Peers
  * @property {string[]} engines
  * @property {PeerRow[]} rows
- * @property {number} total
- * @property {number} leftOut
+ * @property {number | null} total
+ * @property {number | null} leftOut
  * @property {string} sentence
  *
  * @typedef {object} Wait

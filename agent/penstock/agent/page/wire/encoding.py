@@ -17,6 +17,7 @@ MAX_TEXT = 400
 # The marks of styles, and any other half of a character that UTF-8 cannot say.
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 _ENDING = "…"
+_AS_THEY_ARE = frozenset({str, int, bool, type(None)})
 
 
 def plain(text: str, longest: int = MAX_TEXT) -> str:
@@ -37,6 +38,9 @@ def encode(value: Any) -> bytes:
 
 def as_values(value: Any) -> Any:
     """Return a dataclass as values of JSON; a field whose value is None is null."""
+    # Nearly all of the thousands of values of a screen.
+    if type(value) in _AS_THEY_ARE:
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return {name: as_values(getattr(value, attribute)) for attribute, name in _names(type(value))}
     if isinstance(value, tuple | list):

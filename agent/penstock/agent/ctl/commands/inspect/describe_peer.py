@@ -35,7 +35,7 @@ def peer(client: Client, name: str, output: str) -> None:
     """Show PEER (host:port) as each engine sees it: transfers, failures, quarantine, its last failures."""
     found = [
         item
-        for item in client.call("ListPeers", admin.ListPeersRequest(state="all")).peers
+        for item in client.call("ListPeers", admin.ListPeersRequest(state="all", peers=[name])).peers
         if item.peer.address == name
     ]
     if not found:

@@ -26,15 +26,30 @@ if TYPE_CHECKING:
     help="Only peers in this state; retired: neither used nor reported for --retire-after.  "
     "[default: active; all for peers that are named]",
 )
+@click.option(
+    "--worst",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Only the first N of the list, which has what is wrong now first.",
+)
 @with_listing
 @with_client
-def peers(client: Client, names: tuple[str, ...], selector: str, state: str | None, style: ListStyle) -> None:
+def peers(
+    client: Client,
+    names: tuple[str, ...],
+    selector: str,
+    state: str | None,
+    worst: int | None,
+    style: ListStyle,
+) -> None:
     """List peers, or those that are named: transfers, failures, in flight.
 
     Counted since the state directory was created.
     """
     state = state or ("all" if names else "active")
-    request = admin.ListPeersRequest(selector=engine_selector(selector), state=state)
+    request = admin.ListPeersRequest(selector=engine_selector(selector), state=state, peers=names)
+    if worst and not names:
+        request.limit = worst
 
     def fetch() -> Listing:
         response = client.call("ListPeers", request)
@@ -43,7 +58,12 @@ def peers(client: Client, names: tuple[str, ...], selector: str, state: str | No
             del response.peers[:]
             response.peers.extend(found)
         there = {item.peer.address for item in response.peers}
+        total = max(response.total, len(response.peers))
+        # Of named ones all are there, and an agent of an older version does not know limits.
+        del response.peers[worst or total :]
         notes = []
+        if len(response.peers) < total:
+            notes.append(f"the worst {len(response.peers)} of {total} are shown; omit --worst for all")
         if (count := response.left_out) and state == "active":
             notes.append(
                 f"{count} retired peer{'s are' if count > 1 else ' is'} not shown; --state all lists them"

@@ -126,7 +126,7 @@ def _set(
 
 def _warn_of_a_stranger(client: Client, peer: str) -> None:
     """Warn if no engine knows *peer*: a typing error would otherwise look like success."""
-    known = client.call("ListPeers", admin.ListPeersRequest(state="all")).peers
+    known = client.call("ListPeers", admin.ListPeersRequest(state="all", peers=[peer])).peers
     if all(item.peer.address != peer for item in known):
         text = f"warning: no engine knows peer {peer}; 'agentctl get peers' lists them"
         say(words.style(client.hinted(text), "yellow"), err=True)

@@ -21,7 +21,7 @@ export function Peers({shown, clock, act}) {
   }
   const filteredOut = (shown.whole?.peers.rows.length ?? 0) - peers.rows.length;
   const note = [
-    peers.leftOut > 0 ? `the worst ${peers.rows.length} of ${peers.total}` : "",
+    peers.leftOut === null ? `the worst ${peers.rows.length}` : peers.leftOut > 0 ? `the worst ${peers.rows.length} of ${peers.total}` : "",
     filteredOut > 0 ? `${filteredOut} hidden by the filter` : "",
   ].filter(Boolean);
   return html`<${Table} peers=${peers} engines=${shown.whole?.engines.rows ?? []} note=${note.join("; ")} clock=${clock} act=${act} />`;

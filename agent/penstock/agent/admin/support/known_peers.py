@@ -1,0 +1,147 @@
+"""The peers that engines know: from the counters, the last snapshots and the acknowledged orders."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.agent.admin.support.peer_conditions import Present
+from penstock.agent.admin.support.retirement import is_held
+from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.model import EngineKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from penstock.agent.metrics import Aggregator
+    from penstock.agent.sources import EngineView
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+PeerKey = tuple[EngineKey, str]
+
+PEER_METRICS: Final = frozenset({c.TRANSFERS, c.TRANSFER_DURATION, c.TRANSFER_FAILURES})
+"""The metrics that name a peer which an engine moves something to or from."""
+
+UNNAMED: Final = "unknown"
+"""Stands for the address of a peer that has none."""
+
+IN_USE: Final = sys.maxsize
+"""Later than any entry: an engine uses the peer now."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSources:
+    """What is known of peers at one moment; read on any thread.
+
+    Attributes:
+        snapshots: the last ones of each selected engine's sources.
+        ordered: ``QuarantineState`` by acknowledged orders, which are newer than the snapshots.
+        ahead: each engine's clock minus the agent's, nanoseconds.
+        now: by the agent's clock, nanoseconds.
+        selects: whether an engine is selected.
+
+    """
+
+    aggregator: Aggregator
+    snapshots: Mapping[EngineKey, Sequence[Snapshot]]
+    ordered: Mapping[PeerKey, int]
+    ahead: Mapping[EngineKey, int]
+    now: int
+    selects: Callable[[EngineKey], bool] = lambda _: True
+
+    def now_of(self, key: EngineKey) -> int:
+        """Return the present time by an engine's clock, nanoseconds."""
+        return self.now + self.ahead.get(key, 0)
+
+
+@dataclass(slots=True)
+class KnownPeers:
+    """The peers of the selected engines.
+
+    Attributes:
+        newest: by engine and address the time of the newest entry by that engine's clock, nanoseconds; 0 for none.
+        present: of those that are in flight, waited for, in quarantine, or invalid to vLLM.
+
+    """
+
+    newest: dict[EngineKey, dict[str, int]] = field(default_factory=dict)
+    present: dict[PeerKey, Present] = field(default_factory=dict)
+
+
+def last_snapshots(views: Iterable[EngineView]) -> dict[EngineKey, list[Snapshot]]:
+    """Return the last snapshots of each engine's sources."""
+    return {view.key: [live.snapshot for live in view.sources if live.snapshot is not None] for view in views}
+
+
+def clock_offsets(views: Iterable[EngineView]) -> dict[EngineKey, int]:
+    """Return each engine's clock minus the agent's, nanoseconds; 0 where it is not known."""
+    ahead: dict[EngineKey, int] = {}
+    for view in views:
+        for live in view.sources:
+            ahead[view.key] = live.clock_offset_nano or ahead.get(view.key, 0)
+    return ahead
+
+
+def known_peers(sources: PeerSources, only: Container[str] | None = None) -> KnownPeers:
+    """Return the peers of the selected engines: of *only* these addresses, None for all."""
+    known = KnownPeers()
+    for key in filter(sources.selects, sources.aggregator.known()):
+        known.newest[key] = sources.aggregator.newest_of_peers(key, PEER_METRICS)
+    for key, snapshots in sources.snapshots.items():
+        newest = known.newest.setdefault(key, {})
+        for snapshot in snapshots:
+            _add_statuses(known, key, newest, snapshot)
+            _add_waiting(known, key, newest, snapshot)
+    _add_orders(known, sources)
+    if only is not None:
+        for key, newest in known.newest.items():
+            known.newest[key] = {address: time for address, time in newest.items() if address in only}
+    known.newest = {key: newest for key, newest in known.newest.items() if newest}
+    return known
+
+
+def _present(known: KnownPeers, key: EngineKey, address: str) -> Present:
+    return known.present.setdefault((key, address), Present())
+
+
+def _add_statuses(known: KnownPeers, key: EngineKey, newest: dict[str, int], snapshot: Snapshot) -> None:
+    for status in snapshot.peers:
+        address = status.peer.address or UNNAMED
+        # Tens of thousands: most are connected, and the rest is not asked of these.
+        time = IN_USE if status.connected or is_held(status) else status.last_active_unix_nano
+        if time >= newest.get(address, 0):
+            newest[address] = time
+        if status.quarantine or status.upstream_invalid:
+            present = _present(known, key, address)
+            # The worker reports the connection, the scheduler the quarantine.
+            present.quarantine = status.quarantine or present.quarantine
+
+
+def _add_waiting(known: KnownPeers, key: EngineKey, newest: dict[str, int], snapshot: Snapshot) -> None:
+    for flying in snapshot.in_flight:
+        address = flying.peer.address or UNNAMED
+        newest[address] = max(newest.get(address, 0), IN_USE if flying.count else 0)
+        present = _present(known, key, address)
+        present.in_flight += flying.count
+        present.oldest_in_flight = _earlier(present.oldest_in_flight, flying.oldest_start_time_unix_nano)
+    for waiting in snapshot.deferred:
+        if waiting.HasField("peer"):
+            address = waiting.peer.address or UNNAMED
+            newest.setdefault(address, 0)
+            present = _present(known, key, address)
+            present.deferred += waiting.count
+            present.oldest_deferred = _earlier(present.oldest_deferred, waiting.oldest_start_time_unix_nano)
+
+
+def _add_orders(known: KnownPeers, sources: PeerSources) -> None:
+    """Take over what orders say about the peers that an engine reports."""
+    for (key, address), state in sources.ordered.items():
+        reported = (status for snapshot in sources.snapshots.get(key, ()) for status in snapshot.peers)
+        if any((status.peer.address or UNNAMED) == address for status in reported):
+            _present(known, key, address).quarantine = state
+
+
+def _earlier(one: int, other: int) -> int:
+    """Return the earlier of two times; 0 means unknown."""
+    return min(one, other) if one and other else one or other

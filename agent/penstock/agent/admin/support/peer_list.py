@@ -1,0 +1,59 @@
+"""The answer of ``ListPeers``: which peers, in which order, with a row for those that are asked for only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.support.known_peers import known_peers
+from penstock.agent.admin.support.peer_order import PeerOrder
+from penstock.agent.admin.support.peers import peer_summaries
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from penstock.agent.admin.support.known_peers import PeerSources
+    from penstock.agent.model import EngineKey
+
+
+def listed_peers(
+    sources: PeerSources,
+    request: admin.ListPeersRequest,
+    since_unix_nano: int,
+    *,
+    only_suspected: bool = False,
+) -> admin.ListPeersResponse:
+    """Return the peers that *request* asks for, what is wrong now first.
+
+    A peer is retired if its engine does not use it and has no entry for it after *since_unix_nano*, by the agent's clock.
+    One that only its engine reports, without any entry, is not. With *only_suspected* there are no rows of peers without
+    durations, failures, waits and quarantine; they count in the totals.
+    """
+    known = known_peers(sources, frozenset(request.peers) if request.peers else None)
+    retired: dict[EngineKey, frozenset[str]] = {}
+    listed: dict[EngineKey, AbstractSet[str]] = {}
+    for key, names in known.newest.items():
+        since = since_unix_nano + sources.ahead.get(key, 0)
+        retired[key] = frozenset(name for name, newest in names.items() if 0 < newest < since)
+        states: dict[str, AbstractSet[str]] = {"all": names.keys(), "retired": retired[key]}
+        listed[key] = states.get(request.state, names.keys() - retired[key])
+    order = PeerOrder(sources, known, listed)
+    if only_suspected:
+        places = order.suspected()
+    elif request.most_peers and request.most_engines:
+        places = order.table(request.most_peers, request.most_engines)
+    else:
+        places = order.first(request.limit)
+    summaries = peer_summaries(sources, known.present, places)
+    for place, summary in summaries.items():
+        key, address = place
+        condition = order.condition(place)
+        summary.condition, summary.condition_reason = condition.condition, condition.reason
+        summary.retired = address in retired[key]
+    left_out = sum(map(len, known.newest.values())) - order.totals.rows
+    return admin.ListPeersResponse(
+        peers=summaries.values(),
+        left_out=left_out,
+        total=order.totals.rows,
+        total_peers=order.totals.addresses,
+    )
