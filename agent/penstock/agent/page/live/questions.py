@@ -50,18 +50,29 @@ class Question:
         return max(self.every, min(max(by_rows, by_time), _LONGEST_SECONDS))
 
 
-QUESTIONS = (
-    Question("status", "GetStatus", admin.GetStatusRequest(), 2.0),
-    Question(
-        "engines", "ListEngines", admin.ListEnginesRequest(), 1.0, "engines", _ENGINES_PER_SECOND, dated=True
-    ),
-    Question("peers", "ListPeers", admin.ListPeersRequest(), 1.0, "peers", _PEERS_PER_SECOND, dated=True),
-    Question(
-        "waits", "ListRequests", admin.ListRequestsRequest(deferred=True, limit=_WAITS), 1.0, dated=True
-    ),
-    Question("diagnosis", "Diagnose", admin.DiagnoseRequest(), 10.0, costly=True),
-    Question("drills", "ListDrills", admin.ListDrillsRequest(), 5.0),
-    Question("quarantines", "ListQuarantines", admin.ListQuarantinesRequest(), 2.0),
-    Question("rollouts", "ListPolicyRollouts", admin.ListPolicyRolloutsRequest(), 5.0),
-    Question("policies", "ListPolicies", admin.ListPoliciesRequest(), 5.0),
-)
+def questions(since: float | None = None) -> tuple[Question, ...]:
+    """Return what is asked; *since*: seconds that the diagnosis is about, None for those of ``agentctl diagnose``."""
+    diagnosis = admin.DiagnoseRequest()
+    if since is not None:
+        diagnosis.since.FromMicroseconds(round(since * 1e6))
+    return (
+        Question("status", "GetStatus", admin.GetStatusRequest(), 2.0),
+        Question(
+            "engines",
+            "ListEngines",
+            admin.ListEnginesRequest(),
+            1.0,
+            "engines",
+            _ENGINES_PER_SECOND,
+            dated=True,
+        ),
+        Question("peers", "ListPeers", admin.ListPeersRequest(), 1.0, "peers", _PEERS_PER_SECOND, dated=True),
+        Question(
+            "waits", "ListRequests", admin.ListRequestsRequest(deferred=True, limit=_WAITS), 1.0, dated=True
+        ),
+        Question("diagnosis", "Diagnose", diagnosis, 10.0, costly=True),
+        Question("drills", "ListDrills", admin.ListDrillsRequest(), 5.0),
+        Question("quarantines", "ListQuarantines", admin.ListQuarantinesRequest(), 2.0),
+        Question("rollouts", "ListPolicyRollouts", admin.ListPolicyRolloutsRequest(), 5.0),
+        Question("policies", "ListPolicies", admin.ListPoliciesRequest(), 5.0),
+    )
