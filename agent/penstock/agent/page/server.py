@@ -172,8 +172,12 @@ class PageServer:
         access.check_host(request.headers.get("Host", ""), self._settings)
         if request.path.startswith("/api/"):
             access.check_origin(request.headers)
-        request["caller"] = access.caller_of(request.headers, names_of(request.transport), self._settings)
+        self._caller(request)
         return await handler(request)
+
+    def _caller(self, request: web.Request) -> Caller:
+        """Return who asks; the error is the answer to somebody who may not."""
+        return access.caller_of(request.headers, names_of(request.transport), self._settings)
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
         return self._served(INDEX, request)
@@ -203,7 +207,7 @@ class PageServer:
 
     async def _write(self, request: web.Request) -> web.StreamResponse:
         access.check_write(request.headers)
-        caller: Caller = request["caller"]
+        caller = self._caller(request)
         access.check_role(caller, self._settings)
         write = WRITES.get(request.match_info["kind"])
         if write is None:
@@ -228,7 +232,7 @@ class PageServer:
             self._connections.keep(request.transport)
         try:
             await response.prepare(request)
-            await _send(response, message("hello", self._hello(request["caller"])).encoded())
+            await _send(response, message("hello", self._hello(self._caller(request))).encoded())
             if unknown:
                 await _send(response, message("gap", {"sentence": unknown}).encoded())
             joining = asyncio.ensure_future(self._hub.join(tab, positions, seconds))

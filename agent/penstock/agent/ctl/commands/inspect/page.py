@@ -30,7 +30,7 @@ _TURN_SECONDS = 0.5
 )
 @with_place
 @click.pass_context
-def page(context: click.Context, since: timedelta | None, port: int, **_: object) -> None:
+def page(context: click.Context, /, since: timedelta | None, port: int, **_: object) -> None:
     """Serve the page of a bundle on this machine, until interrupted, and print its address.
 
     It is read-only and shows the bundle's time. An agent and a relay serve their page themselves, at their --page.
@@ -41,7 +41,8 @@ def page(context: click.Context, since: timedelta | None, port: int, **_: object
             "agentctl serves the page of a bundle; give --bundle FILE (an agent and a relay serve theirs at --page)"
         )
     # As Ctrl-C: what was unpacked is removed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
     seconds = None if since is None else since.total_seconds()
     say(open_page(context, path, note_program(context), port=port, since=seconds))
     while True:
