@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 # Of the first picture of the README and of the guide.
-_FIRST = "half-incompatible"
+_FIRST = "load-never-starts"
 _COLOURS = 256
 
 
@@ -46,10 +46,12 @@ def _draw(tab: Tab, name: str, picture: str, *, dark: bool = False) -> None:
 
 
 def _small(png: bytes) -> bytes:
-    """Return a picture in as many colours as a palette has; those of the page are fewer, but for the edges of letters."""
+    """Return a picture in as many colours as a palette has: the page has fewer, except at the edges of letters."""
     made = io.BytesIO()
     image = Image.open(io.BytesIO(png)).convert("RGB")
-    image.quantize(_COLOURS, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
+    image.quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        made, "PNG", optimize=True
+    )
     return made.getvalue()
 
 
