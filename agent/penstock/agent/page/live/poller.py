@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _SCREEN_SECONDS = 1.0
 _LEAST_SECONDS = 0.25
 _AGAIN_SECONDS = 2.0
+# The first screen waits for the first diagnosis, but not for long.
+_DIAGNOSIS_SECONDS = 0.25
 # Different policies that are looked up.
 _MAX_HASHES = 64
 
@@ -45,6 +48,7 @@ class ScreenPoller:
         self._asked: dict[str, float] = {}
         self._shown: Screen | None = None
         self._peers: tuple[object, Peers | None] = (None, None)
+        self._diagnosed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.answers = self._nothing()
         self.screen: Message | None = None
@@ -53,6 +57,7 @@ class ScreenPoller:
         """Begin to ask. Idempotent."""
         if not self._tasks:
             self._due, self._shown, self.screen = {}, None, None
+            self._diagnosed.clear()
             work = [self._run(), *(self._run_costly(each) for each in self._questions if each.costly)]
             self._tasks = [asyncio.ensure_future(each) for each in work]
 
@@ -77,6 +82,9 @@ class ScreenPoller:
             ]
             await asyncio.gather(*map(self._ask, due))
             await self._look_up()
+            if self._shown is None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._diagnosed.wait(), _DIAGNOSIS_SECONDS)
             await self._show()
             await asyncio.sleep(max(_LEAST_SECONDS, _SCREEN_SECONDS - (loop.time() - began)))
 
@@ -84,6 +92,7 @@ class ScreenPoller:
         """Ask a question whose answer takes its time, beside the others."""
         while True:
             await self._ask(question)
+            self._diagnosed.set()
             await asyncio.sleep(self._due[question.name] - asyncio.get_running_loop().time())
 
     async def _ask(self, question: Question) -> None:
