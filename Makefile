@@ -163,7 +163,7 @@ chromium:
 page-vendor: ## The page's libraries, of npm at the versions of scripts/update-vendor.sh (CHECK=1 compares them).
 	@scripts/update-vendor.sh $(if $(filter 1,$(CHECK)),--check)
 
-page-screenshots: setup chromium ## Draw docs/images/page-*.png: the page of a real agent, dark and light.
+page-screenshots: setup chromium ## Draw docs/images/page-*.png: the page of recorded incidents of real engines.
 	@$(PYTHON_IN_VENV) -m tests.page.browser.screenshots
 
 kube-apiserver: ## Build a real Kubernetes API server from Debian's source, for the tests of the Kubernetes policy source; skipped in the others without it.

@@ -3,54 +3,16 @@
 from __future__ import annotations
 
 import signal
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.agent.agent import AgentProcess, short_directory
-from tests.support.agent.batches import transfer_failure
-from tests.support.agent.ingest_client import FakeEngine
-from tests.support.agent.relay import RelayProcess, running_relay
-from tests.support.page.addresses import relay_page_of
+from tests.support.page.pods import NAMES, Pods
 from tests.support.page.tab import Tab, ask, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-NAMES = ("decode-0", "decode-1")
-
-
-class Pods:
-    """Two agents with an engine each, and their relay with a page."""
-
-    def __init__(self, parts: ExitStack) -> None:
-        self._directory = parts.enter_context(short_directory())
-        self.agents = {name: AgentProcess(self._directory / name) for name in NAMES}
-        for name, agent in self.agents.items():
-            (self._directory / name).mkdir()
-            parts.callback(agent.stop)
-            agent.start()
-        self.engines = {
-            name: parts.enter_context(FakeEngine(agent.listen)) for name, agent in self.agents.items()
-        }
-        listed = ",".join(f"{name}={agent.admin}" for name, agent in self.agents.items())
-        self._flags = (f"--agents={listed}", "--deadline=1s", "--page=127.0.0.1:0", "--page-write=yes")
-        self.relay: RelayProcess = parts.enter_context(running_relay(self._directory, *self._flags))
-        self.relay.wait_for(**dict.fromkeys(NAMES, "up"))
-        self.page = relay_page_of(self.relay)
-
-    def fail(self, name: str, *requests: str) -> None:
-        """Let an engine fail."""
-        self.engines[name].publish(*(transfer_failure(each, time_ns=time.time_ns()) for each in requests))
-
-    def restart_relay(self) -> None:
-        """End the relay with SIGKILL and start another, with a new page."""
-        self.relay.stop(signal.SIGKILL)
-        self.relay.start()
-        self.relay.wait_for(**dict.fromkeys(NAMES, "up"))
-        self.page = relay_page_of(self.relay)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from penstock.agent.page.live.positions import (
     resumed,
     written,
 )
-from penstock.agent.page.live.questions import QUESTIONS
+from penstock.agent.page.live.questions import questions
 from penstock.agent.page.live.tab import MAX_WAITING_BYTES, Tab
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AnswerError, encode
 from penstock.proto.v1 import admin_pb2 as admin
@@ -155,8 +155,8 @@ def test_parts_are_whole_and_small(sizes: list[int]) -> None:
 
 def test_large_answers_are_asked_for_less_often() -> None:
     """So that a fleet of any size takes the same share of a core."""
-    peers = next(each for each in QUESTIONS if each.name == "peers")
-    diagnosis = next(each for each in QUESTIONS if each.name == "diagnosis")
+    peers = next(each for each in questions() if each.name == "peers")
+    diagnosis = next(each for each in questions() if each.name == "diagnosis")
 
     def listed(count: int) -> admin.ListPeersResponse:
         return admin.ListPeersResponse(peers=[admin.PeerSummary()] * count)

@@ -1,33 +1,58 @@
-"""Draws the page for the guide: ``python -m tests.page.browser.screenshots`` writes docs/images/page-*.png.
+"""Draws the page for the guides: ``python -m tests.page.browser.screenshots`` writes docs/images/page-*.png.
 
-A real agent has engines with one peer that refuses connections; the picture is what Chromium shows of its page.
+Each picture is what Chromium shows of the page of a recorded incident, caused on real engines. The time is that of the
+recording, so the same browser draws the same picture on any day.
 """
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.support.agent.agent import running_agent
-from tests.support.browser.chromium import Tab, chromium
-from tests.support.page.addresses import page_of
-from tests.support.page.sample_fleet import sample_fleet
+from PIL import Image
+
+from tests.support.browser.chromium import chromium
+from tests.support.incidents.table import FIVE, INCIDENTS
+from tests.support.page.bundle_page import bundle_page
+
+if TYPE_CHECKING:
+    from tests.support.browser.chromium import Tab
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
+# Of the first picture of the README and of the guide.
+_FIRST = "load-never-starts"
+_COLOURS = 256
 
 
 def main() -> None:
-    """Write the pictures."""
-    with running_agent(["--page=127.0.0.1:0"]) as agent, sample_fleet(agent), chromium() as tab:
-        for name, dark in (("light", False), ("dark", True)):
-            tab.size(1280, 800, dark=dark)
-            tab.open(page_of(agent))
-            tab.until_text("#waits tbody", "cmpl-wait")
-            tab.until_text("#verdict .sentence", "peer")
-            _write(tab, f"page-{name}")
+    """Write the pictures: one of each of the five incidents, and that of the first in light and dark."""
+    with chromium() as tab:
+        tab.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "UTC"})
+        for name in FIVE:
+            _draw(tab, name, f"page-{name}")
+        for look in ("light", "dark"):
+            _draw(tab, _FIRST, f"page-{look}", dark=look == "dark")
 
 
-def _write(tab: Tab, name: str) -> None:
-    (IMAGES / f"{name}.png").write_bytes(tab.picture())
+def _draw(tab: Tab, name: str, picture: str, *, dark: bool = False) -> None:
+    """Write the picture of an incident, once all parts of its screen are there."""
+    tab.size(1280, 800, dark=dark)
+    with bundle_page(INCIDENTS[name]) as page:
+        tab.open(page)
+        tab.until(lambda: tab.texts(".causes li") and tab.texts("#peers tbody tr"))
+        tab.until(lambda: "failure" in tab.text(".time") and tab.texts("#failures tr, #failures .empty"))
+        (IMAGES / f"{picture}.png").write_bytes(_small(tab.picture()))
+
+
+def _small(png: bytes) -> bytes:
+    """Return a picture in as many colours as a palette has: the page has fewer, except at the edges of letters."""
+    made = io.BytesIO()
+    image = Image.open(io.BytesIO(png)).convert("RGB")
+    image.quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        made, "PNG", optimize=True
+    )
+    return made.getvalue()
 
 
 if __name__ == "__main__":

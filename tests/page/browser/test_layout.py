@@ -20,6 +20,25 @@ LOOKS = {
     "zoom": (640, 400, False),
     "phone": (390, 844, True),
 }
+# What can have the focus, one of each kind.
+CONTROLS = (
+    "nav button",
+    "#verdict summary",
+    "#peers .name",
+    "#peers .cell",
+    ".copy button",
+    "#time",
+    "#waits",
+)
+# Whether each has an outline that is seen while it has the focus, as after the Tab key.
+FOCUSED = """
+return Object.fromEntries(arguments[0].map((selector) => {
+  const one = document.querySelector(selector);
+  one.focus({focusVisible: true});
+  const {outlineStyle, outlineWidth} = getComputedStyle(one);
+  return [selector, document.activeElement === one && outlineStyle !== "none" && parseFloat(outlineWidth) >= 1];
+}));
+"""
 # Rows of a part that are seen without scrolling it.
 ROWS = 3
 
@@ -71,6 +90,23 @@ def test_axe_finds_nothing(tab: Tab, server: ScriptedServer, look: str) -> None:
     tab.open(server.address)
     tab.until_text("#peers", "10.0.0.12")
     tab.js("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert tab.findings() == []
+
+
+def test_with_forced_colours_all_is_said_and_the_focus_is_seen(tab: Tab, server: ScriptedServer) -> None:
+    """Each kind of control has an outline while it has the focus; conditions and severities are words; axe finds nothing."""
+    tab.size(1280, 800, forced=True)
+    server.opening = opening(stream())
+    tab.open(server.address)
+    tab.until_text("#peers", "10.0.0.12")
+    assert tab.js("return matchMedia('(forced-colors: active)').matches")
+    outlines = tab.js(FOCUSED, list(CONTROLS))
+    assert outlines == dict.fromkeys(CONTROLS, True)
+    cells = tab.js(
+        "return [...document.querySelectorAll('#peers .condition')].map((one) => [one.classList[1], one.textContent.trim()])"
+    )
+    assert cells
+    assert all(text == "\u2013" if condition == "none" else text for condition, text in cells)
     assert tab.findings() == []
 
 

@@ -16,7 +16,7 @@ from tests.support.agent.agent import AgentProcess, running_agent
 from tests.support.agent.batches import transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.page.addresses import page_of
-from tests.support.page.sample_fleet import PEERS, sample_fleet
+from tests.support.page.sample_fleet import PEERS, apply, manifest, sample_fleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,3 +142,46 @@ def test_a_write_is_shown_first_and_then_done(tab: Tab, agent: AgentProcess) -> 
         tab.js("document.querySelector(`${arguments[0]} .confirm`).click()", form)
         tab.until_text(f"{form} [role=status]", "ordered")
         assert reason in "\n".join(agentctl(agent, "get", "audit", "-o", "wide"))
+
+
+def test_a_policy_is_edited_unless_another_has_changed_it(tab: Tab, agent: AgentProcess) -> None:
+    """The dry run shows the field of each engine; a change by another in between is kept, and after it the edit is done."""
+    apply(agent.admin, manifest("edited", priority=200))
+    place = f"{page_of(agent)}/#open=policy&open-name=edited"
+    tab.open(place)
+    _try_edit(tab, "recompute", "fail")
+    rows = tab.texts(".dry-run tbody tr")
+    assert any(
+        all(word in row for word in ("decode/0", "kvLoadFailure.action", "fail (edited)")) for row in rows
+    )
+    assert "action: recompute" in _stored(agent)
+    apply(agent.admin, manifest("edited", priority=300), author="bob@shop")
+    tab.js("document.querySelector('dialog .confirm').click()")
+    tab.until_text("dialog .write .error", "edited")
+    assert "priority: 300" in _stored(agent)
+    assert "action: recompute" in _stored(agent)
+    tab.open(place)
+    _try_edit(tab, "recompute", "fail")
+    tab.js("document.querySelector('dialog .confirm').click()")
+    tab.until(lambda: "action: fail" in _stored(agent))
+    assert "quarter-to-ten" in "\n".join(agentctl(agent, "get", "audit", "edited"))
+
+
+def _stored(agent: AgentProcess) -> str:
+    """Return the policy as the agent has it."""
+    return "\n".join(agentctl(agent, "get", "policy", "edited", "-o", "yaml"))
+
+
+def _try_edit(tab: Tab, old: str, new: str) -> None:
+    """Replace a word of the manifest in the open panel, give a reason, and see what it would do."""
+    tab.until_text("dialog", "Edit edited")
+    tab.js(
+        "const form = document.querySelector('dialog .write'); form.open = true;"
+        "const type = (one, text) => { one.value = text; one.dispatchEvent(new Event('input', {bubbles: true})); };"
+        "const text = form.querySelector('textarea'); type(text, text.value.replace(arguments[0], arguments[1]));"
+        "type(form.querySelector('[name=reason]'), 'quarter-to-ten');",
+        old,
+        new,
+    )
+    tab.js("document.querySelector('dialog .write form').requestSubmit()")
+    tab.until_text("dialog .confirm", "quarter-to-ten")

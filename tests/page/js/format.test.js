@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {clock, counted, lasting, pieces, span} from "../../../agent/penstock/agent/page/static/format.js";
+import {clock, counted, dateOf, lasting, pieces, span} from "../../../agent/penstock/agent/page/static/format.js";
 
 test("A duration is said in one unit, and never a negative one", () => {
   const cases = [[-3, "0 s"], [0, "0 s"], [1.9, "1 s"], [89, "89 s"], [90, "1 min"], [5399, "89 min"], [5400, "1 h"], [129_600, "1 d"]];
@@ -11,6 +11,10 @@ test("A duration is said in one unit, and never a negative one", () => {
 
 test("A time of day is the browser's own", () => {
   assert.equal(clock(new Date(2026, 10, 24, 9, 5, 7).getTime()), "09:05:07");
+});
+
+test("A date is the browser's own", () => {
+  assert.equal(dateOf(new Date(2026, 0, 4, 23, 59).getTime()), "2026-01-04");
 });
 
 test("One thing is singular, none and many are plural", () => {

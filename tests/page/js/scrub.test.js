@@ -47,6 +47,8 @@ test("Failures by minute are the journal's before the tab and the entries' after
   assert.equal(counts.length, 15);
   assert.equal(counts.at(-1).time, Math.floor(NOW / 60_000) * 60_000);
   assert.deepEqual(counts.filter((count) => count.failures).map((count) => count.failures), [3, 9, 1]);
+  const outcome = {...log.entries[1], kind: "load_outcome", position: "1042/1"};
+  assert.deepEqual(countsByMinute(history.minutes, [...log.entries, outcome], NOW, all), counts);
   const minute = log.entries[1].time - (log.entries[1].time % 60_000);
   const both = [...history.minutes, {time: minute, cells: [{engine: "e", peer: "p", failures: 1, deferrals: 0}]}];
   assert.equal(countsByMinute(both, log.entries, NOW, all).find((count) => count.time === minute).failures, 1);

@@ -100,3 +100,18 @@ test("What was lost to the journal is said, three of it", () => {
   const state = [1, 2, 3, 4].map(gap).reduce(next, heard());
   assert.deepEqual(state.gaps, ["2 entries are gone", "3 entries are gone", "4 entries are gone"]);
 });
+
+test("The time of a bundle stands still, and is said with its date", () => {
+  const {hello} = messages();
+  let state = heard({hello: {...hello, source: "bundle"}});
+  const taken = state.clock;
+  state = next(state, {type: "tick", now: NOW + 86_400_000});
+  assert.equal(state.clock, taken);
+  assert.match(freshness(state).text, /^as of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$/);
+  assert.equal(freshness(state).state, "bundle");
+  state = next(state, {type: "scrub", time: taken - 60_000});
+  assert.match(selection(state).note, /^The bundle was taken at /);
+  state = next(state, {type: "lost", reason: "the server is stopping", now: NOW + 86_400_000});
+  assert.match(freshness(state).text, /^disconnected; as of .*; the server is stopping$/);
+  assert.equal(freshness(state).state, "lost");
+});

@@ -22,8 +22,8 @@ _BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 _DRIVER = shutil.which("chromedriver")
 # A condition that has not come true by then never will.
 _PATIENCE_SECONDS = 120.0
-# What Chromium says of a server that was stopped is what those tests are about.
-_EXPECTED = ("net::ERR_", "404 (Not Found)")
+# What Chromium says of a server that was stopped, and of a write that is refused, is what those tests are about.
+_EXPECTED = ("net::ERR_", "404 (Not Found)", "409 (Conflict)")
 
 
 def missing() -> str:
@@ -73,12 +73,15 @@ class Tab:
         except TimeoutException:
             raise AssertionError(f"{part!r} is not in {selector}: {self.text(selector)!r}") from None
 
-    def size(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Lay the page out for a window of so many CSS pixels, in a colour scheme."""
+    def size(self, width: int, height: int, *, dark: bool = False, forced: bool = False) -> None:
+        """Lay the page out for a window of so many CSS pixels, in a colour scheme; *forced*: with the system's few colours."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        features = [
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
+            {"name": "forced-colors", "value": "active" if forced else "none"},
+        ]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def picture(self) -> bytes:
         """Return what is seen, as PNG."""

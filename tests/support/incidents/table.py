@@ -65,3 +65,11 @@ _ALL = (
     Incident("worker-stands-still", "worker_silent", ("worker 0 has reported nothing",)),
 )
 INCIDENTS: Final = {incident.name: incident for incident in _ALL}
+FIVE: Final = (
+    "prefill-network-flaps",
+    "half-incompatible",
+    "encoder-dies",
+    "rebalances-stall",
+    "fail-everywhere",
+)
+"""Those that Penstock is made for, in the order of docs/guides/incidents.md."""

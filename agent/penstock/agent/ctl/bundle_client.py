@@ -1,11 +1,11 @@
-"""``--bundle FILE``: a client of a file instead of an agent."""
+"""``--bundle FILE``: a client of a file instead of an agent, and the page of that file."""
 
 from __future__ import annotations
 
 import importlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.clock import current_time, freeze
@@ -17,8 +17,9 @@ from penstock.agent.errors import PenstockError
 if TYPE_CHECKING:
     import click
 
-# By its name, as commands are: it brings the whole agent along, which a command for an agent does not need.
+# By their names, as commands are: they bring the whole agent along, which a command for an agent does not need.
 _SERVER = "penstock.agent.evidence.served"
+_PAGE = "penstock.agent.evidence.page"
 
 
 def open_bundle(context: click.Context, path: str, program: str) -> Client:
@@ -28,6 +29,33 @@ def open_bundle(context: click.Context, path: str, program: str) -> Client:
         FailedError: the file cannot be used; the sentence says why.
 
     """
+    return Client(_opened(context, path).address, ClientTls(), program)
+
+
+def open_page(context: click.Context, path: str, program: str, *, port: int, since: float | None) -> str:
+    """Serve the page of a bundle until the command of *context* ends, and return its address.
+
+    Args:
+        context: of the command.
+        path: of the bundle.
+        program: the beginning of a command line that reads the bundle.
+        port: of loopback; 0 for a free one.
+        since: seconds before the bundle that the verdict is about; None for those of ``agentctl diagnose``.
+
+    Raises:
+        FailedError: the file or the port cannot be used; the sentence says why.
+
+    """
+    server = _opened(context, path)
+    serve_page = importlib.import_module(_PAGE).serve_page
+    try:
+        return str(serve_page(server, Path(path).name, program, port=port, since=since))
+    except PenstockError as error:
+        raise FailedError(str(error)) from error
+
+
+def _opened(context: click.Context, path: str) -> Any:
+    """Return the server of a bundle, which closes with *context*; the present is the bundle's time from now on."""
     try:
         server = importlib.import_module(_SERVER).BundleServer(Path(path))
     except PenstockError as error:
@@ -41,4 +69,4 @@ def open_bundle(context: click.Context, path: str, program: str) -> Client:
         for sentence in server.manifest.gaps():
             say(text.style(sentence, "yellow"), err=True)
     freeze(context, server.now)
-    return Client(server.address, ClientTls(), program)
+    return server

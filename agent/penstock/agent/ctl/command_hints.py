@@ -16,7 +16,7 @@ PLUGIN = "kubectl penstock"
 PROGRAMS = (PROGRAM, PLUGIN)
 COMMANDS = (
     "apply", "bill", "bundle", "completion", "config", "debug", "delete", "describe", "diagnose", "diff", "doctor", "drill", "edit", "explain", "export", "forget",
-    "get", "import", "inject-fault", "pause", "quarantine", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
+    "get", "import", "inject-fault", "page", "pause", "quarantine", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
     "watch", "what-if",
 )  # fmt: skip
 _META = "penstock.hints"

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import structlog
@@ -22,10 +22,12 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
     from penstock.agent.evidence.archive import BundleManifest
     from penstock.proto.v1.bundle_pb2 import BundledState
+
+T = TypeVar("T")
 
 # To open the databases: a replay of what the saved counters do not include.
 _OPEN_SECONDS = 300.0
@@ -85,12 +87,16 @@ class BundleServer:
     async def _serve(self, directory: Path, state: BundledState) -> None:
         context = await restore_context(directory, state, self._parts)
         server = grpc.aio.server(interceptors=[_ReadOnly()])
-        service = _BundleService(context, state)
-        add_AdminServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        self._service = _BundleService(context, state)
+        add_AdminServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         server.add_insecure_port(self.address)
         await server.start()
         self._parts.push_async_callback(server.stop, 0.0)
-        self._parts.callback(service.close)
+        self._parts.callback(self._service.close)
+
+    def add(self, start: Callable[[AdminService, AsyncExitStack], Coroutine[Any, Any, T]]) -> T:
+        """Run *start* where the service runs, and return what it returns; what it pushes closes before the service."""
+        return asyncio.run_coroutine_threadsafe(start(self._service, self._parts), self._loop).result()
 
     def close(self) -> None:
         """Stop, and remove what was unpacked. Idempotent."""

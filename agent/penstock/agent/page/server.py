@@ -67,8 +67,8 @@ class PageServer:
         self.address = settings.address
         self._settings = settings
         self._source = source
-        self._calls = AdminCalls(service)
-        self._hub = Hub(self._calls)
+        self._calls = AdminCalls(service, source.clock)
+        self._hub = Hub(self._calls, source.since)
         self._files = read_files()
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
         self._certificates = None if settings.tls is None else PageCertificates(settings.tls)
@@ -157,9 +157,9 @@ class PageServer:
         try:
             response = await handler(request)
         except AnswerError as error:
-            response = _refused(error)
+            response = self._refused(error)
         except web.HTTPException as error:
-            response = _refused(
+            response = self._refused(
                 AnswerError(error.status, f"{request.method} {request.path[:100]}: {error.reason}")
             )
         if not response.prepared:
@@ -172,8 +172,12 @@ class PageServer:
         access.check_host(request.headers.get("Host", ""), self._settings)
         if request.path.startswith("/api/"):
             access.check_origin(request.headers)
-        request["caller"] = access.caller_of(request.headers, names_of(request.transport), self._settings)
+        self._caller(request)
         return await handler(request)
+
+    def _caller(self, request: web.Request) -> Caller:
+        """Return who asks; the error is the answer to somebody who may not."""
+        return access.caller_of(request.headers, names_of(request.transport), self._settings)
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
         return self._served(INDEX, request)
@@ -199,11 +203,11 @@ class PageServer:
                     found = await ask_detail(self._calls, request.match_info["kind"], dict(request.query))
             except TimeoutError:
                 raise AnswerError(503, "no answer in time; ask for less") from None
-        return web.Response(body=found, content_type="application/json")
+        return web.Response(body=self._source.hinted(found), content_type="application/json")
 
     async def _write(self, request: web.Request) -> web.StreamResponse:
         access.check_write(request.headers)
-        caller: Caller = request["caller"]
+        caller = self._caller(request)
         access.check_role(caller, self._settings)
         write = WRITES.get(request.match_info["kind"])
         if write is None:
@@ -228,13 +232,13 @@ class PageServer:
             self._connections.keep(request.transport)
         try:
             await response.prepare(request)
-            await _send(response, message("hello", self._hello(request["caller"])).encoded())
+            await _send(response, message("hello", self._hello(self._caller(request))).encoded())
             if unknown:
                 await _send(response, message("gap", {"sentence": unknown}).encoded())
             joining = asyncio.ensure_future(self._hub.join(tab, positions, seconds))
             try:
                 while (item := await tab.next()) is not None:
-                    await _send(response, item.encoded())
+                    await _send(response, self._source.hinted(item.encoded()))
             finally:
                 joining.cancel()
                 with suppress(asyncio.CancelledError):
@@ -244,6 +248,10 @@ class PageServer:
         finally:
             await asyncio.shield(self._hub.leave(tab))
         return response
+
+    def _refused(self, error: AnswerError) -> web.Response:
+        said = self._source.hinted(encode({"error": error.sentence}))
+        return web.Response(status=error.status, body=said, content_type="application/json")
 
     def _hello(self, caller: Caller) -> dict[str, Any]:
         return {
@@ -282,9 +290,3 @@ def _seconds(request: web.Request) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _MAX_SECONDS_DIGITS:
         raise AnswerError(400, "seconds is a whole number")
     return min(int(text), MAX_SECONDS)
-
-
-def _refused(error: AnswerError) -> web.Response:
-    return web.Response(
-        status=error.status, body=encode({"error": error.sentence}), content_type="application/json"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.commands.inspect.describe_engine import description
@@ -29,7 +28,7 @@ async def engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     effective = await calls.call("GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=key))
     peers = (await calls.call("ListPeers", admin.ListPeersRequest(selector=selector))).peers
     holders = (await calls.call("ListHolders", admin.ListHoldersRequest(selector=selector))).holders
-    _, *lines = description(engines[0], effective, list(peers), time.time(), holders)
+    _, *lines = description(engines[0], effective, list(peers), calls.clock(), holders)
     policies = policy_fields(effective)
     links = [Link("policy", name=field.new_policy) for field in effective.fields]
     return Detail(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render.rows import logged_events
@@ -38,7 +37,7 @@ async def events_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     nothing = "" if found.events else "no event fits"
     table = table_section(
         "Events",
-        logged_events(found.events, time.time()),
+        logged_events(found.events, calls.clock()),
         sentence=cut or nothing,
         links=links,
         commands=commands,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.commands.inspect.describe_peer import description
@@ -36,7 +35,7 @@ async def peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         (await calls.call("ListEvents", request)).events, key=lambda item: item.event.time_unix_nano
     )
     orders = [item for item in quarantines if item.peer.address == peer]
-    _, *lines = description(peer, found, orders, failures, time.time())
+    _, *lines = description(peer, found, orders, failures, calls.clock())
     pairs = [
         item
         for item in (await calls.call("ListPairs", admin.ListPairsRequest())).pairs

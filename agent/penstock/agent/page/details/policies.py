@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -38,7 +37,7 @@ async def policies_detail(calls: AdminCalls, _query: Mapping[str, str]) -> Detai
     commands = [about("describe", "policy", name=item.name) for item in found]
     nothing = "" if found else "no policies; vLLM's own configuration is in force"
     table = table_section(
-        "Policies", policy_table(found, time.time()), sentence=nothing, links=links, commands=commands
+        "Policies", policy_table(found, calls.clock()), sentence=nothing, links=links, commands=commands
     )
     return Detail("Policies", (), command("get", "policy"), (table,))
 
@@ -55,8 +54,8 @@ async def policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     rollouts = (await calls.call("ListPolicyRollouts", admin.ListPolicyRolloutsRequest())).rollouts
     manifest = manifest_text(item.manifest_json)
     selected = [each for each in engines if any(policy.name == name for policy in each.wanted_policies)]
-    _, *lines = description(item, selected, (), time.time())
-    history = rows.audit(entries, time.time())
+    _, *lines = description(item, selected, (), calls.clock())
+    history = rows.audit(entries, calls.clock())
     sections: list[Section] = [
         text_section("Policy", lines),
         table_section("History", history, sentence="" if history.rows else "nobody has changed it"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import text
@@ -30,7 +29,7 @@ async def request_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         trace, why = admin.Trace(), error.sentence
     else:
         why = ""
-    bars = waterfall(trace, why, time.time_ns())
+    bars = waterfall(trace, why, round(calls.clock() * 1e9))
     parts = [
         f"{part.part.replace('_', ' ')}: {text.span_of_time(part.duration.ToNanoseconds() / 1e9)}, {part.share:.0%} of the wait"
         for part in explained.wait_parts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 from penstock.agent.page.live.earlier import ask_earlier
@@ -28,12 +27,12 @@ _MAX_MISSING = 50
 class Hub:
     """Lets tabs join and leave, and gives each message to all of them."""
 
-    def __init__(self, calls: AdminCalls) -> None:
+    def __init__(self, calls: AdminCalls, since: float | None) -> None:
         self._calls = calls
         self._tabs: dict[Tab, None] = {}
         # One tab joins at a time: each may begin the stream of the log anew.
         self._turn = asyncio.Lock()
-        self._poller = ScreenPoller(calls, self._publish)
+        self._poller = ScreenPoller(calls, self._publish, since)
         self._follower = Follower(calls, lambda: tuple(self._tabs))
         self._pulse: asyncio.Task[None] | None = None
         self._closed = False
@@ -115,5 +114,9 @@ class Hub:
         }
         return message(
             "pulse",
-            {"now": round(time.time() * 1e3), "dataTime": round(answers.data_time * 1e3), "agents": agents},
+            {
+                "now": round(self._calls.clock() * 1e3),
+                "dataTime": round(answers.data_time * 1e3),
+                "agents": agents,
+            },
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.page.live.messages import Message
-from penstock.agent.page.live.questions import QUESTIONS, Question
+from penstock.agent.page.live.questions import Question, questions
 from penstock.agent.page.screen import Peers, Screen, ScreenAnswers, build_screen, fitted, hashes, peer_table
 from penstock.agent.page.wire import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _SCREEN_SECONDS = 1.0
 _LEAST_SECONDS = 0.25
 _AGAIN_SECONDS = 2.0
+# The first screen waits for the first diagnosis, but not for long.
+_DIAGNOSIS_SECONDS = 0.25
 # Different policies that are looked up.
 _MAX_HASHES = 64
 
@@ -35,22 +37,28 @@ class ScreenPoller:
 
     """
 
-    def __init__(self, calls: AdminCalls, publish: Callable[[Message], None]) -> None:
+    def __init__(
+        self, calls: AdminCalls, publish: Callable[[Message], None], since: float | None = None
+    ) -> None:
         self._calls = calls
         self._publish = publish
+        self._since = since
+        self._questions = questions(since)
         self._due: dict[str, float] = {}
         self._asked: dict[str, float] = {}
         self._shown: Screen | None = None
         self._peers: tuple[object, Peers | None] = (None, None)
+        self._diagnosed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self.answers = ScreenAnswers(time.time())
+        self.answers = self._nothing()
         self.screen: Message | None = None
 
     def start(self) -> None:
         """Begin to ask. Idempotent."""
         if not self._tasks:
             self._due, self._shown, self.screen = {}, None, None
-            work = [self._run(), *(self._run_costly(each) for each in QUESTIONS if each.costly)]
+            self._diagnosed.clear()
+            work = [self._run(), *(self._run_costly(each) for each in self._questions if each.costly)]
             self._tasks = [asyncio.ensure_future(each) for each in work]
 
     async def stop(self) -> None:
@@ -60,19 +68,27 @@ class ScreenPoller:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-            self.answers = ScreenAnswers(time.time())
+            self.answers = self._nothing()
+
+    def _nothing(self) -> ScreenAnswers:
+        return ScreenAnswers(self._calls.clock(), since=self._since)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            due = [each for each in QUESTIONS if not each.costly and self._due.get(each.name, 0.0) <= began]
+            due = [
+                each for each in self._questions if not each.costly and self._due.get(each.name, 0.0) <= began
+            ]
             async with asyncio.TaskGroup() as asking:
                 for each in due:
                     asking.create_task(self._ask(each))
                     # An agent's answer is computed on this loop: what comes in need not wait for all of them.
                     await asyncio.sleep(0)
             await self._look_up()
+            if self._shown is None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._diagnosed.wait(), _DIAGNOSIS_SECONDS)
             await self._show()
             await asyncio.sleep(max(_LEAST_SECONDS, _SCREEN_SECONDS - (loop.time() - began)))
 
@@ -80,12 +96,13 @@ class ScreenPoller:
         """Ask a question whose answer takes its time, beside the others."""
         while True:
             await self._ask(question)
+            self._diagnosed.set()
             await asyncio.sleep(self._due[question.name] - asyncio.get_running_loop().time())
 
     async def _ask(self, question: Question) -> None:
         """Ask once; what fails is asked again, and the old answer stays."""
         loop = asyncio.get_running_loop()
-        began, asked = loop.time(), time.time()
+        began, asked = loop.time(), self._calls.clock()
         try:
             answer = await self._calls.call(question.method, question.request)
         except AnswerError as error:
@@ -117,9 +134,14 @@ class ScreenPoller:
 
     async def _show(self) -> None:
         """Make the screen, and publish it if it says something else than the last one."""
-        dates = [self._asked[each.name] for each in QUESTIONS if each.dated and each.name in self._asked]
+        dates = [
+            self._asked[each.name] for each in self._questions if each.dated and each.name in self._asked
+        ]
         self.answers = replace(
-            self.answers, now=time.time(), data_time=min(dates, default=0.0), coverage=self._calls.coverage
+            self.answers,
+            now=self._calls.clock(),
+            data_time=min(dates, default=0.0),
+            coverage=self._calls.coverage,
         )
         screen = await asyncio.to_thread(self._build, self.answers)
         compared = replace(screen, now=0.0, data_time=0.0, verdict=replace(screen.verdict, computed=0.0))

@@ -55,30 +55,35 @@ def _cost_of_peers(answer: admin.ListPeersResponse) -> float:
     return 1.6e-6 * answer.total + 20e-6 * len(answer.peers)
 
 
-QUESTIONS = (
-    Question("status", "GetStatus", admin.GetStatusRequest(), 2.0),
-    Question(
-        "engines",
-        "ListEngines",
-        admin.ListEnginesRequest(without_counters=True),
-        1.0,
-        cost=_cost_of_engines,
-        dated=True,
-    ),
-    Question(
-        "peers",
-        "ListPeers",
-        admin.ListPeersRequest(most_peers=MOST_PEERS, most_engines=MOST_ENGINES),
-        1.0,
-        cost=_cost_of_peers,
-        dated=True,
-    ),
-    Question(
-        "waits", "ListRequests", admin.ListRequestsRequest(deferred=True, limit=_WAITS), 1.0, dated=True
-    ),
-    Question("diagnosis", "Diagnose", admin.DiagnoseRequest(), 10.0, costly=True),
-    Question("drills", "ListDrills", admin.ListDrillsRequest(), 5.0),
-    Question("quarantines", "ListQuarantines", admin.ListQuarantinesRequest(), 2.0),
-    Question("rollouts", "ListPolicyRollouts", admin.ListPolicyRolloutsRequest(), 5.0),
-    Question("policies", "ListPolicies", admin.ListPoliciesRequest(), 5.0),
-)
+def questions(since: float | None = None) -> tuple[Question, ...]:
+    """Return what is asked; *since*: seconds that the diagnosis is about, None for those of ``agentctl diagnose``."""
+    diagnosis = admin.DiagnoseRequest()
+    if since is not None:
+        diagnosis.since.FromMicroseconds(round(since * 1e6))
+    return (
+        Question("status", "GetStatus", admin.GetStatusRequest(), 2.0),
+        Question(
+            "engines",
+            "ListEngines",
+            admin.ListEnginesRequest(without_counters=True),
+            1.0,
+            cost=_cost_of_engines,
+            dated=True,
+        ),
+        Question(
+            "peers",
+            "ListPeers",
+            admin.ListPeersRequest(most_peers=MOST_PEERS, most_engines=MOST_ENGINES),
+            1.0,
+            cost=_cost_of_peers,
+            dated=True,
+        ),
+        Question(
+            "waits", "ListRequests", admin.ListRequestsRequest(deferred=True, limit=_WAITS), 1.0, dated=True
+        ),
+        Question("diagnosis", "Diagnose", diagnosis, 10.0, costly=True),
+        Question("drills", "ListDrills", admin.ListDrillsRequest(), 5.0),
+        Question("quarantines", "ListQuarantines", admin.ListQuarantinesRequest(), 2.0),
+        Question("rollouts", "ListPolicyRollouts", admin.ListPolicyRolloutsRequest(), 5.0),
+        Question("policies", "ListPolicies", admin.ListPoliciesRequest(), 5.0),
+    )

@@ -20,6 +20,7 @@ class ScreenAnswers:
         data_time: when the oldest of the answers about engines, peers and requests was asked for, seconds; 0 for never.
         diagnosed: when the diagnosis was asked for, seconds.
         effective: the merged policy by the hash that engines are to have.
+        since: seconds that the diagnosis is about; None for those of ``agentctl diagnose``.
         trouble: why the admin service does not answer; empty while it does.
 
     """
@@ -38,4 +39,5 @@ class ScreenAnswers:
     policies: admin.ListPoliciesResponse | None = None
     effective: Mapping[str, admin.EffectivePolicy] = field(default_factory=dict)
     coverage: admin.RelayCoverage | None = None
+    since: float | None = None
     trouble: str = ""

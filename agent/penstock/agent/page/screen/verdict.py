@@ -20,7 +20,7 @@ _MAX_PARTS = 8
 
 def verdict(answers: ScreenAnswers) -> ShownVerdict:
     """Return the verdict; unknown before the first diagnosis."""
-    asked = command("diagnose")
+    asked = command("diagnose", *([] if answers.since is None else ["--since", f"{answers.since:g}s"]))
     found = answers.diagnosis
     if found is None:
         return ShownVerdict("unknown", answers.trouble or "the first diagnosis is being computed", asked, 0.0)

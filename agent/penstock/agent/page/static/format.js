@@ -11,6 +11,16 @@ export function clock(time) {
 }
 
 /**
+ * Says a date, "2026-11-24", in the browser's time zone.
+ *
+ * @param {number} time milliseconds
+ */
+export function dateOf(time) {
+  const date = new Date(time);
+  return [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((part) => String(part).padStart(2, "0")).join("-");
+}
+
+/**
  * Says a time of day without seconds, "10:42".
  *
  * @param {number} time milliseconds

@@ -8,7 +8,7 @@
  *
  * @typedef {object} Hello
  * @property {string} version
- * @property {"agent" | "relay"} source
+ * @property {"agent" | "relay" | "bundle"} source the time of a bundle stands still
  * @property {string} name
  * @property {boolean} writable
  * @property {string} user

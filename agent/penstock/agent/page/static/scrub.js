@@ -15,6 +15,8 @@ export const WINDOW = 15 * 60 * 1000;
 /** The slider's step, and the least distance of two screens that are kept. */
 export const STEP = 5000;
 const MINUTE = 60 * 1000;
+/** The kind of entry that the journal counts as a failure; what became of the load is another entry. */
+const FAILURE = "transfer_failure";
 
 /**
  * Returns the screens with one more: the newest of each step is kept, and none from before the window.
@@ -81,7 +83,7 @@ export function countsByMinute(minutes, entries, now, matches) {
   );
   for (const entry of entries) {
     const count = counts.get(Math.floor(entry.time / MINUTE) * MINUTE);
-    if (count && entry.mode && matches(entry.engine, entry.peer)) {
+    if (count && entry.kind === FAILURE && matches(entry.engine, entry.peer)) {
       count.failures += 1;
     }
   }

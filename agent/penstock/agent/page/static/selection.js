@@ -1,6 +1,6 @@
 /** What is shown: the moment and the filter applied to what the tab knows. Pure. */
 import {filtered, matcher} from "./filter.js";
-import {clock, counted, span} from "./format.js";
+import {clock, counted, dateOf, span} from "./format.js";
 import {countsByMinute, minuteAt, outageAt, screenAt} from "./scrub.js";
 
 /**
@@ -48,8 +48,9 @@ export function selection(state) {
 function noteOf(state, moment, screen) {
   if (!screen) {
     const first = state.screens.at(0);
+    const opened = state.hello?.source === "bundle" ? "The bundle was taken" : "This tab was opened";
     return first
-      ? `This tab was opened at ${clock(first.now)}. Of the time before, it has the journal's counts per minute.`
+      ? `${opened} at ${clock(first.now)}. Of the time before, it has the journal's counts per minute.`
       : "This tab has no screen yet.";
   }
   if (outageAt(state.outages, moment)) {
@@ -62,9 +63,14 @@ function noteOf(state, moment, screen) {
  * Says how old the data is, and whether it still comes.
  *
  * @param {State} state
- * @returns {{text: string, state: "live" | "late" | "lost"}}
+ * @returns {{text: string, state: "live" | "late" | "lost" | "bundle"}}
  */
 export function freshness(state) {
+  if (state.hello?.source === "bundle") {
+    const taken = `as of ${dateOf(state.clock)} ${clock(state.clock)}`;
+    const text = state.connected ? taken : ["disconnected", taken, state.reason].filter(Boolean).join("; ");
+    return {text, state: state.connected ? "bundle" : "lost"};
+  }
   const dataTime = Math.max(state.pulse?.dataTime ?? 0, state.screen?.dataTime ?? 0);
   const age = dataTime ? `data ${span((state.clock - dataTime) / 1000)} old` : "no data yet";
   if (!state.connected) {

@@ -160,14 +160,14 @@ function synchronized(state, server, now) {
 }
 
 /**
- * Moves the clock on. A moment that has left the window is followed by the oldest that is in it.
+ * Moves the clock on, but that of a bundle, which stands at its time. A moment that has left the window is followed by the oldest that is in it.
  *
  * @param {State} state
  * @param {number} now
  * @returns {State}
  */
 function ticked(state, now) {
-  const clock = now + state.skew;
+  const clock = state.hello?.source === "bundle" ? state.clock : now + state.skew;
   return {...state, clock, scrub: state.scrub === null ? null : Math.max(state.scrub, clock - WINDOW)};
 }
 

@@ -7,6 +7,7 @@ of it, with a deadline and with the trailing metadata of a relay. Who asks is ch
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,7 +16,7 @@ from penstock.agent.page.wire.answer_error import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     import grpc
     from google.protobuf.message import Message
@@ -55,12 +56,14 @@ class AdminCalls:
     """Asks the admin service of an agent or of a relay.
 
     Attributes:
+        clock: returns the service's present, seconds since the epoch.
         coverage: which agents of a relay answered the last call that tells; None where all did, and of an agent.
 
     """
 
-    def __init__(self, service: AdminServicer) -> None:
+    def __init__(self, service: AdminServicer, clock: Callable[[], float] = time.time) -> None:
         self._service = service
+        self.clock = clock
         self.coverage: admin.RelayCoverage | None = None
 
     async def call(self, method: str, request: Message, seconds: float = ANSWER_SECONDS) -> Any:

@@ -25,7 +25,7 @@ export function AsOf({state, shown, act}) {
     <p>
       <b>as of ${clock(state.scrub)}, ${span((state.clock - state.scrub) / 1000)} ago</b> ${shown.note}
     </p>
-    <button type="button" onClick=${() => act.scrub(null)}>live ▸</button>
+    <button type="button" onClick=${() => act.scrub(null)}>${state.hello?.source === "bundle" ? "back" : "live"} ▸</button>
   </div>`;
 }
 
