@@ -253,14 +253,14 @@ class Items:
         with self._lock:
             return self._records.pending(wanted) is not None
 
-    def on_arrived(self, wanted: FetchOrder, slot: Slot) -> bool:
-        """Make *slot*, which is whole, loadable; return False and free it if it was given up."""
+    def on_arrived(self, wanted: FetchOrder, slot: Slot, content: Content) -> bool:
+        """Make *slot*, which has all of *content*, loadable; return False and free it if it was given up."""
         with self._lock:
             record = self._records.pending(wanted)
             if record is None:
                 self._slots.free(slot)
                 return False
-            record.stage, record.slot = Stage.READY, slot
+            record.stage, record.slot, record.content = Stage.READY, slot, content
             record.waiters.clear()
             self._slots.seal(slot, self._clock() + _FRESH)
             return True

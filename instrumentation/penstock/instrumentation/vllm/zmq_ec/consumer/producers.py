@@ -14,6 +14,7 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerCon
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.instrumentation.vllm.zmq_ec.wire import protocol
     from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -79,9 +80,12 @@ class Producers:
         context: zmq.Context[zmq.Socket[bytes]],
         addresses: tuple[str, ...],
         keys: ClientKeys | None = None,
+        attach: protocol.Attach | None = None,
     ) -> None:
+        """Connect to none yet; *attach* asks each for its memory, None to get everything in messages."""
         self._context = context
         self._keys = keys
+        self._attach = attach
         self._configured = [Producer(address) for address in addresses]
         self._named: OrderedDict[str, Producer] = OrderedDict()
         self._by_socket: dict[object, Producer] = {}
@@ -115,6 +119,19 @@ class Producers:
         if producer.peer.address not in self.connected:
             self.connected |= {producer.peer.address}
 
+    def on_area(self, producer: Producer, answer: protocol.Area) -> None:
+        """Use the memory of *producer*, which it has been asked for."""
+        connection = producer.connection
+        if self._attach is None or connection is None:
+            return
+        problem = connection.attach(answer)
+        if problem:
+            logger.info(
+                "ZmqECConnector: items of producer %s are copied over the network: %s",
+                producer.peer.address,
+                problem,
+            )
+
     def find(self, socket: object) -> Producer | None:
         """Return the producer of a polled socket."""
         return self._by_socket.get(socket)
@@ -144,6 +161,8 @@ class Producers:
             producer.on_failure(now, str(error))
             return False
         producer.connection = connection
+        if self._attach is not None:
+            connection.send(self._attach)
         for socket in (connection.socket, connection.monitor):
             self._by_socket[socket] = producer
             self.poller.register(socket, zmq.POLLIN)

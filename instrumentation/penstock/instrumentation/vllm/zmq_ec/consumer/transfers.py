@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import SLOW
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy, ItemGoneError
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import report_missing
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
@@ -102,7 +103,8 @@ class Transfers:
                 break
             self._stop_waiting(serial)
             self._region.begin(slot.start)
-            attempt.slot, attempt.transfer, attempt.tag = slot, Transfer(content, now), next(self._tags)
+            attempt.slot, attempt.tag = slot, next(self._tags)
+            attempt.transfer = _copy(attempt, source, now) or Transfer(content, now)
             attempt.began_ns = time.time_ns()
             attempt.deadline = now + self._settings.transfer_timeout
             self._rehearse(attempt, source, now)
@@ -110,6 +112,15 @@ class Transfers:
             source.busy += 1
             source.moving += 1
             self._request_chunks(attempt, now)
+
+    def advance(self, now: float) -> bool | None:
+        """Copy a piece of each item that comes out of a producer's memory; return whether one moved, None if there is none."""
+        moved = None
+        for attempt in list(self._moving.values()):
+            copy = attempt.transfer
+            if isinstance(copy, AreaCopy) and not copy.done:
+                moved = self._advance(attempt, copy, now) or bool(moved)
+        return moved
 
     def on_answer(self, producer: Producer, answer: protocol.Answer, payload: Any, now: float) -> None:
         """Take the answer to a request for a chunk; a late one is dropped."""
@@ -159,7 +170,7 @@ class Transfers:
 
     def _request_chunks(self, attempt: Attempt, now: float) -> None:
         source, transfer = attempt.source, attempt.transfer
-        if source is None or transfer is None:
+        if source is None or not isinstance(transfer, Transfer):
             return
         for offset, length in transfer.requests():
             fetch = protocol.Fetch(
@@ -178,7 +189,7 @@ class Transfers:
 
     def _on_chunk(self, attempt: Attempt, answer: protocol.Chunk, payload: Any, now: float) -> None:
         transfer, slot = attempt.transfer, attempt.slot
-        if transfer is None or slot is None:
+        if not isinstance(transfer, Transfer) or slot is None:
             return
         try:
             offset = transfer.accept(answer, payload, now)
@@ -194,6 +205,34 @@ class Transfers:
         elif attempt.held_until <= now:
             self._complete(attempt, slot, now)
 
+    def _advance(self, attempt: Attempt, copy: AreaCopy, now: float) -> bool:
+        slot, source = attempt.slot, attempt.source
+        if slot is None or source is None:
+            return False
+        if not self._items.is_wanted(attempt.wanted):
+            self._abandon(attempt)
+            return True
+        try:
+            moved = copy.advance(self._region.room(slot.content, slot.nbytes), now)
+        except ItemGoneError as error:
+            self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED, str(error), now)
+            return True
+        except TransferError as error:
+            if source.connection is not None:
+                source.connection.detach()
+            self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, str(error), now)
+            return True
+        if copy.done:
+            attempt.content = copy.content
+            if source.connection is not None:
+                nanos = max(time.time_ns() - attempt.began_ns, 0)
+                source.connection.send(
+                    protocol.Taken(attempt.tag, self._model, slot.nbytes, nanos, attempt.wanted.item)
+                )
+            if attempt.held_until <= now:
+                self._complete(attempt, slot, now)
+        return moved
+
     def _rehearse(self, attempt: Attempt, source: Producer, now: float) -> None:
         """Let a fault drill hit the transfer that begins: it fails once it is complete, or is held."""
         attempt.drill = drill = self._rehearsal.of_transfer(source.peer.address)
@@ -208,10 +247,12 @@ class Transfers:
             text = f"drill {drill.id}"
             self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, text, now, rehearsal=True)
             return
+        if attempt.content is None:
+            return
         self._region.seal(slot.start, slot.generation, slot.nbytes)
         self._end(attempt)
         self._reporter.transfer(attempt, ok=True)
-        self._items.on_arrived(attempt.wanted, slot)
+        self._items.on_arrived(attempt.wanted, slot, attempt.content)
 
     def _on_failed(
         self,
@@ -277,3 +318,14 @@ class Transfers:
                 now,
                 rehearsal=transfer.done,  # complete, and held by a drill
             )
+
+
+def _copy(attempt: Attempt, source: Producer, now: float) -> AreaCopy | None:
+    """Return the copy of an item out of its producer's memory; None where that is not on this host, or has another item."""
+    area = None if source.connection is None else source.connection.area
+    found = None if area is None else area.find(attempt.wanted.item)
+    content = attempt.content
+    if area is None or found is None or content is None:
+        return None
+    fits = (found.size, found.rows, found.dtype) == (content.size, content.rows, content.dtype)
+    return AreaCopy(area, found, now) if fits else None

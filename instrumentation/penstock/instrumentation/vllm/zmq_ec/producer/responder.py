@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
@@ -12,7 +13,12 @@ if TYPE_CHECKING:
 
 
 class Reply(NamedTuple):
-    """Frames to send, and whether they are an item's first or last bytes; *tag* is the request's."""
+    """Frames to send, if any, and whether they are an item's first or last bytes; *tag* is the request's.
+
+    Attributes:
+        taken_in: nanoseconds in which a consumer on this host has copied the item.
+
+    """
 
     frames: list[bytes | memoryview]
     tag: int = 0
@@ -20,6 +26,7 @@ class Reply(NamedTuple):
     size: int = 0
     first: bool = False
     last: bool = False
+    taken_in: int = 0
 
 
 class Responder:
@@ -40,9 +47,15 @@ class Responder:
         try:
             request = protocol.decode_request(frame)
             self._check(request)
-            if isinstance(request, protocol.Probe):
-                return self._probe(request)
-            return self._fetch(request)
+            match request:
+                case protocol.Probe():
+                    return self._probe(request)
+                case protocol.Fetch():
+                    return self._fetch(request)
+                case protocol.Attach():
+                    return self._attach(request)
+                case protocol.Taken():
+                    return self._take(request)
         except protocol.WireError as error:
             return self._refuse(error.tag, error.reason, str(error))
 
@@ -90,6 +103,21 @@ class Responder:
             first=request.offset == 0,
             last=end == content.size,
         )
+
+    def _attach(self, request: protocol.Attach) -> Reply:
+        if request.place != this_place():
+            return self._miss(request.tag)
+        self.counts["area"] += 1
+        area = self._cache.area
+        return Reply(
+            [protocol.encode(protocol.Area(request.tag, area.pid, area.fd, area.capacity, area.token))]
+        )
+
+    def _take(self, request: protocol.Taken) -> Reply:
+        self.counts["taken"] += 1
+        if not self._cache.touch(request.item):
+            return Reply([])  # it was evicted meanwhile, or the consumer invents it
+        return Reply([], request.tag, request.item, request.size, last=True, taken_in=request.nanos)
 
     def _refuse(self, tag: int, reason: protocol.Reason, text: str) -> Reply:
         self.counts[reason.name.lower()] += 1

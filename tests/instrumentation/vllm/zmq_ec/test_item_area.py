@@ -1,0 +1,198 @@
+"""The memory of a producer that consumers on the same host read: what they find, and what they do not take."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import PIECE, AreaCopy, ItemGoneError
+from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import TransferError
+from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots, item_area
+from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaError, AreaReader, FoundItem
+from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName, ItemArea
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CAPACITY = 8 << 20
+CONTENT = np.random.default_rng(1).integers(0, 256, 3 * PIECE + 40, dtype=np.uint8)
+
+
+class Published:
+    """An area with items, and a reader of it."""
+
+    def __init__(self, area: ItemArea) -> None:
+        self.area = area
+        self.slots = Slots(0, CAPACITY)
+        self.reader = AreaReader(area.name)
+
+    def put(self, item: str, content: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Slot:
+        """Write an item and publish it, without a checksum."""
+        slot, _ = self.slots.allocate(item, content.nbytes, 0.0)
+        assert slot is not None
+        self.area.slots[slot.content : slot.content + slot.nbytes] = content
+        self.area.publish(slot, content.nbytes // 4, 1, "float32")
+        return slot
+
+    def check(self, slot: Slot, upto: int) -> None:
+        """Compute the checksum so far."""
+        covered = self.area.slots[slot.content : slot.content + upto]
+        self.area.set_checked(slot, upto, zlib.crc32(covered))
+
+    def copy(self, item: str) -> AreaCopy:
+        """Begin to copy an item."""
+        found = self.reader.find(item)
+        assert found is not None
+        return AreaCopy(self.reader, found, 0.0)
+
+
+def finish(copy: AreaCopy) -> None:
+    """Copy all that is left."""
+    room = np.zeros(copy.content.size, dtype=np.uint8)
+    while copy.advance(room, 1.0) and not copy.done:
+        pass
+
+
+@pytest.fixture
+def published() -> Iterator[Published]:
+    """Yield an area and its reader; close both."""
+    with contextlib.closing(ItemArea(CAPACITY)) as area:
+        made = Published(area)
+        with contextlib.closing(made.reader):
+            yield made
+
+
+def test_an_item_is_found_with_its_shape(published: Published) -> None:
+    """By its name only."""
+    slot = published.put("a", CONTENT)
+    assert published.reader.find("a") == FoundItem(
+        slot.generation, slot.content, CONTENT.nbytes, CONTENT.nbytes // 4, 1, "float32"
+    )
+    assert published.reader.find("b") is None
+
+
+@given(st.lists(st.integers(1, CONTENT.nbytes), max_size=5).map(sorted))
+def test_a_copy_follows_the_checksum(stops: list[int]) -> None:
+    """It never reads bytes that the checksum does not cover, and ends with all bytes and the whole one's checksum."""
+    with contextlib.closing(ItemArea(CAPACITY)) as area:
+        made = Published(area)
+        slot = made.put("a", CONTENT)
+        copy, room = made.copy("a"), np.zeros_like(CONTENT)
+        for stop in (0, *stops, CONTENT.nbytes):
+            made.check(slot, stop)
+            while copy.advance(room, 1.0):
+                assert copy.done or not room[stop:].any()
+                if copy.done:
+                    break
+            assert np.array_equal(room[:stop], CONTENT[:stop])
+        assert copy.done
+        assert copy.content.crc == zlib.crc32(CONTENT)
+        assert (copy.content.size, copy.content.rows) == (CONTENT.nbytes, CONTENT.nbytes // 4)
+        made.reader.close()
+
+
+def test_damaged_bytes_are_noticed(published: Published) -> None:
+    """Where the checksum next says how it should be."""
+    slot = published.put("a", CONTENT)
+    published.check(slot, CONTENT.nbytes)
+    published.area.slots[slot.content + 5] ^= 1
+    copy = published.copy("a")
+    with pytest.raises(TransferError, match="checksum"):
+        finish(copy)
+    assert not copy.done
+
+
+def test_an_eviction_is_noticed(published: Published) -> None:
+    """Before, while and after the bytes of another item take the place."""
+    slot = published.put("a", CONTENT)
+    published.check(slot, CONTENT.nbytes)
+    copy, room = published.copy("a"), np.zeros_like(CONTENT)
+    assert copy.advance(room, 1.0)
+    published.area.withdraw(slot)
+    assert published.reader.find("a") is None
+    published.slots.free(slot)
+    published.put("b", CONTENT[::-1])
+    with pytest.raises(ItemGoneError):
+        finish(copy)
+    assert not copy.done
+    with pytest.raises(ItemGoneError):
+        AreaCopy(published.reader, FoundItem(slot.generation, slot.content, 4, 1, 1, "float32"), 0.0).advance(
+            room, 1.0
+        )
+
+
+def test_two_items_at_one_place_of_the_table(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later one is found; the earlier one is asked for by message, and its eviction leaves the later one's entry."""
+    monkeypatch.setattr(item_area, "entry_offset", lambda digest: item_area.HEADER.size)
+    first, second = published.put("a", CONTENT[:64]), published.put("b", CONTENT[:32])
+    assert published.reader.find("a") is None
+    published.area.withdraw(first)
+    found = published.reader.find("b")
+    assert found is not None
+    assert found.generation == second.generation
+
+
+def test_a_half_written_entry_is_not_taken(published: Published) -> None:
+    """Nor is one that points outside."""
+    slot = published.put("a", CONTENT[:64])
+    at = CAPACITY + item_area.entry_offset(item_area.digest_of("a"))
+    published.area._map[at + 20] ^= 1
+    assert published.reader.find("a") is None
+    for content, size in ((0, 64), (CAPACITY - 32, 64), (64, 1 << 62)):
+        packed = item_area.ENTRY.pack(
+            item_area.digest_of("a"), slot.generation, content, size, 16, 1, b"float32"
+        )
+        published.area._write(at, packed)
+        assert published.reader.find("a") is None
+
+
+def test_what_is_not_a_producers_memory(published: Published, tmp_path: Path) -> None:
+    """A peer chooses the numbers: another token, a file, a pipe, nothing, and no process are not taken."""
+    name = published.area.name
+    read, write = os.pipe()
+    with (tmp_path / "file").open("wb") as file, contextlib.closing(ItemArea(CAPACITY)) as other:
+        for wrong in (
+            dataclasses.replace(name, token=bytes(16)),
+            dataclasses.replace(name, capacity=CAPACITY // 2),
+            dataclasses.replace(name, capacity=2**63),
+            dataclasses.replace(other.name, token=name.token),
+            AreaName(os.getpid(), file.fileno(), CAPACITY, name.token),
+            AreaName(os.getpid(), read, CAPACITY, name.token),
+            AreaName(os.getpid(), 2**31, CAPACITY, name.token),
+            AreaName(2**31, name.fd, CAPACITY, name.token),
+        ):
+            with pytest.raises(AreaError):
+                AreaReader(wrong)
+    os.close(read)
+    os.close(write)
+
+
+def test_a_producer_that_has_closed_its_memory(published: Published) -> None:
+    """Nobody else finds it; who reads it can go on."""
+    slot = published.put("a", CONTENT[:64])
+    published.check(slot, 64)
+    copy, room = published.copy("a"), np.zeros(64, dtype=np.uint8)
+    published.area.close()
+    published.area.close()
+    with pytest.raises(AreaError):
+        AreaReader(published.area.name)
+    assert copy.advance(room, 1.0)
+    assert copy.done
+    assert np.array_equal(room, CONTENT[:64])
+
+
+def test_the_memory_cannot_be_truncated(published: Published) -> None:
+    """Not even by the producer, whose own mapping would end it."""
+    seals = fcntl.fcntl(published.area.name.fd, fcntl.F_GET_SEALS)
+    assert seals & fcntl.F_SEAL_SHRINK
+    with pytest.raises(PermissionError):
+        os.ftruncate(published.area.name.fd, 0)
