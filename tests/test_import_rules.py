@@ -55,7 +55,7 @@ RULES = (
     Rule("instrumentation/penstock", WIRE, frozenset({"proto", "rules", "instrumentation"})),
     Rule(
         "instrumentation/penstock/instrumentation/vllm",
-        WIRE | {"vllm", "torch", "zmq", "numpy"},
+        WIRE | {"vllm", "torch", "zmq", "numpy", "cryptography"},
         frozenset({"proto", "rules", "instrumentation"}),
     ),
     Rule("agent/penstock", AGENT_EXTRA, frozenset({"proto", "rules", "agent"})),

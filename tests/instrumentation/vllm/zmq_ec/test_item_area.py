@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import PIECE, AreaCopy, ItemGoneError
+from penstock.instrumentation.vllm.ec import fingerprints
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy, ItemGoneError
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import TransferError
 from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots, item_area
 from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaError, AreaReader, FoundItem
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CAPACITY = 8 << 20
+PIECE = fingerprints.PIECE
+PIECES = 4
 CONTENT = np.random.default_rng(1).integers(0, 256, 3 * PIECE + 40, dtype=np.uint8)
 
 
@@ -36,17 +38,19 @@ class Published:
         self.reader = AreaReader(area.name)
 
     def put(self, item: str, content: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Slot:
-        """Write an item and publish it, without a checksum."""
+        """Write an item and publish it, without fingerprints."""
         slot, _ = self.slots.allocate(item, content.nbytes, 0.0)
         assert slot is not None
         self.area.slots[slot.content : slot.content + slot.nbytes] = content
         self.area.publish(slot, content.nbytes // 4, 1, "float32")
         return slot
 
-    def check(self, slot: Slot, upto: int) -> None:
-        """Compute the checksum so far."""
-        covered = self.area.slots[slot.content : slot.content + upto]
-        self.area.set_checked(slot, upto, zlib.crc32(covered))
+    def check(self, slot: Slot, pieces: int) -> None:
+        """Compute the fingerprints of the first *pieces*."""
+        content = self.area.slots[slot.content : slot.content + slot.nbytes]
+        for number in range(pieces):
+            piece = content[number * PIECE : (number + 1) * PIECE]
+            self.area.set_checked(slot, number, fingerprints.of_piece(number, piece))
 
     def copy(self, item: str) -> AreaCopy:
         """Begin to copy an item."""
@@ -57,7 +61,7 @@ class Published:
 
 def finish(copy: AreaCopy) -> None:
     """Copy all that is left."""
-    room = np.zeros(copy.content.size, dtype=np.uint8)
+    room = np.zeros_like(CONTENT)
     while copy.advance(room, 1.0) and not copy.done:
         pass
 
@@ -80,33 +84,47 @@ def test_an_item_is_found_with_its_shape(published: Published) -> None:
     assert published.reader.find("b") is None
 
 
-@given(st.lists(st.integers(1, CONTENT.nbytes), max_size=5).map(sorted))
-def test_a_copy_follows_the_checksum(stops: list[int]) -> None:
-    """It never reads bytes that the checksum does not cover, and ends with all bytes and the whole one's checksum."""
+@given(st.integers(1, CONTENT.nbytes), st.lists(st.integers(0, PIECES), max_size=4).map(sorted))
+def test_a_copy_follows_the_fingerprints(size: int, stops: list[int]) -> None:
+    """It never reads bytes that they do not cover, and ends with all bytes and the item's fingerprint."""
+    content = CONTENT[:size]
+    pieces = -(-size // PIECE)
     with contextlib.closing(ItemArea(CAPACITY)) as area:
         made = Published(area)
-        slot = made.put("a", CONTENT)
-        copy, room = made.copy("a"), np.zeros_like(CONTENT)
-        for stop in (0, *stops, CONTENT.nbytes):
-            made.check(slot, stop)
-            while copy.advance(room, 1.0):
-                assert copy.done or not room[stop:].any()
-                if copy.done:
-                    break
-            assert np.array_equal(room[:stop], CONTENT[:stop])
-        assert copy.done
-        assert copy.content.crc == zlib.crc32(CONTENT)
-        assert (copy.content.size, copy.content.rows) == (CONTENT.nbytes, CONTENT.nbytes // 4)
+        slot = made.put("a", content)
+        copy, room = made.copy("a"), np.zeros_like(content)
+        for stop in (*stops, PIECES):
+            made.check(slot, min(stop, pieces))
+            while not copy.done and copy.advance(room, 1.0):
+                assert not room[stop * PIECE :].any()
+            covered = stop * PIECE
+            assert np.array_equal(room[:covered], content[:covered])
+            assert copy.done is (stop >= pieces)
+        assert copy.checksum == fingerprints.of_item(memoryview(content))
         made.reader.close()
+
+
+@given(st.binary(max_size=200), st.integers(0, 1599))
+def test_a_fingerprint_is_of_all_bits_and_of_their_place(content: bytes, bit: int) -> None:
+    """One bit, a byte less, and other places of the same pieces give other fingerprints."""
+    print_ = fingerprints.of_item(content)
+    changed = bytearray(content)
+    if bit < 8 * len(content):
+        changed[bit // 8] ^= 1 << bit % 8
+        assert fingerprints.of_item(changed) != print_
+    assert fingerprints.of_item(content + b"\0") != print_
+    first, second = fingerprints.of_piece(0, content), fingerprints.of_piece(1, content)
+    assert first != second
+    assert fingerprints.of_pieces([first, second]) != fingerprints.of_pieces([second, first])
 
 
 def test_damaged_bytes_are_noticed(published: Published) -> None:
     """Where the checksum next says how it should be."""
     slot = published.put("a", CONTENT)
-    published.check(slot, CONTENT.nbytes)
+    published.check(slot, PIECES)
     published.area.slots[slot.content + 5] ^= 1
     copy = published.copy("a")
-    with pytest.raises(TransferError, match="checksum"):
+    with pytest.raises(TransferError, match="fingerprint"):
         finish(copy)
     assert not copy.done
 
@@ -114,7 +132,7 @@ def test_damaged_bytes_are_noticed(published: Published) -> None:
 def test_an_eviction_is_noticed(published: Published) -> None:
     """Before, while and after the bytes of another item take the place."""
     slot = published.put("a", CONTENT)
-    published.check(slot, CONTENT.nbytes)
+    published.check(slot, PIECES)
     copy, room = published.copy("a"), np.zeros_like(CONTENT)
     assert copy.advance(room, 1.0)
     published.area.withdraw(slot)
@@ -179,7 +197,7 @@ def test_what_is_not_a_producers_memory(published: Published, tmp_path: Path) ->
 def test_a_producer_that_has_closed_its_memory(published: Published) -> None:
     """Nobody else finds it; who reads it can go on."""
     slot = published.put("a", CONTENT[:64])
-    published.check(slot, 64)
+    published.check(slot, 1)
     copy, room = published.copy("a"), np.zeros(64, dtype=np.uint8)
     published.area.close()
     published.area.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import torch
 import zmq
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import SLOW, Drill
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.producer.responder import Responder
@@ -51,6 +51,15 @@ def counts(producer: ProducerWorker) -> Any:
     return producer.server._responder.counts
 
 
+def fingerprinted(producer: ProducerWorker, item: str) -> bool:
+    """Whether all of an item has fingerprints."""
+    reader = AreaReader(producer.cache.area)
+    found = reader.find(item)
+    done = found is not None and reader.checked(found) == found.size
+    reader.close()
+    return done
+
+
 def watched(consumer: Rig) -> Notes:
     """Keep what the consumer reports; the test drains the failures."""
     notes = Notes()
@@ -73,7 +82,7 @@ def test_an_item_is_copied_without_a_message(producer: ProducerWorker, near: Rig
     (hand_out,) = sent.hand_outs
     assert (hand_out.item, hand_out.bytes, hand_out.ok) == ("a", ROWS * 1024, True)
     assert 0 < hand_out.start_ns <= hand_out.end_ns
-    assert near.consumer.items.checksum("a") == zlib.crc32(tensor(ROWS).numpy())
+    assert near.consumer.items.checksum("a") == fingerprints.of_item(tensor(ROWS).numpy().tobytes())
 
 
 def test_many_items_at_once(producer: ProducerWorker, near: Rig) -> None:
@@ -177,7 +186,7 @@ def test_an_item_that_is_evicted_while_it_is_copied(monkeypatch: pytest.MonkeyPa
             return copy(self, found, offset, target)
 
         producer.save("a", tensor(ROWS))
-        wait_for(lambda: producer.cache._items["a"].content)
+        wait_for(lambda: fingerprinted(producer, "a"))
         monkeypatch.setattr(AreaReader, "copy", late)
         asked = request("r", feature("a", ROWS))
         near.settle(asked)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from penstock.instrumentation.core import LogLimit
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import Probes
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producers
@@ -36,7 +37,7 @@ _TICK: Final = 0.01
 _ATTACH_TAG: Final = 0
 
 _SPIN: Final = 0.002
-"""Seconds for which a copy that has caught up with its producer's checksum looks again at once; then once a millisecond."""
+"""Seconds for which a copy that has caught up with its producer's fingerprints looks again at once; then once a millisecond."""
 _STOP_WAIT: Final = 5.0
 _LOG_INTERVAL: Final = 60.0
 
@@ -64,7 +65,8 @@ class Fetcher:
         self._log = LogLimit()
         self._log.interval = _LOG_INTERVAL
         self._context = zmq.Context()
-        attach = protocol.Attach(_ATTACH_TAG, expected.model, this_place()) if settings.same_host else None
+        same_host = settings.same_host and fingerprints.available()
+        attach = protocol.Attach(_ATTACH_TAG, expected.model, this_place()) if same_host else None
         self._producers = Producers(self._context, settings.producers, keys, attach)
         self._producers.poller.register(wake, zmq.POLLIN)
         tags = itertools.count(_ATTACH_TAG + 1)

@@ -40,6 +40,11 @@ class Transfer:
         """Whether all bytes have come."""
         return self._received == self.content.size
 
+    @property
+    def checksum(self) -> int:
+        """The CRC-32 of the item."""
+        return self.content.crc
+
     def requests(self) -> Iterator[tuple[int, int]]:
         """Yield (offset, length) of the chunks to ask for now."""
         while self._asked < self.content.size and self._asked - self._received < WINDOW * self._chunk:

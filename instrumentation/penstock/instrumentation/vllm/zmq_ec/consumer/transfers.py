@@ -223,7 +223,6 @@ class Transfers:
             self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, str(error), now)
             return True
         if copy.done:
-            attempt.content = copy.content
             if source.connection is not None:
                 nanos = max(time.time_ns() - attempt.began_ns, 0)
                 source.connection.send(
@@ -247,12 +246,13 @@ class Transfers:
             text = f"drill {drill.id}"
             self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, text, now, rehearsal=True)
             return
-        if attempt.content is None:
+        transfer = attempt.transfer
+        if transfer is None:
             return
         self._region.seal(slot.start, slot.generation, slot.nbytes)
         self._end(attempt)
         self._reporter.transfer(attempt, ok=True)
-        self._items.on_arrived(attempt.wanted, slot, attempt.content)
+        self._items.on_arrived(attempt.wanted, slot, transfer.checksum)
 
     def _on_failed(
         self,

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.memory import item_area
 from penstock.instrumentation.vllm.zmq_ec.memory.slots import HEADER as SLOT_HEADER
 
@@ -30,13 +31,6 @@ class FoundItem(NamedTuple):
     rows: int
     width: int
     dtype: str
-
-
-class CheckedBytes(NamedTuple):
-    """The checksum of the first *upto* bytes of an item."""
-
-    upto: int
-    crc: int
 
 
 class AreaReader:
@@ -78,13 +72,18 @@ class AreaReader:
             return None
         return FoundItem(generation, content, size, rows, width, dtype.rstrip(b"\0").decode(errors="replace"))
 
-    def checked(self, found: FoundItem) -> CheckedBytes | None:
-        """Return how far the checksum of an item has come, None if the item is there no more."""
+    def checked(self, found: FoundItem) -> int | None:
+        """Return of how many bytes of an item there are fingerprints, None if the item is there no more."""
         packed = self._read(found.content - SLOT_HEADER, item_area.STATE.size)
         if packed is None:
             return None
-        generation, upto, crc = item_area.STATE.unpack(packed)
-        return CheckedBytes(upto, crc) if generation == found.generation else None
+        generation, upto = item_area.STATE.unpack(packed)
+        return int(upto) if generation == found.generation else None
+
+    def fingerprint(self, found: FoundItem, number: int) -> bytes:
+        """Return the fingerprint of a piece of an item that :meth:`checked` covers."""
+        start = found.content - SLOT_HEADER + number * fingerprints.PIECE
+        return os.pread(self._fd, fingerprints.SIZE, self._name.capacity + item_area.print_offset(start))
 
     def copy(self, found: FoundItem, offset: int, target: memoryview) -> bool:
         """Copy the bytes of an item from *offset* on that *target* has room for; return whether they were there."""

@@ -1,6 +1,6 @@
 """A producer's encoder outputs on the host, in one area that is allocated at start.
 
-The model's thread puts; the server's thread reads, and computes the checksums, which consumers on the same host follow. An
+The model's thread puts; the server's thread reads, and computes CRC-32 and fingerprints, which consumers on the same host follow. An
 item on its way to a consumer is not evicted until it is sent, so slow consumers can keep new items out while they stay
 connected, but never make the memory grow. A consumer on the same host keeps nothing: it notices that an item is evicted.
 """
@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import ItemArea
 from penstock.instrumentation.vllm.zmq_ec.wire import Content
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName
 
 _NEVER: Final = float("inf")
-
-_PIECE: Final = 256 << 10
-"""Bytes after which consumers on the same host learn how far the checksum has come: they read what it covers."""
 
 
 @dataclass(slots=True)
@@ -112,6 +110,18 @@ class HostCache:
             self._area.publish(slot, rows, width, dtype)
         return True
 
+    def fingerprint(self, item: str) -> None:
+        """Compute the fingerprints of *item*, by which consumers on this host read it."""
+        with self._lock:
+            kept = self._items.get(item)
+            if kept is None:
+                return
+            whole = self._export(kept.slot, 0, kept.slot.nbytes)
+        # Outside the lock; what is exported is not evicted.
+        for number, begin in enumerate(range(0, kept.slot.nbytes, fingerprints.PIECE)):
+            piece = whole[begin : begin + fingerprints.PIECE]
+            self._area.set_checked(kept.slot, number, fingerprints.of_piece(number, piece))
+
     def content(self, item: str) -> Content | None:
         """Return the content of *item*; the first call computes the checksum."""
         with self._lock:
@@ -119,13 +129,8 @@ class HostCache:
             if kept is None or kept.content is not None:
                 return None if kept is None else kept.content
             whole = self._export(kept.slot, 0, kept.slot.nbytes)
-        # Outside the lock: it takes milliseconds. What is exported is not evicted.
-        slot, crc = kept.slot, 0
-        for offset in range(0, slot.nbytes, _PIECE):
-            piece = whole[offset : offset + _PIECE]
-            crc = zlib.crc32(piece, crc)
-            self._area.set_checked(slot, offset + len(piece), crc)
-        content = Content(crc, slot.nbytes, kept.rows, kept.width, kept.dtype)
+        # Outside the lock: it takes milliseconds.
+        content = Content(zlib.crc32(whole), kept.slot.nbytes, kept.rows, kept.width, kept.dtype)
         kept.content = content
         return content
 

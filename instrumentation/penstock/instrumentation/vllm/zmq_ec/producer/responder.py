@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
@@ -41,6 +42,8 @@ class Responder:
         self.counts: Counter[str] = Counter()
         self._cache = cache
         self._model = model
+        # Whether the last item was taken by message, for which a CRC-32 is needed.
+        self._by_message = True
 
     def answer(self, frame: bytes) -> Reply:
         """Return the reply to a request, whatever *frame* is."""
@@ -64,8 +67,11 @@ class Responder:
         return self._refuse(reply.tag, protocol.Reason.BUSY, "too much is on its way to this consumer")
 
     def seal(self, item: str) -> None:
-        """Compute the checksum of *item*."""
-        self._cache.content(item)
+        """Compute the checksums of *item* that consumers will probably ask for."""
+        if fingerprints.available():
+            self._cache.fingerprint(item)
+        if self._by_message:
+            self._cache.content(item)
 
     def _check(self, request: protocol.Request) -> None:
         if request.model != self._model:
@@ -93,6 +99,7 @@ class Responder:
         payload = self._cache.chunk(request.item, request.offset, request.length)
         if payload is None:
             return self._miss(request.tag)
+        self._by_message = True
         self.counts["chunk"] += 1
         header = protocol.encode(protocol.Chunk(request.tag, content.crc, request.offset, request.length))
         return Reply(
@@ -105,7 +112,7 @@ class Responder:
         )
 
     def _attach(self, request: protocol.Attach) -> Reply:
-        if request.place != this_place():
+        if request.place != this_place() or not fingerprints.available():
             return self._miss(request.tag)
         self.counts["area"] += 1
         area = self._cache.area
@@ -114,6 +121,7 @@ class Responder:
         )
 
     def _take(self, request: protocol.Taken) -> Reply:
+        self._by_message = False
         self.counts["taken"] += 1
         if not self._cache.touch(request.item):
             return Reply([])  # it was evicted meanwhile, or the consumer invents it
