@@ -78,6 +78,7 @@ class ProducerConnection:
     Attributes:
         socket: to be polled, with *monitor*.
         area: the producer's memory, where both are on one host; None while it is not known, or not to be used.
+        fingerprints: whether the producer is known to have them.
 
     """
 
@@ -108,6 +109,7 @@ class ProducerConnection:
             keys.apply(self.socket)
         self._curve = keys is not None
         self.area: AreaReader | None = None
+        self.fingerprints = False
         self._up = False
         try:
             self.monitor = self.socket.get_monitor_socket(_WATCHED)

@@ -65,8 +65,8 @@ class Fetcher:
         self._log = LogLimit()
         self._log.interval = _LOG_INTERVAL
         self._context = zmq.Context()
-        same_host = settings.same_host and fingerprints.available()
-        attach = protocol.Attach(_ATTACH_TAG, expected.model, this_place()) if same_host else None
+        place = this_place() if settings.same_host else bytes(len(this_place()))
+        attach = protocol.Attach(_ATTACH_TAG, expected.model, place) if fingerprints.available() else None
         self._producers = Producers(self._context, settings.producers, keys, attach)
         self._producers.poller.register(wake, zmq.POLLIN)
         tags = itertools.count(_ATTACH_TAG + 1)
@@ -165,8 +165,8 @@ class Fetcher:
     def _on_answer(self, producer: Producer, answer: protocol.Answer, payload: Any) -> None:
         """Dispatch an answer to the attempt that expects it from *producer*; a late answer is dropped."""
         now = time.monotonic()
-        if isinstance(answer, protocol.Area):
-            self._producers.on_area(producer, answer)
+        if answer.tag == _ATTACH_TAG:
+            self._producers.on_attached(producer, answer)
             return
         if not self._probes.expects(producer, answer.tag):
             self._transfers.on_answer(producer, answer, payload, now)

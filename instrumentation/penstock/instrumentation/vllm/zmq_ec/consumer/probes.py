@@ -70,7 +70,7 @@ class Probes:
                 return attempt
             tag = next(self._tags)
             if connection is not None and connection.send(
-                protocol.Probe(tag, self._expected.model, wanted.item)
+                protocol.Probe(tag, self._expected.model, wanted.item, connection.fingerprints)
             ):
                 attempt.asked[tag] = (producer, time.time_ns())
                 self._attempts[tag] = attempt

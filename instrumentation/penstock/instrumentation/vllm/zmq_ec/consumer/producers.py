@@ -10,11 +10,12 @@ import zmq
 from penstock.instrumentation.transport import Backoff
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
+from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.vllm.zmq_ec.wire import protocol
     from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -82,7 +83,7 @@ class Producers:
         keys: ClientKeys | None = None,
         attach: protocol.Attach | None = None,
     ) -> None:
-        """Connect to none yet; *attach* asks each for its memory, None to get everything in messages."""
+        """Connect to none yet; *attach* asks each for its memory and for fingerprints, None to get along without them."""
         self._context = context
         self._keys = keys
         self._attach = attach
@@ -119,10 +120,13 @@ class Producers:
         if producer.peer.address not in self.connected:
             self.connected |= {producer.peer.address}
 
-    def on_area(self, producer: Producer, answer: protocol.Area) -> None:
-        """Use the memory of *producer*, which it has been asked for."""
+    def on_attached(self, producer: Producer, answer: protocol.Answer) -> None:
+        """Use the fingerprints of *producer*, and its memory if it says where that is; one of an earlier version refuses."""
         connection = producer.connection
-        if self._attach is None or connection is None:
+        if self._attach is None or connection is None or isinstance(answer, protocol.Refused):
+            return
+        connection.fingerprints = True
+        if not isinstance(answer, protocol.Area) or self._attach.place != this_place():
             return
         problem = connection.attach(answer)
         if problem:

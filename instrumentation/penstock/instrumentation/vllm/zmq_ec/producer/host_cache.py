@@ -29,13 +29,14 @@ _NEVER: Final = float("inf")
 
 @dataclass(slots=True)
 class Kept:
-    """An item's slot and shape; *content* is None until its checksum is computed."""
+    """An item's slot and shape; *content* is None until its CRC-32 is computed, *printed* until its fingerprint is."""
 
     slot: Slot
     rows: int
     width: int
     dtype: str
     content: Content | None = None
+    printed: Content | None = None
 
 
 class HostCache:
@@ -110,20 +111,33 @@ class HostCache:
             self._area.publish(slot, rows, width, dtype)
         return True
 
-    def fingerprint(self, item: str) -> None:
-        """Compute the fingerprints of *item*, by which consumers on this host read it."""
+    def printed(self, item: str) -> Content | None:
+        """Return the content of *item* with its fingerprint; the first call computes it, and consumers on this host follow."""
         with self._lock:
-            kept = self._items.get(item)
-            if kept is None:
-                return
+            kept = self._find(item)
+            if kept is None or kept.printed is not None:
+                return None if kept is None else kept.printed
             whole = self._export(kept.slot, 0, kept.slot.nbytes)
         # Outside the lock; what is exported is not evicted.
+        pieces = []
         for number, begin in enumerate(range(0, kept.slot.nbytes, fingerprints.PIECE)):
-            piece = whole[begin : begin + fingerprints.PIECE]
-            self._area.set_checked(kept.slot, number, fingerprints.of_piece(number, piece))
+            pieces.append(fingerprints.of_piece(number, whole[begin : begin + fingerprints.PIECE]))
+            self._area.set_checked(kept.slot, number, pieces[-1])
+        printed = Content.of_fingerprint(
+            fingerprints.of_pieces(pieces), kept.slot.nbytes, kept.rows, kept.width, kept.dtype
+        )
+        kept.printed = printed
+        return printed
+
+    def named(self, item: str, crc: int) -> Content | None:
+        """Return the content of *item* that goes by *crc* if it has one, else one that does not; None without the item."""
+        with self._lock:
+            kept = self._find(item)
+            printed = None if kept is None else kept.printed
+        return printed if printed is not None and printed.crc == crc else self.content(item)
 
     def content(self, item: str) -> Content | None:
-        """Return the content of *item*; the first call computes the checksum."""
+        """Return the content of *item* with its CRC-32; the first call computes it."""
         with self._lock:
             kept = self._find(item)
             if kept is None or kept.content is not None:

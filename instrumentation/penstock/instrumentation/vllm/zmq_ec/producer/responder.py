@@ -42,8 +42,8 @@ class Responder:
         self.counts: Counter[str] = Counter()
         self._cache = cache
         self._model = model
-        # Whether the last item was taken by message, for which a CRC-32 is needed.
-        self._by_message = True
+        # Whether the last item that was asked for was asked for with a CRC-32.
+        self._crc_wanted = True
 
     def answer(self, frame: bytes) -> Reply:
         """Return the reply to a request, whatever *frame* is."""
@@ -69,8 +69,8 @@ class Responder:
     def seal(self, item: str) -> None:
         """Compute the checksums of *item* that consumers will probably ask for."""
         if fingerprints.available():
-            self._cache.fingerprint(item)
-        if self._by_message:
+            self._cache.printed(item)
+        if self._crc_wanted:
             self._cache.content(item)
 
     def _check(self, request: protocol.Request) -> None:
@@ -79,14 +79,16 @@ class Responder:
             raise protocol.WireError(text, protocol.Reason.MODEL, request.tag)
 
     def _probe(self, request: protocol.Probe) -> Reply:
-        content = self._cache.content(request.item)
+        wanted = request.fingerprint and fingerprints.available()
+        content = self._cache.printed(request.item) if wanted else self._cache.content(request.item)
         if content is None:
             return self._miss(request.tag)
+        self._crc_wanted = not wanted
         self.counts["have"] += 1
         return Reply([protocol.encode(protocol.Have(request.tag, self._model, content))])
 
     def _fetch(self, request: protocol.Fetch) -> Reply:
-        content = self._cache.content(request.item)
+        content = self._cache.named(request.item, request.crc)
         if content is None:
             return self._miss(request.tag)
         if content.crc != request.crc:
@@ -99,7 +101,6 @@ class Responder:
         payload = self._cache.chunk(request.item, request.offset, request.length)
         if payload is None:
             return self._miss(request.tag)
-        self._by_message = True
         self.counts["chunk"] += 1
         header = protocol.encode(protocol.Chunk(request.tag, content.crc, request.offset, request.length))
         return Reply(
@@ -113,7 +114,7 @@ class Responder:
 
     def _attach(self, request: protocol.Attach) -> Reply:
         if request.place != this_place() or not fingerprints.available():
-            return self._miss(request.tag)
+            return Reply([protocol.encode(protocol.Miss(request.tag))])
         self.counts["area"] += 1
         area = self._cache.area
         return Reply(
@@ -121,7 +122,7 @@ class Responder:
         )
 
     def _take(self, request: protocol.Taken) -> Reply:
-        self._by_message = False
+        self._crc_wanted = False
         self.counts["taken"] += 1
         if not self._cache.touch(request.item):
             return Reply([])  # it was evicted meanwhile, or the consumer invents it

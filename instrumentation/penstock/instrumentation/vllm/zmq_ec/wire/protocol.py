@@ -73,6 +73,7 @@ _PREFIX: Final = struct.Struct(">2sBBQ")
 _PROBE: Final = struct.Struct(">16s")
 _FETCH: Final = struct.Struct(">16sIQI")
 _HAVE: Final = struct.Struct(">16sIQII")
+_SEEN: Final = struct.Struct(">16s16sQII")
 _CHUNK: Final = struct.Struct(">IQI")
 _ATTACH: Final = struct.Struct(">16s16s")
 _AREA: Final = struct.Struct(">IIQ16s")
@@ -98,15 +99,13 @@ def encode(message: Request | Answer) -> bytes:
     match message:
         case Probe():
             body = _PROBE.pack(message.model) + message.item.encode()
-            kind = Kind.PROBE
+            kind = Kind.LOOK if message.fingerprint else Kind.PROBE
         case Fetch():
             body = _FETCH.pack(message.model, message.crc, message.offset, message.length)
             body += message.item.encode()
             kind = Kind.FETCH
-        case Have(content=content):
-            body = _HAVE.pack(message.model, content.crc, content.size, content.rows, content.width)
-            body += content.dtype.encode()
-            kind = Kind.HAVE
+        case Have():
+            kind, body = _have(message)
         case Miss():
             body = b""
             kind = Kind.MISS
@@ -128,6 +127,16 @@ def encode(message: Request | Answer) -> bytes:
     return _PREFIX.pack(MAGIC, VERSION, kind, message.tag) + body
 
 
+def _have(message: Have) -> tuple[Kind, bytes]:
+    content = message.content
+    shape = (content.size, content.rows, content.width)
+    if content.fingerprint:
+        body = _SEEN.pack(message.model, content.fingerprint, *shape)
+    else:
+        body = _HAVE.pack(message.model, content.crc, *shape)
+    return Kind.SEEN if content.fingerprint else Kind.HAVE, body + content.dtype.encode()
+
+
 def decode_request(frame: bytes) -> Request:
     """Return a consumer's message.
 
@@ -136,9 +145,9 @@ def decode_request(frame: bytes) -> Request:
 
     """
     kind, tag, rest = _open(frame)
-    if kind == Kind.PROBE:
+    if kind in (Kind.PROBE, Kind.LOOK):
         (model,), item = _split(_PROBE, rest, tag)
-        return Probe(tag, model, _item(item, tag))
+        return Probe(tag, model, _item(item, tag), fingerprint=kind == Kind.LOOK)
     if kind == Kind.FETCH:
         (model, crc, offset, length), item = _split(_FETCH, rest, tag)
         if not 0 < length <= CHUNK_MAX:
@@ -163,9 +172,10 @@ def decode_answer(frame: bytes) -> Answer:
 
     """
     kind, tag, rest = _open(frame)
-    if kind == Kind.HAVE:
-        (model, crc, size, rows, width), dtype = _split(_HAVE, rest, tag)
-        content = Content(crc, size, rows, width, _text(dtype, DTYPE_MAX, tag))
+    if kind in (Kind.HAVE, Kind.SEEN):
+        (model, checksum, *shape), dtype = _split(_HAVE if kind == Kind.HAVE else _SEEN, rest, tag)
+        make = Content if kind == Kind.HAVE else Content.of_fingerprint
+        content = make(checksum, *shape, _text(dtype, DTYPE_MAX, tag))
         if problem := content.problem():
             raise WireError(problem, tag=tag)
         return Have(tag, model, content)
