@@ -173,9 +173,9 @@ def decode_answer(frame: bytes) -> Answer:
     """
     kind, tag, rest = _open(frame)
     if kind in (Kind.HAVE, Kind.SEEN):
-        (model, checksum, *shape), dtype = _split(_HAVE if kind == Kind.HAVE else _SEEN, rest, tag)
+        (model, checksum, size, rows, width), dtype = _split(_HAVE if kind == Kind.HAVE else _SEEN, rest, tag)
         make = Content if kind == Kind.HAVE else Content.of_fingerprint
-        content = make(checksum, *shape, _text(dtype, DTYPE_MAX, tag))
+        content = make(checksum, size, rows, width, _text(dtype, DTYPE_MAX, tag))
         if problem := content.problem():
             raise WireError(problem, tag=tag)
         return Have(tag, model, content)
