@@ -43,14 +43,24 @@ class AreaCopy:
         """The fingerprint of the item, once all of it has come."""
         return fingerprints.of_pieces(self._prints)
 
-    def advance(self, room: Any, now: float) -> bool:
-        """Copy the next piece to its place in *room*, a buffer of the item's size; return False if nothing is there yet.
+    def advance(self, room: Any, now: float, pieces: int = 1) -> bool:
+        """Copy the next *pieces* to their places in *room*, a buffer of the item's size; return False if none is there yet.
 
         Raises:
             ItemGoneError: the item was evicted.
             TransferError: the bytes have another fingerprint than the producer's.
 
         """
+        before = len(self._prints)
+        while not self.done and len(self._prints) - before < pieces:
+            if not self._copy_piece(room):
+                break
+        moved = len(self._prints) > before
+        if moved:
+            self.progress = now
+        return moved
+
+    def _copy_piece(self, room: Any) -> bool:
         number, size = len(self._prints), self._found.size
         begin = number * fingerprints.PIECE
         end = min(begin + fingerprints.PIECE, size)
@@ -71,7 +81,6 @@ class AreaCopy:
             self._look()
             self.done = True
         self._prints.append(expected)
-        self.progress = now
         return True
 
     def _look(self) -> int:

@@ -31,6 +31,9 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 _MOVING_MAX: Final = 4
 
+_PIECES_A_TURN: Final = 8
+"""Pieces of an item that are copied before the fetcher looks at its connections and at other items again."""
+
 
 class Transfers:
     """Attempts that have a source. A failed transfer is retried while retries are left."""
@@ -114,7 +117,7 @@ class Transfers:
             self._request_chunks(attempt, now)
 
     def advance(self, now: float) -> bool | None:
-        """Copy a piece of each item that comes out of a producer's memory; return whether one moved, None if there is none."""
+        """Copy some pieces of each item that comes out of a producer's memory; return whether one moved, None if there is none."""
         moved = None
         for attempt in list(self._moving.values()):
             copy = attempt.transfer
@@ -213,7 +216,7 @@ class Transfers:
             self._abandon(attempt)
             return True
         try:
-            moved = copy.advance(self._region.room(slot.content, slot.nbytes), now)
+            moved = copy.advance(self._region.room(slot.content, slot.nbytes), now, _PIECES_A_TURN)
         except ItemGoneError as error:
             self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED, str(error), now)
             return True
@@ -223,13 +226,14 @@ class Transfers:
             self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, str(error), now)
             return True
         if copy.done:
-            if source.connection is not None:
-                nanos = max(time.time_ns() - attempt.began_ns, 0)
-                source.connection.send(
-                    protocol.Taken(attempt.tag, self._model, slot.nbytes, nanos, attempt.wanted.item)
-                )
+            took = max(time.time_ns() - attempt.began_ns, 0)
             if attempt.held_until <= now:
                 self._complete(attempt, slot, now)
+            # Last, because the request waits for the rest.
+            if source.connection is not None:
+                source.connection.send(
+                    protocol.Taken(attempt.tag, self._model, slot.nbytes, took, attempt.wanted.item)
+                )
         return moved
 
     def _rehearse(self, attempt: Attempt, source: Producer, now: float) -> None:
