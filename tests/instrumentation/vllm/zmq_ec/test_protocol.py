@@ -28,7 +28,7 @@ REQUESTS = st.one_of(
     st.builds(protocol.Probe, TAGS, MODELS, ITEMS, st.booleans()),
     st.builds(protocol.Fetch, TAGS, MODELS, CRCS, TAGS, st.integers(1, protocol.CHUNK_MAX), ITEMS),
     st.builds(protocol.Attach, TAGS, MODELS, MODELS),
-    st.builds(protocol.Taken, TAGS, MODELS, TAGS, TAGS, ITEMS),
+    st.builds(protocol.Taken, TAGS, MODELS, TAGS, ITEMS),
 )
 ANSWERS = st.one_of(
     st.builds(protocol.Have, TAGS, MODELS, contents()),

@@ -146,6 +146,24 @@ def test_who_learns_where_the_memory_is(
     assert answer.tag == 5
 
 
+@pytest.mark.parametrize("item", ["a", "unknown"])
+def test_a_copy_that_a_consumer_invents(producer: ProducerWorker, item: str) -> None:
+    """It has the item's real size and a bounded time in the reports, or it is in none."""
+    notes = Notes()
+    producer.server.observer = notes
+    producer.save("a", tensor(4))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, 60_000)
+        socket.connect(f"tcp://{producer.server.address}")
+        socket.send(protocol.encode(protocol.Taken(5, MODEL, 2**64 - 1, item)))
+        socket.send(protocol.encode(protocol.Probe(6, MODEL, "b")))
+        assert protocol.decode_answer(socket.recv()) == protocol.Miss(6)
+    assert counts(producer)["taken"] == 1
+    assert [(each.item, each.bytes) for each in notes.hand_outs] == ([("a", 4096)] if item == "a" else [])
+    assert all(0 < each.start_ns < each.end_ns for each in notes.hand_outs)
+
+
 def test_damaged_bytes_cost_a_retry_by_message(
     producer: ProducerWorker, near: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,7 +154,8 @@ class Fetcher:
         if connection is None:  # closed by an earlier event of this turn
             return
         for answer, payload in connection.receive():
-            self._producers.on_answer(producer)
+            if answer.tag != _ATTACH_TAG:  # what it can do; not that it can answer for items again
+                self._producers.on_answer(producer)
             self._on_answer(producer, answer, payload)
             if producer.connection is not connection:
                 return

@@ -231,9 +231,7 @@ class Transfers:
                 self._complete(attempt, slot, now)
             # Last, because the request waits for the rest.
             if source.connection is not None:
-                source.connection.send(
-                    protocol.Taken(attempt.tag, self._model, slot.nbytes, took, attempt.wanted.item)
-                )
+                source.connection.send(protocol.Taken(attempt.tag, self._model, took, attempt.wanted.item))
         return moved
 
     def _rehearse(self, attempt: Attempt, source: Producer, now: float) -> None:

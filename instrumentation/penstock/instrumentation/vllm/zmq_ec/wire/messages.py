@@ -21,7 +21,7 @@ Its first four bytes are then the ``crc`` of FETCH and CHUNK. Between processes 
 
     ATTACH model 16s | place 16s                         where is your memory? the place is the consumer's
     AREA   pid u32 | descriptor u32 | bytes u64 | token 16s     there; or MISS from another place
-    TAKEN  model 16s | bytes u64 | nanoseconds u64 | item       I have copied it, in that time; without an answer
+    TAKEN  model 16s | nanoseconds u64 | item            I have copied it, in that time; without an answer
 
 A consumer begins with ATTACH (with a place of zeros, if it wants no memory). A producer of an earlier version refuses it
 as malformed; it is then asked as above, as it is by a consumer of an earlier version.
@@ -216,11 +216,10 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A consumer has copied *item* of *size* bytes out of the memory, in so many nanoseconds."""
+    """A consumer has copied *item* out of the memory, in so many nanoseconds."""
 
     tag: int
     model: bytes
-    size: int
     nanos: int
     item: str
 

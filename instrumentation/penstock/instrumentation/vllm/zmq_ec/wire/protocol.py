@@ -77,7 +77,7 @@ _SEEN: Final = struct.Struct(">16s16sQII")
 _CHUNK: Final = struct.Struct(">IQI")
 _ATTACH: Final = struct.Struct(">16s16s")
 _AREA: Final = struct.Struct(">IIQ16s")
-_TAKEN: Final = struct.Struct(">16sQQ")
+_TAKEN: Final = struct.Struct(">16sQ")
 _REFUSED: Final = struct.Struct(">B")
 
 
@@ -122,7 +122,7 @@ def encode(message: Request | Answer) -> bytes:
             body = _AREA.pack(message.pid, message.fd, message.capacity, message.token)
             kind = Kind.AREA
         case Taken():
-            body = _TAKEN.pack(message.model, message.size, message.nanos) + message.item.encode()
+            body = _TAKEN.pack(message.model, message.nanos) + message.item.encode()
             kind = Kind.TAKEN
     return _PREFIX.pack(MAGIC, VERSION, kind, message.tag) + body
 
@@ -159,8 +159,8 @@ def decode_request(frame: bytes) -> Request:
         model, place = _whole(_ATTACH, rest, tag)
         return Attach(tag, model, place)
     if kind == Kind.TAKEN:
-        (model, size, nanos), item = _split(_TAKEN, rest, tag)
-        return Taken(tag, model, size, nanos, _item(item, tag))
+        (model, nanos), item = _split(_TAKEN, rest, tag)
+        return Taken(tag, model, nanos, _item(item, tag))
     raise WireError(f"kind {kind} is no request", tag=tag)
 
 
