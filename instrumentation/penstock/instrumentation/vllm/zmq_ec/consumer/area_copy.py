@@ -21,6 +21,16 @@ def content_of(found: FoundItem) -> Content:
     return Content(0, found.size, found.rows, found.width, found.dtype)
 
 
+def begin_copy(area: AreaReader | None, item: str, content: Content, now: float) -> AreaCopy | None:
+    """Begin to copy *item*, which was found with that *content*; None without an *area*, or where it has another one."""
+    found = None if area is None else area.find(item)
+    if area is None or found is None:
+        return None
+    there = content_of(found)
+    same = (there.size, there.rows, there.dtype) == (content.size, content.rows, content.dtype)
+    return AreaCopy(area, found, now) if same else None
+
+
 class AreaCopy:
     """Copies *found* in order, a piece at a time, as far as the producer has computed the fingerprints.
 

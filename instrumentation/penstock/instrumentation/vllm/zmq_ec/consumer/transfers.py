@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import SLOW
-from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy, ItemGoneError
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy, ItemGoneError, begin_copy
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import report_missing
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
@@ -107,7 +107,9 @@ class Transfers:
             self._stop_waiting(serial)
             self._region.begin(slot.start)
             attempt.slot, attempt.tag = slot, next(self._tags)
-            attempt.transfer = _copy(attempt, source, now) or Transfer(content, now)
+            area = None if source.connection is None else source.connection.area
+            copy = begin_copy(area, attempt.wanted.item, content, now)
+            attempt.transfer = copy or Transfer(content, now)
             attempt.began_ns = time.time_ns()
             attempt.deadline = now + self._settings.transfer_timeout
             self._rehearse(attempt, source, now)
@@ -320,14 +322,3 @@ class Transfers:
                 now,
                 rehearsal=transfer.done,  # complete, and held by a drill
             )
-
-
-def _copy(attempt: Attempt, source: Producer, now: float) -> AreaCopy | None:
-    """Return the copy of an item out of its producer's memory; None where that is not on this host, or has another item."""
-    area = None if source.connection is None else source.connection.area
-    found = None if area is None else area.find(attempt.wanted.item)
-    content = attempt.content
-    if area is None or found is None or content is None:
-        return None
-    fits = (found.size, found.rows, found.dtype) == (content.size, content.rows, content.dtype)
-    return AreaCopy(area, found, now) if fits else None
