@@ -41,7 +41,7 @@ def near(producer: ProducerWorker) -> Iterator[Rig]:
 
 
 def attach(consumer: Rig, producer: ProducerWorker) -> None:
-    """Fetch an item, by message or not: the answer about the memory comes before it."""
+    """Fetch an item: the answer about the memory comes before that about the item."""
     producer.save(FIRST, tensor(4, seed=9))
     consumer.wait(request("first", feature(FIRST, 4)))
     assert torch.equal(consumer.load(FIRST)[0], tensor(4, seed=9))
