@@ -291,7 +291,7 @@ def test_a_producer_in_another_process(other_process: subprocess.Popen[str]) -> 
         other_process.kill()
         other_process.wait()
         wait_for(lambda: known.connection is None)
-        assert areas_open() <= before
+        wait_for(lambda: areas_open() <= before)
 
 
 def areas_open() -> int:
