@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,21 @@ def test_a_producer_of_an_earlier_version(producer: ProducerWorker, monkeypatch:
         assert torch.equal(consumer.load("a")[0], tensor(ROWS))
     assert counts(producer)["chunk"] == 4
     assert counts(producer)["malformed"] == 1
+
+
+def test_without_the_library_of_the_fingerprints(
+    producer: ProducerWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items come by message, with a CRC-32."""
+    monkeypatch.setattr(fingerprints, "_cipher", lambda: None)
+    with rig(producer.server.address, same_host=True) as consumer:
+        attach(consumer, producer)
+        producer.save("a", tensor(ROWS))
+        consumer.wait(request("r", feature("a", ROWS)))
+        assert torch.equal(consumer.load("a")[0], tensor(ROWS))
+        assert consumer.consumer.items.checksum("a") == zlib.crc32(tensor(ROWS).numpy())
+    assert counts(producer)["area"] == 0
+    assert counts(producer)["chunk"] == 4
 
 
 @pytest.mark.parametrize(
