@@ -55,7 +55,7 @@ RULES = (
     Rule("instrumentation/penstock", WIRE, frozenset({"proto", "rules", "instrumentation"})),
     Rule(
         "instrumentation/penstock/instrumentation/vllm",
-        WIRE | {"vllm", "torch", "zmq", "numpy"},
+        WIRE | {"vllm", "torch", "zmq", "numpy", "cryptography"},
         frozenset({"proto", "rules", "instrumentation"}),
     ),
     Rule("agent/penstock", AGENT_EXTRA, frozenset({"proto", "rules", "agent"})),
@@ -184,7 +184,8 @@ DOORS = frozenset(
         "penstock.instrumentation.policy.client", "penstock.instrumentation.telemetry.exporter",
         "penstock.instrumentation.transport.grpc_stream", "penstock.instrumentation.transport.hello",
         "penstock.instrumentation.vllm.zmq_ec.consumer.scheduler", "penstock.instrumentation.vllm.zmq_ec.consumer.worker",
-        "penstock.instrumentation.vllm.zmq_ec.memory.host_memory", "penstock.instrumentation.vllm.zmq_ec.memory.shared_region",
+        "penstock.instrumentation.vllm.zmq_ec.memory.area_reader",
+        "penstock.instrumentation.vllm.zmq_ec.memory.item_area", "penstock.instrumentation.vllm.zmq_ec.memory.shared_region",
         "penstock.instrumentation.vllm.zmq_ec.producer.worker", "penstock.instrumentation.vllm.zmq_ec.wire.curve",
         "penstock.instrumentation.vllm.zmq_ec.wire.keepalive", "penstock.instrumentation.vllm.zmq_ec.wire.monitor",
     }

@@ -52,7 +52,8 @@ def language_spec(
 
     """
     config = _zmq("ec_consumer")
-    config["ec_connector_extra_config"] = {"producers": list(producers), **(extra or {})}
+    # Both engines stand for hosts of their own: what they exchange takes the network, which demo and tests cut.
+    config["ec_connector_extra_config"] = {"producers": list(producers), "same_host": False, **(extra or {})}
     return _spec(name, config, args, env, module=module)
 
 

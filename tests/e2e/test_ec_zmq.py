@@ -24,8 +24,8 @@ from demo.ec.steps import (
 from tests.e2e.ec_soak import ZmqSoak
 from tests.support.agent.agent import short_directory
 from tests.support.ec.bench import ask
-from tests.support.ec.zmq_server import INTO_THE_SECOND, SMALL_HOST_CACHE, zmq_bench
-from tests.support.engine.pairs import ASYNC_FORK_TP2
+from tests.support.ec.zmq_server import INTO_THE_FIRST, INTO_THE_SECOND, SMALL_HOST_CACHE, zmq_bench
+from tests.support.engine.pairs import ASYNC_FORK_TP2, CPU_DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -335,6 +335,28 @@ def test_a_request_without_media(ec: ZmqBench, senders: ThreadPoolExecutor) -> N
     assert ec.outcome(request).outcome == c.OUTCOME_FAILED
     assert beside.tokens == expected[1]
     assert ec.send(request.again()).tokens == expected[0]
+
+
+@pytest.mark.long
+def test_pictures_of_an_encoder_on_the_same_host(
+    stack: EcStack, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """They are copied out of its memory and verified; the connection carries less than one of them."""
+    logs = tmp_path_factory.mktemp("ec-same-host")
+    with zmq_bench(stack, CPU_DEFAULTS, logs=logs, same_host=True) as ec:
+        first, request = ask(1), ask(2)
+        _encoded(ec, first)
+        ec.send(first)  # the encoder has answered where its memory is
+        (expected,) = _encoded(ec, request)
+        ec.enforce(integrity={"sampleRatio": 1.0, "action": "enforce"})
+        before = ec.link.carried
+        assert ec.send(request).tokens == expected
+        assert ec.link.carried - before < INTO_THE_FIRST
+        (found,) = ec.closed(request).request_closed.verifications
+        assert (found.ok, found.mismatch, found.unverified) == (2, 0, 0), found
+        moved = {**_CHANNEL, "direction": "receive", "peer": ec.peer, "result": "ok"}
+        until(partial(_counts, ec, 2, "penstock_transfers_total", moved), "The copies are not counted")
+        assert not ec.guard_errors()
 
 
 @pytest.mark.long

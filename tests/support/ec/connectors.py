@@ -65,7 +65,7 @@ def connectors(directory: Path) -> Iterator[Callable[..., Any]]:
 def pair(make: Callable[..., Any], **extra: Any) -> tuple[Any, Any]:
     """Return a producer's worker, and a consumer's scheduler that knows it."""
     producer = make("WORKER", "ec_producer")
-    given = {"producers": [producer._publisher.server.address], **PATIENT, **extra}
+    given = {"producers": [producer._publisher.server.address], "same_host": False, **PATIENT, **extra}
     return producer, make("SCHEDULER", "ec_consumer", **given)
 
 

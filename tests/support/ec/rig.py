@@ -105,7 +105,7 @@ class Rig:
         keys: ClientKeys | None = None,
         **settings: Any,
     ) -> None:
-        given = {"region_bytes": 4 << 20, **PATIENT, **settings}
+        given = {"region_bytes": 4 << 20, "same_host": False, **PATIENT, **settings}
         self.consumer = ConsumerScheduler(
             ConsumerSettings(producers=producers, **given),
             Expected(MODEL, dtype, HIDDEN),

@@ -104,8 +104,10 @@ class ZmqBench(EcBench):
 
 
 @contextmanager
-def zmq_bench(stack: EcStack, variant: Variant | None, *, logs: Path) -> Iterator[ZmqBench]:
-    """Give the stack's own language model, or run another one in *variant* beside it."""
+def zmq_bench(
+    stack: EcStack, variant: Variant | None, *, logs: Path, same_host: bool = False
+) -> Iterator[ZmqBench]:
+    """Give the stack's own language model, or run another one in *variant* beside it, which may copy on *same_host*."""
     if variant is None:
         bench = ZmqBench(stack, stack.language, stack.link)
         yield bench
@@ -115,7 +117,7 @@ def zmq_bench(stack: EcStack, variant: Variant | None, *, logs: Path) -> Iterato
         spec = language_spec(
             variant.name,
             producers=[link.address],
-            extra={"load_failure": "fail", **PATIENCE},
+            extra={"load_failure": "fail", "same_host": same_host, **PATIENCE},
             module=variant.module,
             args=(*variant.args, *TOKENS_IN),
             env={**variant.env, **environment(stack.agent.endpoint, variant.name, "both")},

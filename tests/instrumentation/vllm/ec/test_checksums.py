@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.ec import checksums
+from penstock.instrumentation.vllm.ec import checksums, fingerprints
 from penstock.instrumentation.vllm.ec.checksums import Checksums
 from penstock.instrumentation.vllm.messages import CheckedItem
 
 
-def asked(**wanted: int) -> Any:
+def asked(**wanted: int | bytes) -> Any:
     """Return the metadata of a step that compares these."""
     return SimpleNamespace(penstock_checksums=wanted, penstock_enforced=True)
 
@@ -40,6 +40,20 @@ def test_an_equal_item_and_another_one(dtype: torch.dtype) -> None:
     assert f"{sent(tensor):08x}" in failure.error_text
     assert parts.drain() == (CheckedItem("a", mismatched=False), CheckedItem("b", mismatched=True))
     assert parts.drain() == ()
+
+
+def test_a_fingerprint() -> None:
+    """It is compared in place of the CRC-32 where it is what the scheduler names."""
+    tensor = torch.randn(700, 256).to(torch.bfloat16)
+    wanted = fingerprints.of_item(bytes(tensor.untyped_storage()))
+    parts = Checksums()
+    parts.before_load(asked(a=wanted, b=wanted))
+    assert parts.fault("a", tensor) is None
+    tensor[699, 255] += 1
+    failure = parts.fault("b", tensor)
+    assert failure is not None
+    assert wanted.hex() in failure.error_text
+    assert parts.drain() == (CheckedItem("a", mismatched=False), CheckedItem("b", mismatched=True))
 
 
 def test_a_view_counts_as_what_it_shows() -> None:

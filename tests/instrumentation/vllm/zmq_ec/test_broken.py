@@ -45,7 +45,7 @@ class Scripted(Responder):
         """Answer by the script."""
         asked = protocol.decode_request(frame)
         right = super().answer(frame)
-        if isinstance(asked, protocol.Probe):
+        if not isinstance(asked, protocol.Fetch):
             return right
         self.asked += 1
         return self._script(self.asked, asked, right)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.ec import fingerprints
 
 from tests.support.ec.connectors import WIDTH, greet, output, pair, run, save
 from tests.support.ec.rig import feature, request, wait_for
@@ -32,9 +32,14 @@ def instrumented(recorder: Recorder) -> Iterator[Recorder]:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_an_overwritten_item(instrumented: Recorder, make: Callable[..., Any], damaged: bool) -> None:
+@pytest.mark.parametrize("same_host", [False, True])
+def test_an_overwritten_item(
+    instrumented: Recorder, make: Callable[..., Any], damaged: bool, same_host: bool
+) -> None:
     """It is left out in a guarded step, and is a corrupt transfer; one that is whole is loaded."""
-    producer, scheduler = pair(make)
+    producer, scheduler = pair(make, same_host=same_host)
+    first = request("first", feature("first", ROWS))
+    wait_for(lambda: scheduler.ensure_cache_available(first, 0))  # the producer has answered
     worker = make("WORKER", "ec_consumer")
     greet(scheduler, worker)
     sent = torch.randn(ROWS, WIDTH)
@@ -43,7 +48,7 @@ def test_an_overwritten_item(instrumented: Recorder, make: Callable[..., Any], d
     assert scheduler.checksum("a") is None
     wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
     assert scheduler.has_cache_item("a")
-    assert scheduler.checksum("a") == zlib.crc32(sent.numpy().tobytes())
+    assert scheduler.checksum("a") == fingerprints.of_item(sent.numpy().tobytes())
     scheduler.update_state_after_alloc(asked, 0)
     orders = scheduler.build_connector_meta(output())
     orders.penstock_items = (("a", ROWS, "image", "r", scheduler.peer_of("a").address),)

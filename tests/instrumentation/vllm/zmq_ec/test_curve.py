@@ -58,6 +58,24 @@ def keys(tmp_path: Path) -> Keys:
     return Keys(make_keys(tmp_path, "producer"), client, make_keys(tmp_path, "stranger"), allowed)
 
 
+@pytest.mark.parametrize("stranger", [False, True])
+def test_who_gets_the_memory_on_the_same_host(keys: Keys, stranger: bool) -> None:
+    """A consumer with an allowed key copies from it; another one does not learn where it is."""
+    client = keys.stranger if stranger else keys.client
+    with (
+        publisher(keys=keys.server()) as producer,
+        rig(
+            producer.server.address, keys=keys.consumer(client, keys.producer), same_host=True, **FAST
+        ) as consumer,
+    ):
+        counts = producer.server._responder.counts
+        producer.save("a", tensor(4))
+        consumer.wait(request("r", feature("a", 4)))
+        assert consumer.consumer.has("a") is not stranger
+        assert counts["area"] == (0 if stranger else 1)
+        assert counts["chunk"] == 0
+
+
 @pytest.mark.parametrize("one_file", [False, True])
 def test_with_the_right_keys_items_arrive(keys: Keys, one_file: bool) -> None:
     """Whole chunks and the longest name fit into the frames, and the bytes are equal."""

@@ -42,11 +42,3 @@ def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
 def test_here() -> None:
     """The real files are read as they are."""
     assert 0 < host_memory.spare() < 1 << 50
-
-
-def test_reserved_memory_can_be_written() -> None:
-    """All of it."""
-    area = host_memory.reserve(3 << 20)
-    area[:] = 7
-    assert area.nbytes == 3 << 20
-    assert area.sum() == 7 * (3 << 20)

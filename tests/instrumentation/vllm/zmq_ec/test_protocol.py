@@ -18,17 +18,23 @@ def contents(draw: st.DrawFn) -> protocol.Content:
     """Any content that can be a tensor."""
     rows, width = draw(st.integers(1, 1 << 12)), draw(st.integers(1, 1 << 12))
     dtype = draw(st.sampled_from(sorted(protocol.DTYPE_BYTES)))
-    return protocol.Content(draw(CRCS), rows * width * protocol.DTYPE_BYTES[dtype], rows, width, dtype)
+    shape = (rows * width * protocol.DTYPE_BYTES[dtype], rows, width, dtype)
+    if draw(st.booleans()):
+        return protocol.Content.of_fingerprint(draw(MODELS), *shape)
+    return protocol.Content(draw(CRCS), *shape)
 
 
 REQUESTS = st.one_of(
-    st.builds(protocol.Probe, TAGS, MODELS, ITEMS),
+    st.builds(protocol.Probe, TAGS, MODELS, ITEMS, st.booleans()),
     st.builds(protocol.Fetch, TAGS, MODELS, CRCS, TAGS, st.integers(1, protocol.CHUNK_MAX), ITEMS),
+    st.builds(protocol.Attach, TAGS, MODELS, MODELS),
+    st.builds(protocol.Taken, TAGS, MODELS, TAGS, ITEMS),
 )
 ANSWERS = st.one_of(
     st.builds(protocol.Have, TAGS, MODELS, contents()),
     st.builds(protocol.Miss, TAGS),
     st.builds(protocol.Chunk, TAGS, CRCS, TAGS, CRCS),
+    st.builds(protocol.Area, TAGS, CRCS, CRCS, TAGS, MODELS),
     st.builds(protocol.Refused, TAGS, st.sampled_from(protocol.Reason), st.text(max_size=50)),
 )
 

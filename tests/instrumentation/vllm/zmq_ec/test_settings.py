@@ -35,7 +35,7 @@ def test_what_is_given() -> None:
     given: dict[str, Any] = {
         "producers": ["enc-0:14579", "[fd00::1]:14579", "enc-0:14579"], "allow_request_producers": True,
         "region_bytes": 1 << 20, "probe_timeout": 0.2, "start_timeout": 1, "idle_timeout": 3, "transfer_timeout": 4,
-        "retries": 2, "missing_for": 5, "bad_for": 6, "load_failure": "fail",
+        "retries": 2, "missing_for": 5, "bad_for": 6, "load_failure": "fail", "same_host": False,
     }  # fmt: skip
     found = load(**given, model="m", host_cache_bytes=1 << 21)
     assert found.model == "m"
@@ -96,7 +96,8 @@ def test_the_documentation_names_every_key_with_its_default() -> None:
     text = (ROOT / "docs" / "zmq-ec-connector.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE))
     for field in fields(settings.ConsumerSettings):
-        default = {(): "[]", False: "false"}.get(field.default, field.default)
+        default = "[]" if field.default == () else field.default
+        default = str(default).lower() if isinstance(default, bool) else default
         if field.name != "region_bytes":
             assert rows.pop(field.name) == f"`{default}`"
     curve = [f"curve_{field.name}" for field in fields(CurveFiles)]

@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import WINDOW, Transfer, TransferError
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 
-def content(payload: bytes) -> protocol.Content:
+def content(payload: bytes, *, fingerprint: bool = False) -> protocol.Content:
     """Announce it."""
-    return protocol.Content(zlib.crc32(payload), len(payload), len(payload) // 4, 1, "float32")
+    shape = (len(payload), len(payload) // 4, 1, "float32")
+    if fingerprint:
+        return protocol.Content.of_fingerprint(fingerprints.of_item(payload), *shape)
+    return protocol.Content(zlib.crc32(payload), *shape)
+
+
+@pytest.mark.parametrize("fingerprint", [False, True])
+@pytest.mark.parametrize("size", [1, fingerprints.PIECE, protocol.CHUNK_MAX, 3 * protocol.CHUNK_MAX + 5])
+@pytest.mark.parametrize("damaged", [None, 0, -1])
+def test_an_item_is_compared_with_what_was_announced(
+    size: int, damaged: int | None, fingerprint: bool
+) -> None:
+    """By its CRC-32 or its fingerprint, over all of its bytes."""
+    payload = bytearray(random.Random(size).randbytes(size))
+    announced = content(bytes(payload), fingerprint=fingerprint)
+    if damaged is not None:
+        payload[damaged] ^= 0x10
+
+    def receive() -> Transfer:
+        transfer = Transfer(announced, 0.0)
+        while not transfer.done:
+            for offset, length in list(transfer.requests()):
+                part = memoryview(payload)[offset : offset + length]
+                transfer.accept(protocol.Chunk(1, announced.crc, offset, length), part, 1.0)
+        return transfer
+
+    if damaged is None:
+        assert receive().checksum == (fingerprints.of_item(payload) if fingerprint else zlib.crc32(payload))
+    else:
+        with pytest.raises(TransferError, match="checksum"):
+            receive()
 
 
 @given(st.binary(min_size=1, max_size=200), st.integers(1, 20))

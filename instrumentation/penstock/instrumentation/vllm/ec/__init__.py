@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.ec.hook import EcConnectorHook, EcSchedulerSideMixin
 from penstock.instrumentation.vllm.ec.load_controller import EcLoadController
 from penstock.instrumentation.vllm.ec.observer import EcObserver
@@ -38,5 +39,6 @@ __all__ = [
     "Loss",
     "PartHook",
     "RequestLoads",
+    "fingerprints",
     "has_name",
 ]

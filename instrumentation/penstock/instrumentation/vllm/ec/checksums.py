@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.messages import CheckedItem
 from penstock.instrumentation.vllm.naming import failure_modes
 
@@ -28,7 +29,7 @@ class Checksums:
 
     def __init__(self) -> None:
         self.enforced = False
-        self._wanted: Mapping[str, int] = {}
+        self._wanted: Mapping[str, int | bytes] = {}
         self._spent = 0.0
         self._checked: list[CheckedItem] = []
 
@@ -44,12 +45,12 @@ class Checksums:
         if wanted is None or self._spent > _STEP_SECONDS:
             return None
         began = time.perf_counter()
-        checksum = _checksum(tensor)
+        checksum = _checksum(tensor, wanted)
         self._spent += time.perf_counter() - began
         self._checked.append(CheckedItem(item, checksum != wanted))
         if checksum == wanted:
             return None
-        text = f"the item has checksum {checksum:08x}, its producer's copy {wanted:08x}"
+        text = f"the item has checksum {_hex(checksum)}, its producer's copy {_hex(wanted)}"
         return failure_modes.Failure(c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, error_text=text)
 
     def drain(self) -> tuple[CheckedItem, ...]:
@@ -58,7 +59,12 @@ class Checksums:
         return found
 
 
-def _checksum(tensor: torch.Tensor) -> int:
-    """Return the CRC-32 of a tensor's elements in their order; one of a device is copied to the host."""
+def _checksum(tensor: torch.Tensor, wanted: int | bytes) -> int | bytes:
+    """Return a tensor's fingerprint if *wanted* is one, else its CRC-32, of the elements in their order; one of a device is copied to the host."""
     host = tensor.detach().contiguous().cpu()
-    return zlib.crc32(memoryview(host.reshape(-1).view(torch.uint8).numpy()))
+    content = memoryview(host.reshape(-1).view(torch.uint8).numpy())
+    return fingerprints.of_item(content) if isinstance(wanted, bytes) else zlib.crc32(content)
+
+
+def _hex(checksum: int | bytes) -> str:
+    return checksum.hex() if isinstance(checksum, bytes) else f"{checksum:08x}"

@@ -175,8 +175,8 @@ class EcPeerSource(Protocol):
 class EcChecksums(Protocol):
     """A connector that knows the checksums of the items that it moves, on the scheduler's thread."""
 
-    def checksum(self, item: str) -> int | None:
-        """Return the CRC-32 of the bytes of *item*, as its producer has computed it; None if it is not known."""
+    def checksum(self, item: str) -> int | bytes | None:
+        """Return the CRC-32 of the bytes of *item*, or its fingerprint, as its producer has computed it; None if it is not known."""
 
 
 @runtime_checkable

@@ -58,9 +58,9 @@ class EcVerifier:
         self._rule = integrity_rule(policy)
         self.enforces = self._rule is not None and self._rule.enforce
 
-    def orders(self, items: Iterable[ExternalItem]) -> dict[str, int]:
+    def orders(self, items: Iterable[ExternalItem]) -> dict[str, int | bytes]:
         """Return the checksums of those of a step's *items* that are verified."""
-        checksums: dict[str, int] = {}
+        checksums: dict[str, int | bytes] = {}
         if self._rule is None or self._checksums is None:
             return checksums
         for each in items:

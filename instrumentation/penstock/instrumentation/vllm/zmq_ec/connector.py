@@ -241,7 +241,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         """Return the addresses of the producers that answer. From any thread."""
         return frozenset() if self._consumer is None else self._consumer.connected
 
-    def checksum(self, item: str) -> int | None:
+    def checksum(self, item: str) -> int | bytes | None:
         """Return the checksum by which the producer of *item* names its content."""
         return None if self._consumer is None else self._consumer.items.checksum(item)
 

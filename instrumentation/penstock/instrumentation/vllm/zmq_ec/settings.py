@@ -35,6 +35,7 @@ class ConsumerSettings:
         missing_for: how long a miss is remembered.
         bad_for: how long an item whose load failed is not loaded again.
         load_failure: what happens to requests that waited for a failed load, while no observer decides.
+        same_host: items of producers in the same process namespace are copied out of their memory.
 
     """
 
@@ -49,6 +50,7 @@ class ConsumerSettings:
     missing_for: float = 1.0
     bad_for: float = 60.0
     load_failure: str = "recompute"
+    same_host: bool = True
 
     @property
     def longest_wait(self) -> float:
@@ -97,6 +99,7 @@ def load(
             missing_for=_seconds(left, "missing_for", 1.0),
             bad_for=_seconds(left, "bad_for", 60.0),
             load_failure=_choice(left, "load_failure", LOAD_FAILURE),
+            same_host=_flag(left, "same_host", default=True),
         ),
         curve=CurveFiles(**{name: _path(left, f"{_CURVE}{name}") for name in _CURVE_NAMES}),
     )
@@ -151,8 +154,8 @@ def _path(left: dict[str, Any], key: str) -> str:
     return value
 
 
-def _flag(left: dict[str, Any], key: str) -> bool:
-    value = left.pop(key, False)
+def _flag(left: dict[str, Any], key: str, *, default: bool = False) -> bool:
+    value = left.pop(key, default)
     if not isinstance(value, bool):
         raise ValueError(f"{key} must be true or false, not {value!r:.200}")  # noqa: TRY004
     return value

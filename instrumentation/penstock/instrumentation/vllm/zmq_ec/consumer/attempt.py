@@ -11,6 +11,7 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
@@ -59,7 +60,7 @@ class Attempt:
     source: Producer | None = None
     content: protocol.Content | None = None
     slot: Slot | None = None
-    transfer: Transfer | None = None
+    transfer: Transfer | AreaCopy | None = None
     tag: int = 0
     began_ns: int = 0
     failure: EcFailure | None = None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaError, AreaReader
+from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName
 from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class ProducerConnection:
 
     Attributes:
         socket: to be polled, with *monitor*.
+        area: the producer's memory, where both are on one host; None while it is not known, or not to be used.
+        fingerprints: whether the producer is known to have them.
 
     """
 
@@ -104,6 +108,8 @@ class ProducerConnection:
         if keys is not None:
             keys.apply(self.socket)
         self._curve = keys is not None
+        self.area: AreaReader | None = None
+        self.fingerprints = False
         self._up = False
         try:
             self.monitor = self.socket.get_monitor_socket(_WATCHED)
@@ -123,6 +129,21 @@ class ProducerConnection:
         except zmq.ZMQError:
             return False
         return True
+
+    def attach(self, answer: protocol.Area) -> str:
+        """Open the producer's memory, from which its items are then copied; return why that is not possible, or nothing."""
+        self.detach()
+        try:
+            self.area = AreaReader(AreaName(answer.pid, answer.fd, answer.capacity, answer.token))
+        except AreaError as error:
+            return str(error)
+        return ""
+
+    def detach(self) -> None:
+        """Use the producer's memory no more; its items then come in messages."""
+        if self.area is not None:
+            self.area.close()
+            self.area = None
 
     def receive(self) -> Iterator[tuple[protocol.Answer, Any]]:
         """Yield the answers that have arrived, a chunk with its bytes; malformed ones are dropped and counted."""
@@ -160,6 +181,7 @@ class ProducerConnection:
 
     def close(self) -> None:
         """Close the connection and drop its queue. Idempotent."""
+        self.detach()
         if not self.socket.closed:
             self.socket.disable_monitor()
             self.monitor.close(linger=0)

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from penstock.instrumentation.core import LogLimit
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import Probes
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producers
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
+from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
@@ -26,12 +29,15 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
-    from penstock.instrumentation.vllm.zmq_ec.wire import protocol
     from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 _TICK: Final = 0.01
+_ATTACH_TAG: Final = 0
+
+_SPIN: Final = 0.002
+"""Seconds for which a copy that has caught up with its producer's fingerprints looks again at once; then once a millisecond."""
 _STOP_WAIT: Final = 5.0
 _LOG_INTERVAL: Final = 60.0
 
@@ -59,9 +65,14 @@ class Fetcher:
         self._log = LogLimit()
         self._log.interval = _LOG_INTERVAL
         self._context = zmq.Context()
-        self._producers = Producers(self._context, settings.producers, keys)
+        place = this_place() if settings.same_host else bytes(len(this_place()))
+        attach = protocol.Attach(_ATTACH_TAG, expected.model, place) if fingerprints.available() else None
+        self._producers = Producers(self._context, settings.producers, keys, attach)
         self._producers.poller.register(wake, zmq.POLLIN)
-        tags = itertools.count(1)
+        tags = itertools.count(_ATTACH_TAG + 1)
+        # Whether the last turn has copied out of a producer's memory; None if nothing is to be copied.
+        self._copying: bool | None = None
+        self._moved_at = 0.0
         self._probes = Probes(
             items, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
         )
@@ -73,7 +84,7 @@ class Fetcher:
             reporter,
             rehearsal,
             tags,
-            retry=self._probes.start,
+            retry=self._probe,
             lose=self._on_connection_lost,
         )
         self._thread = threading.Thread(target=self._run, name="penstock-ec-fetcher", daemon=True)
@@ -106,8 +117,7 @@ class Fetcher:
             self._context.term()
 
     def _turn(self) -> None:
-        busy = self._probes or self._transfers
-        for socket, _ in self._producers.poller.poll(_TICK * 1000 if busy else None):
+        for socket, _ in self._producers.poller.poll(self._patience()):
             if socket == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
@@ -117,19 +127,35 @@ class Fetcher:
                 self._read_answers(producer)
         now = time.monotonic()
         for wanted in self._items.drain_orders():
-            self._probes.start(Attempt(wanted), now)
+            self._probe(Attempt(wanted), now)
         self._transfers.start(now)
+        moved = self._transfers.advance(now)
+        if moved or self._copying is None:
+            self._moved_at = now
+        self._copying = moved
         if now >= self._next_scan:
             self._next_scan = now + _TICK
             self._probes.expire(now)
             self._transfers.expire(now)
+
+    def _patience(self) -> float | None:
+        """Return the milliseconds for which to wait for an answer or an order; None for ever."""
+        if self._copying is not None:
+            return 0 if time.monotonic() - self._moved_at < _SPIN else 1
+        return _TICK * 1000 if self._probes or self._transfers else None
+
+    def _probe(self, attempt: Attempt, now: float) -> None:
+        found = self._probes.start(attempt, now)
+        if found is not None:
+            self._transfers.add(found, now)
 
     def _read_answers(self, producer: Producer) -> None:
         connection = producer.connection
         if connection is None:  # closed by an earlier event of this turn
             return
         for answer, payload in connection.receive():
-            self._producers.on_answer(producer)
+            if answer.tag != _ATTACH_TAG:  # what it can do; not that it can answer for items again
+                self._producers.on_answer(producer)
             self._on_answer(producer, answer, payload)
             if producer.connection is not connection:
                 return
@@ -140,6 +166,9 @@ class Fetcher:
     def _on_answer(self, producer: Producer, answer: protocol.Answer, payload: Any) -> None:
         """Dispatch an answer to the attempt that expects it from *producer*; a late answer is dropped."""
         now = time.monotonic()
+        if answer.tag == _ATTACH_TAG:
+            self._producers.on_attached(producer, answer)
+            return
         if not self._probes.expects(producer, answer.tag):
             self._transfers.on_answer(producer, answer, payload, now)
             return

@@ -85,6 +85,7 @@ class ItemRecord:
     """State of one item.
 
     Attributes:
+        checksum: by the producer's word, once the content is here.
         undecided: set while its failure awaits a decision.
         rehearsed: a fault drill makes it late.
 
@@ -97,6 +98,7 @@ class ItemRecord:
     began_ns: int = 0
     slot: Slot | None = None
     content: Content | None = None
+    checksum: int | bytes | None = None
     undecided: bool = False
     rehearsed: bool = False
     waiters: set[str] = field(default_factory=set)

@@ -188,11 +188,11 @@ class Items:
             record = self._records.get(item)
             return None if record is None else record.peer
 
-    def checksum(self, item: str) -> int | None:
-        """Return the CRC-32 of *item* by its producer's word, None while that is not known."""
+    def checksum(self, item: str) -> int | bytes | None:
+        """Return the CRC-32 or the fingerprint of *item* by its producer's word, None while it has not come."""
         with self._lock:
             record = self._records.get(item)
-            return None if record is None or record.content is None else record.content.crc
+            return None if record is None else record.checksum
 
     def transfer_start(self, item: str) -> int | None:
         """Return when the transfer of *item* began, None while it has not."""
@@ -253,14 +253,14 @@ class Items:
         with self._lock:
             return self._records.pending(wanted) is not None
 
-    def on_arrived(self, wanted: FetchOrder, slot: Slot) -> bool:
-        """Make *slot*, which is whole, loadable; return False and free it if it was given up."""
+    def on_arrived(self, wanted: FetchOrder, slot: Slot, checksum: int | bytes) -> bool:
+        """Make *slot*, whose content is whole and has that checksum, loadable; return False and free it if it was given up."""
         with self._lock:
             record = self._records.pending(wanted)
             if record is None:
                 self._slots.free(slot)
                 return False
-            record.stage, record.slot = Stage.READY, slot
+            record.stage, record.slot, record.checksum = Stage.READY, slot, checksum
             record.waiters.clear()
             self._slots.seal(slot, self._clock() + _FRESH)
             return True

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import content_of
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt, Expected
+    from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
     from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
     from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
@@ -48,8 +50,11 @@ class Probes:
     def __bool__(self) -> bool:
         return bool(self._attempts)
 
-    def start(self, attempt: Attempt, now: float) -> None:
-        """Ask every producer that is admitted and available for the item."""
+    def start(self, attempt: Attempt, now: float) -> Attempt | None:
+        """Look for the item in the memory of the producers on this host; else ask every producer that is admitted and available.
+
+        Return the attempt if it now has a source.
+        """
         wanted = attempt.wanted
         attempt.deadline = now + self._timeout
         for producer in self._producers.available(wanted.producers, now, wanted.admitted):
@@ -60,15 +65,18 @@ class Probes:
                     attempt, producer, time.time_ns(), c.ERROR_TYPE_OTHER, text, rehearsal=True
                 )
                 continue
-            tag = next(self._tags)
             connection = producer.connection
+            if connection is not None and self._find(attempt, producer, connection):
+                return attempt
+            tag = next(self._tags)
             if connection is not None and connection.send(
-                protocol.Probe(tag, self._expected.model, wanted.item)
+                protocol.Probe(tag, self._expected.model, wanted.item, connection.fingerprints)
             ):
                 attempt.asked[tag] = (producer, time.time_ns())
                 self._attempts[tag] = attempt
                 producer.busy += 1
         self._await(attempt)
+        return None
 
     def expects(self, producer: Producer, tag: int) -> bool:
         """Whether *tag* is that of a probe that *producer* has not answered."""
@@ -81,12 +89,9 @@ class Probes:
         producer, sent_ns = self._forget(attempt, answer.tag)
         if isinstance(answer, protocol.Have):
             problem = self._expected.problem(answer)
-            unfit = problem or self._unfit(attempt, answer)
+            unfit = problem or self._unfit(attempt, answer.content)
             if not unfit:
-                self._reporter.probe(attempt, producer, c.PROBE_RESULT_HIT, sent_ns)
-                for tag in list(attempt.asked):  # first hit wins
-                    self._forget(attempt, tag)
-                attempt.source, attempt.content = producer, answer.content
+                self._on_hit(attempt, producer, answer.content, sent_ns)
                 return attempt
             # Of another shape than the request needs: requests choose the names of items, and two may choose the same.
             self._reporter.probe_failed(
@@ -114,8 +119,27 @@ class Probes:
             if attempt.deadline <= now:
                 self._on_timeout(attempt, now)
 
-    def _unfit(self, attempt: Attempt, answer: protocol.Have) -> str:
-        content, rows = answer.content, attempt.wanted.rows
+    def _find(self, attempt: Attempt, producer: Producer, connection: ProducerConnection) -> bool:
+        """Find the item in the producer's memory, if that is on this host; one that does not fit is found by message."""
+        began = time.time_ns()
+        found = None if connection.area is None else connection.area.find(attempt.wanted.item)
+        if found is None:
+            return False
+        content = content_of(found)
+        answer = protocol.Have(0, self._expected.model, content)
+        if content.problem() or self._expected.problem(answer) or self._unfit(attempt, content):
+            return False
+        self._on_hit(attempt, producer, content, began)
+        return True
+
+    def _on_hit(self, attempt: Attempt, producer: Producer, content: protocol.Content, began_ns: int) -> None:
+        self._reporter.probe(attempt, producer, c.PROBE_RESULT_HIT, began_ns)
+        for tag in list(attempt.asked):  # first hit wins
+            self._forget(attempt, tag)
+        attempt.source, attempt.content = producer, content
+
+    def _unfit(self, attempt: Attempt, content: protocol.Content) -> str:
+        rows = attempt.wanted.rows
         if content.rows != rows:
             return f"it has {content.rows} rows, not {rows}"
         if not self._slots.fits(content.size):

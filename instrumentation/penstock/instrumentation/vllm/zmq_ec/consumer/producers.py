@@ -10,6 +10,8 @@ import zmq
 from penstock.instrumentation.transport import Backoff
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
+from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,9 +81,12 @@ class Producers:
         context: zmq.Context[zmq.Socket[bytes]],
         addresses: tuple[str, ...],
         keys: ClientKeys | None = None,
+        attach: protocol.Attach | None = None,
     ) -> None:
+        """Connect to none yet; *attach* asks each for its memory and for fingerprints, None to get along without them."""
         self._context = context
         self._keys = keys
+        self._attach = attach
         self._configured = [Producer(address) for address in addresses]
         self._named: OrderedDict[str, Producer] = OrderedDict()
         self._by_socket: dict[object, Producer] = {}
@@ -115,6 +120,22 @@ class Producers:
         if producer.peer.address not in self.connected:
             self.connected |= {producer.peer.address}
 
+    def on_attached(self, producer: Producer, answer: protocol.Answer) -> None:
+        """Use the fingerprints of *producer*, and its memory if it says where that is; one of an earlier version refuses."""
+        connection = producer.connection
+        if self._attach is None or connection is None or isinstance(answer, protocol.Refused):
+            return
+        connection.fingerprints = True
+        if not isinstance(answer, protocol.Area) or self._attach.place != this_place():
+            return
+        problem = connection.attach(answer)
+        if problem:
+            logger.info(
+                "ZmqECConnector: items of producer %s are copied over the network: %s",
+                producer.peer.address,
+                problem,
+            )
+
     def find(self, socket: object) -> Producer | None:
         """Return the producer of a polled socket."""
         return self._by_socket.get(socket)
@@ -144,6 +165,8 @@ class Producers:
             producer.on_failure(now, str(error))
             return False
         producer.connection = connection
+        if self._attach is not None:
+            connection.send(self._attach)
         for socket in (connection.socket, connection.monitor):
             self._by_socket[socket] = producer
             self.poller.register(socket, zmq.POLLIN)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import SLOW
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy, ItemGoneError, begin_copy
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import report_missing
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 _MOVING_MAX: Final = 4
+
+_PIECES_A_TURN: Final = 8
+"""Pieces of an item that are copied before the fetcher looks at its connections and at other items again."""
 
 
 class Transfers:
@@ -102,7 +106,10 @@ class Transfers:
                 break
             self._stop_waiting(serial)
             self._region.begin(slot.start)
-            attempt.slot, attempt.transfer, attempt.tag = slot, Transfer(content, now), next(self._tags)
+            attempt.slot, attempt.tag = slot, next(self._tags)
+            area = None if source.connection is None else source.connection.area
+            copy = begin_copy(area, attempt.wanted.item, content, now)
+            attempt.transfer = copy or Transfer(content, now)
             attempt.began_ns = time.time_ns()
             attempt.deadline = now + self._settings.transfer_timeout
             self._rehearse(attempt, source, now)
@@ -110,6 +117,15 @@ class Transfers:
             source.busy += 1
             source.moving += 1
             self._request_chunks(attempt, now)
+
+    def advance(self, now: float) -> bool | None:
+        """Copy some pieces of each item that comes out of a producer's memory; return whether one moved, None if there is none."""
+        moved = None
+        for attempt in list(self._moving.values()):
+            copy = attempt.transfer
+            if isinstance(copy, AreaCopy) and not copy.done:
+                moved = self._advance(attempt, copy, now) or bool(moved)
+        return moved
 
     def on_answer(self, producer: Producer, answer: protocol.Answer, payload: Any, now: float) -> None:
         """Take the answer to a request for a chunk; a late one is dropped."""
@@ -159,7 +175,7 @@ class Transfers:
 
     def _request_chunks(self, attempt: Attempt, now: float) -> None:
         source, transfer = attempt.source, attempt.transfer
-        if source is None or transfer is None:
+        if source is None or not isinstance(transfer, Transfer):
             return
         for offset, length in transfer.requests():
             fetch = protocol.Fetch(
@@ -178,7 +194,7 @@ class Transfers:
 
     def _on_chunk(self, attempt: Attempt, answer: protocol.Chunk, payload: Any, now: float) -> None:
         transfer, slot = attempt.transfer, attempt.slot
-        if transfer is None or slot is None:
+        if not isinstance(transfer, Transfer) or slot is None:
             return
         try:
             offset = transfer.accept(answer, payload, now)
@@ -194,6 +210,32 @@ class Transfers:
         elif attempt.held_until <= now:
             self._complete(attempt, slot, now)
 
+    def _advance(self, attempt: Attempt, copy: AreaCopy, now: float) -> bool:
+        slot, source = attempt.slot, attempt.source
+        if slot is None or source is None:
+            return False
+        if not self._items.is_wanted(attempt.wanted):
+            self._abandon(attempt)
+            return True
+        try:
+            moved = copy.advance(self._region.room(slot.content, slot.nbytes), now, _PIECES_A_TURN)
+        except ItemGoneError as error:
+            self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED, str(error), now)
+            return True
+        except TransferError as error:
+            if source.connection is not None:
+                source.connection.detach()
+            self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, str(error), now)
+            return True
+        if copy.done:
+            took = max(time.time_ns() - attempt.began_ns, 0)
+            if attempt.held_until <= now:
+                self._complete(attempt, slot, now)
+            # Last, because the request waits for the rest.
+            if source.connection is not None:
+                source.connection.send(protocol.Taken(attempt.tag, self._model, took, attempt.wanted.item))
+        return moved
+
     def _rehearse(self, attempt: Attempt, source: Producer, now: float) -> None:
         """Let a fault drill hit the transfer that begins: it fails once it is complete, or is held."""
         attempt.drill = drill = self._rehearsal.of_transfer(source.peer.address)
@@ -208,10 +250,13 @@ class Transfers:
             text = f"drill {drill.id}"
             self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER, text, now, rehearsal=True)
             return
+        transfer = attempt.transfer
+        if transfer is None:
+            return
         self._region.seal(slot.start, slot.generation, slot.nbytes)
         self._end(attempt)
         self._reporter.transfer(attempt, ok=True)
-        self._items.on_arrived(attempt.wanted, slot)
+        self._items.on_arrived(attempt.wanted, slot, transfer.checksum)
 
     def _on_failed(
         self,

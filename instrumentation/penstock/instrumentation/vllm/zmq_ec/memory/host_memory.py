@@ -1,15 +1,9 @@
-"""Measures the memory that is left, and reserves some at start so that it cannot run out, or be slow, later."""
+"""Measures the memory that is left, so that no more is taken at start."""
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
-
-_POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE (Linux 5.14); the mmap module does not name it
 
 
 class OutOfMemoryError(RuntimeError):
@@ -29,15 +23,6 @@ def check(size: int, purpose: str, setting: str) -> None:
             f"ZmqECConnector cannot reserve {size} bytes for {purpose}: {max(left, 0)} are left. "
             f"Set {setting} in ec_connector_extra_config (or ec_buffer_size) to what can be spared."
         )
-
-
-def reserve(size: int) -> Any:
-    """Return a numpy array of *size* bytes of this process's memory, all of it backed by pages."""
-    area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in (mmap.MADV_HUGEPAGE, _POPULATE_WRITE):
-        with contextlib.suppress(OSError):  # an older kernel: pages come when they are first written to
-            area.madvise(advice)
-    return np.frombuffer(area, dtype=np.uint8)
 
 
 def spare(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int:

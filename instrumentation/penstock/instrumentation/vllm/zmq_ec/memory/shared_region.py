@@ -87,6 +87,10 @@ class SharedRegion:
         source = np.frombuffer(chunk, dtype=np.uint8)
         np.copyto(self._bytes[at : at + source.nbytes], source)
 
+    def room(self, at: int, nbytes: int) -> Any:
+        """Return the bytes at *at*, which are within a slot that is not whole, to be written; not to be kept."""
+        return self._bytes[at : at + nbytes]
+
     def seal(self, start: int, generation: int, nbytes: int) -> None:
         """Mark the slot at *start* as whole."""
         _SLOT.pack_into(self._map, start, generation, nbytes)

@@ -1,7 +1,8 @@
 """A producer's encoder outputs on the host, in one area that is allocated at start.
 
-The model's thread puts, the server's thread reads. An item on its way to a consumer is not evicted until it is sent, so
-slow consumers can keep new items out while they stay connected, but never make the memory grow.
+The model's thread puts; the server's thread reads, and computes CRC-32 and fingerprints, which consumers on the same host follow. An
+item on its way to a consumer is not evicted until it is sent, so slow consumers can keep new items out while they stay
+connected, but never make the memory grow. A consumer on the same host keeps nothing: it notices that an item is evicted.
 """
 
 from __future__ import annotations
@@ -13,24 +14,29 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots, host_memory
+from penstock.instrumentation.vllm.ec import fingerprints
+from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
+from penstock.instrumentation.vllm.zmq_ec.memory.item_area import ItemArea
 from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName
 
 _NEVER: Final = float("inf")
 
 
 @dataclass(slots=True)
 class Kept:
-    """An item's slot and shape; *content* is None until its checksum is computed."""
+    """An item's slot and shape; *content* is None until its CRC-32 is computed, *printed* until its fingerprint is."""
 
     slot: Slot
     rows: int
     width: int
     dtype: str
     content: Content | None = None
+    printed: Content | None = None
 
 
 class HostCache:
@@ -48,10 +54,9 @@ class HostCache:
             OutOfMemoryError: the host does not have them.
 
         """
-        host_memory.check(capacity, "encoder outputs", "host_cache_bytes")
         self.capacity = capacity
         self.refused = 0
-        self._area = host_memory.reserve(capacity)
+        self._area = ItemArea(capacity)
         self._slots = Slots(0, capacity)
         self._lock = threading.Lock()
         self._items: dict[str, Kept] = {}
@@ -59,6 +64,15 @@ class HostCache:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @property
+    def area(self) -> AreaName:
+        """How a consumer on this host finds the memory."""
+        return self._area.name
+
+    def close(self) -> None:
+        """Let no further consumer on this host find the memory. Idempotent."""
+        self._area.close()
 
     def touch(self, item: str) -> bool:
         """Whether *item* is there; it is then the newest."""
@@ -80,12 +94,13 @@ class HostCache:
             self._reclaim()
             slot, evicted = self._slots.allocate(item, nbytes, 0.0)
             for each in evicted:
+                self._area.withdraw(each)
                 del self._items[each.item]
             if slot is None:
                 self.refused += 1
                 return False
         try:
-            fill(self._area[slot.content : slot.content + nbytes])
+            fill(self._area.slots[slot.content : slot.content + nbytes])
         except BaseException:
             with self._lock:
                 self._slots.free(slot)
@@ -93,10 +108,36 @@ class HostCache:
         with self._lock:
             self._slots.seal(slot, 0.0)
             self._items[item] = Kept(slot, rows, width, dtype)
+            self._area.publish(slot, rows, width, dtype)
         return True
 
+    def printed(self, item: str) -> Content | None:
+        """Return the content of *item* with its fingerprint; the first call computes it, and consumers on this host follow."""
+        with self._lock:
+            kept = self._find(item)
+            if kept is None or kept.printed is not None:
+                return None if kept is None else kept.printed
+            whole = self._export(kept.slot, 0, kept.slot.nbytes)
+        # Outside the lock; what is exported is not evicted.
+        pieces = []
+        for number, begin in enumerate(range(0, kept.slot.nbytes, fingerprints.PIECE)):
+            pieces.append(fingerprints.of_piece(number, whole[begin : begin + fingerprints.PIECE]))
+            self._area.set_checked(kept.slot, number, pieces[-1])
+        printed = Content.of_fingerprint(
+            fingerprints.of_pieces(pieces), kept.slot.nbytes, kept.rows, kept.width, kept.dtype
+        )
+        kept.printed = printed
+        return printed
+
+    def named(self, item: str, crc: int) -> Content | None:
+        """Return the content of *item* that goes by *crc* if it has one, else one that does not; None without the item."""
+        with self._lock:
+            kept = self._find(item)
+            printed = None if kept is None else kept.printed
+        return printed if printed is not None and printed.crc == crc else self.content(item)
+
     def content(self, item: str) -> Content | None:
-        """Return the content of *item*; the first call computes the checksum."""
+        """Return the content of *item* with its CRC-32; the first call computes it."""
         with self._lock:
             kept = self._find(item)
             if kept is None or kept.content is not None:
@@ -124,7 +165,7 @@ class HostCache:
 
     def _export(self, slot: Slot, offset: int, length: int) -> memoryview:
         begin = slot.content + offset
-        view = self._area[begin : begin + length]
+        view = self._area.slots[begin : begin + length]
         self._reclaim()
         self._slots.pin(slot, 1, until=_NEVER)
         # Called wherever the last reference dies, even below the lock: it may only append.

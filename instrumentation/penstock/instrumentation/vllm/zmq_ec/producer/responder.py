@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.instrumentation.vllm.ec import fingerprints
+from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import HostCache
 
+_TAKEN_MAX: Final = 3600 * 10**9
+"""The longest time, in nanoseconds, that is believed of a copy: it goes into reports."""
+
 
 class Reply(NamedTuple):
-    """Frames to send, and whether they are an item's first or last bytes; *tag* is the request's."""
+    """Frames to send, if any, and whether they are an item's first or last bytes; *tag* is the request's.
+
+    Attributes:
+        taken_in: nanoseconds in which a consumer on this host has copied the item.
+
+    """
 
     frames: list[bytes | memoryview]
     tag: int = 0
@@ -20,6 +30,7 @@ class Reply(NamedTuple):
     size: int = 0
     first: bool = False
     last: bool = False
+    taken_in: int = 0
 
 
 class Responder:
@@ -34,15 +45,23 @@ class Responder:
         self.counts: Counter[str] = Counter()
         self._cache = cache
         self._model = model
+        # Whether the last item that was asked for was asked for with a CRC-32.
+        self._crc_wanted = True
 
     def answer(self, frame: bytes) -> Reply:
         """Return the reply to a request, whatever *frame* is."""
         try:
             request = protocol.decode_request(frame)
             self._check(request)
-            if isinstance(request, protocol.Probe):
-                return self._probe(request)
-            return self._fetch(request)
+            match request:
+                case protocol.Probe():
+                    return self._probe(request)
+                case protocol.Fetch():
+                    return self._fetch(request)
+                case protocol.Attach():
+                    return self._attach(request)
+                case protocol.Taken():
+                    return self._take(request)
         except protocol.WireError as error:
             return self._refuse(error.tag, error.reason, str(error))
 
@@ -51,8 +70,11 @@ class Responder:
         return self._refuse(reply.tag, protocol.Reason.BUSY, "too much is on its way to this consumer")
 
     def seal(self, item: str) -> None:
-        """Compute the checksum of *item*."""
-        self._cache.content(item)
+        """Compute the checksums of *item* that consumers will probably ask for."""
+        if fingerprints.available():
+            self._cache.printed(item)
+        if self._crc_wanted:
+            self._cache.content(item)
 
     def _check(self, request: protocol.Request) -> None:
         if request.model != self._model:
@@ -60,14 +82,16 @@ class Responder:
             raise protocol.WireError(text, protocol.Reason.MODEL, request.tag)
 
     def _probe(self, request: protocol.Probe) -> Reply:
-        content = self._cache.content(request.item)
+        wanted = request.fingerprint and fingerprints.available()
+        content = self._cache.printed(request.item) if wanted else self._cache.content(request.item)
         if content is None:
             return self._miss(request.tag)
+        self._crc_wanted = not wanted
         self.counts["have"] += 1
         return Reply([protocol.encode(protocol.Have(request.tag, self._model, content))])
 
     def _fetch(self, request: protocol.Fetch) -> Reply:
-        content = self._cache.content(request.item)
+        content = self._cache.named(request.item, request.crc)
         if content is None:
             return self._miss(request.tag)
         if content.crc != request.crc:
@@ -90,6 +114,24 @@ class Responder:
             first=request.offset == 0,
             last=end == content.size,
         )
+
+    def _attach(self, request: protocol.Attach) -> Reply:
+        if request.place != this_place() or not fingerprints.available():
+            return Reply([protocol.encode(protocol.Miss(request.tag))])
+        self.counts["area"] += 1
+        area = self._cache.area
+        return Reply(
+            [protocol.encode(protocol.Area(request.tag, area.pid, area.fd, area.capacity, area.token))]
+        )
+
+    def _take(self, request: protocol.Taken) -> Reply:
+        self._crc_wanted = False
+        self.counts["taken"] += 1
+        content = self._cache.printed(request.item) if fingerprints.available() else None
+        if content is None:
+            return Reply([])  # it was evicted meanwhile, or the consumer invents it
+        took = min(request.nanos, _TAKEN_MAX)
+        return Reply([], request.tag, request.item, content.size, last=True, taken_in=took)
 
     def _refuse(self, tag: int, reason: protocol.Reason, text: str) -> Reply:
         self.counts[reason.name.lower()] += 1

@@ -164,6 +164,9 @@ class Server:
             self._count_drop("too_fast", _host_of(request))
             return
         reply = self._responder.answer(request.bytes)
+        if not reply.frames:
+            self._report_taken(reply, request)
+            return
         if reply.item and self._shares.is_saturated(identity, reply.item, now):
             reply = self._responder.busy(reply)
         try:
@@ -224,6 +227,13 @@ class Server:
         self.counts["error"] += 1
         if self._log.admit(what) is not None:
             logger.error("ZmqECConnector: %s", what, exc_info=error)
+
+    def _report_taken(self, reply: Reply, request: zmq.Frame) -> None:
+        observer = self.observer
+        if observer is not None and reply.item:
+            now = time.time_ns()
+            peer = Peer(_host_of(request))
+            observer.sent(EcTransfer(reply.item, peer, now - reply.taken_in, now, reply.size, ok=True))
 
     def _report_sent(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
         now = time.time_ns()

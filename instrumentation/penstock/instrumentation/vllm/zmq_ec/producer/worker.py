@@ -80,5 +80,6 @@ class ProducerWorker:
                 self.save(item, tensor)
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server, and let no consumer find the memory any more."""
         self.server.stop()
+        self.cache.close()

@@ -1,174 +1,84 @@
-"""The messages between a consumer and a producer. Pure.
-
-A consumer's DEALER sends a request of one frame; the producer's ROUTER answers with one frame, a chunk with two: its
-header and the bytes. All numbers are big-endian. Every message begins with::
-
-    magic "PE" | version u8 | kind u8 | tag u64          the tag is the consumer's, the answer repeats it
-
-    PROBE  model 16s | item                              is it there?
-    FETCH  model 16s | crc u32 | offset u64 | length u32 | item     these bytes of the content with that checksum
-    HAVE   model 16s | crc u32 | bytes u64 | rows u32 | width u32 | dtype   the item, as it would be sent
-    MISS                                                 it is not there
-    CHUNK  crc u32 | offset u64 | length u32   + a frame of ``length`` bytes
-    REFUSED  reason u8 | text                            the producer does not understand the request, or will not
-
-``item`` (vLLM's ``mm_hash``) is UTF-8 and takes the rest of the frame. ``crc`` is the CRC-32 of the whole item: it
-names the content, so that two chunks never come from different contents. ``model`` is a digest (:func:`model_digest`).
-
-A consumer asks for each chunk, so nothing is sent without a receiver, and a producer keeps no state of a transfer.
-"""
+"""How the messages between a consumer and a producer (``messages.py``) are written. Pure."""
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import struct
-from dataclasses import dataclass
 from typing import Any, Final
 
-MAGIC: Final = b"PE"
-VERSION: Final = 1
+from penstock.instrumentation.vllm.zmq_ec.wire.messages import (
+    CHUNK_MAX,
+    DTYPE_BYTES,
+    DTYPE_MAX,
+    HEADER_MAX,
+    ITEM_MAX,
+    MAGIC,
+    ROWS_MAX,
+    SIZE_MAX,
+    TEXT_MAX,
+    VERSION,
+    WIDTH_MAX,
+    Answer,
+    Area,
+    Attach,
+    Chunk,
+    Content,
+    Fetch,
+    Have,
+    Kind,
+    Miss,
+    Probe,
+    Reason,
+    Refused,
+    Request,
+    Taken,
+    WireError,
+)
 
-ITEM_MAX: Final = 512
-"""Bytes of an item's name."""
-
-TEXT_MAX: Final = 200
-"""Bytes of a refusal's text."""
-
-DTYPE_MAX: Final = 16
-
-CHUNK_MAX: Final = 1 << 20
-"""Bytes of a chunk: the producer refuses to send more in one message."""
-
-HEADER_MAX: Final = 1024
-"""Bytes of any frame that is not a chunk's content."""
-
-SIZE_MAX: Final = 1 << 40
-ROWS_MAX: Final = 1 << 24
-WIDTH_MAX: Final = 1 << 24
-
-DTYPE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-"""The element types that travel, by torch's names, and their size."""
+__all__ = [
+    "CHUNK_MAX",
+    "DTYPE_BYTES",
+    "DTYPE_MAX",
+    "HEADER_MAX",
+    "ITEM_MAX",
+    "MAGIC",
+    "ROWS_MAX",
+    "SIZE_MAX",
+    "TEXT_MAX",
+    "VERSION",
+    "WIDTH_MAX",
+    "Answer",
+    "Area",
+    "Attach",
+    "Chunk",
+    "Content",
+    "Fetch",
+    "Have",
+    "Kind",
+    "Miss",
+    "Probe",
+    "Reason",
+    "Refused",
+    "Request",
+    "Taken",
+    "WireError",
+    "decode_answer",
+    "decode_request",
+    "encode",
+    "item_fits",
+    "model_digest",
+]
 
 _PREFIX: Final = struct.Struct(">2sBBQ")
 _PROBE: Final = struct.Struct(">16s")
 _FETCH: Final = struct.Struct(">16sIQI")
 _HAVE: Final = struct.Struct(">16sIQII")
+_SEEN: Final = struct.Struct(">16s16sQII")
 _CHUNK: Final = struct.Struct(">IQI")
+_ATTACH: Final = struct.Struct(">16s16s")
+_AREA: Final = struct.Struct(">IIQ16s")
+_TAKEN: Final = struct.Struct(">16sQ")
 _REFUSED: Final = struct.Struct(">B")
-
-
-class Kind(enum.IntEnum):
-    """What a message is."""
-
-    PROBE = 1
-    FETCH = 2
-    HAVE = 3
-    MISS = 4
-    CHUNK = 5
-    REFUSED = 6
-
-
-class Reason(enum.IntEnum):
-    """Why a producer refuses."""
-
-    MALFORMED = 1
-    VERSION = 2
-    MODEL = 3
-    TOO_LARGE = 4
-    CHANGED = 5
-    BUSY = 6
-
-
-class WireError(ValueError):
-    """A frame that is not what the module's text says; *reason* is what a producer answers, *tag* the request's if known."""
-
-    def __init__(self, message: str, reason: Reason = Reason.MALFORMED, tag: int = 0) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.tag = tag
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """An item's content as it is announced: *size* bytes, *rows* x *width* elements of *dtype*, row by row."""
-
-    crc: int
-    size: int
-    rows: int
-    width: int
-    dtype: str
-
-    def problem(self) -> str:
-        """Return why this cannot be a tensor, in words; empty if it can."""
-        if self.dtype not in DTYPE_BYTES:
-            return f"element type {self.dtype!r} is none of {', '.join(DTYPE_BYTES)}"
-        if not 0 < self.rows <= ROWS_MAX or not 0 < self.width <= WIDTH_MAX:
-            return f"shape {self.rows} x {self.width} is empty or too large"
-        expected = self.rows * self.width * DTYPE_BYTES[self.dtype]
-        if self.size != expected:
-            return f"{self.size} bytes are not {self.rows} x {self.width} of {self.dtype} ({expected} bytes)"
-        return "" if self.size <= SIZE_MAX else f"{self.size} bytes are too many"
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Whether *item* is there."""
-
-    tag: int
-    model: bytes
-    item: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """Send these bytes of *item*, if its content is still that with *crc*."""
-
-    tag: int
-    model: bytes
-    crc: int
-    offset: int
-    length: int
-    item: str
-
-
-@dataclass(frozen=True, slots=True)
-class Have:
-    """The item is there."""
-
-    tag: int
-    model: bytes
-    content: Content
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """The item is not there."""
-
-    tag: int
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The header of some bytes of an item; they follow in a frame of their own."""
-
-    tag: int
-    crc: int
-    offset: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The producer will not answer."""
-
-    tag: int
-    reason: Reason
-    text: str
-
-
-Request = Probe | Fetch
-Answer = Have | Miss | Chunk | Refused
 
 
 def model_digest(model: str, hidden_size: int) -> bytes:
@@ -189,15 +99,13 @@ def encode(message: Request | Answer) -> bytes:
     match message:
         case Probe():
             body = _PROBE.pack(message.model) + message.item.encode()
-            kind = Kind.PROBE
+            kind = Kind.LOOK if message.fingerprint else Kind.PROBE
         case Fetch():
             body = _FETCH.pack(message.model, message.crc, message.offset, message.length)
             body += message.item.encode()
             kind = Kind.FETCH
-        case Have(content=content):
-            body = _HAVE.pack(message.model, content.crc, content.size, content.rows, content.width)
-            body += content.dtype.encode()
-            kind = Kind.HAVE
+        case Have():
+            kind, body = _have(message)
         case Miss():
             body = b""
             kind = Kind.MISS
@@ -207,7 +115,26 @@ def encode(message: Request | Answer) -> bytes:
         case Refused():
             body = _REFUSED.pack(message.reason) + message.text.encode(errors="replace")[:TEXT_MAX]
             kind = Kind.REFUSED
+        case Attach():
+            body = _ATTACH.pack(message.model, message.place)
+            kind = Kind.ATTACH
+        case Area():
+            body = _AREA.pack(message.pid, message.fd, message.capacity, message.token)
+            kind = Kind.AREA
+        case Taken():
+            body = _TAKEN.pack(message.model, message.nanos) + message.item.encode()
+            kind = Kind.TAKEN
     return _PREFIX.pack(MAGIC, VERSION, kind, message.tag) + body
+
+
+def _have(message: Have) -> tuple[Kind, bytes]:
+    content = message.content
+    shape = (content.size, content.rows, content.width)
+    if content.fingerprint:
+        body = _SEEN.pack(message.model, content.fingerprint, *shape)
+    else:
+        body = _HAVE.pack(message.model, content.crc, *shape)
+    return Kind.SEEN if content.fingerprint else Kind.HAVE, body + content.dtype.encode()
 
 
 def decode_request(frame: bytes) -> Request:
@@ -218,9 +145,9 @@ def decode_request(frame: bytes) -> Request:
 
     """
     kind, tag, rest = _open(frame)
-    if kind == Kind.PROBE:
+    if kind in (Kind.PROBE, Kind.LOOK):
         (model,), item = _split(_PROBE, rest, tag)
-        return Probe(tag, model, _item(item, tag))
+        return Probe(tag, model, _item(item, tag), fingerprint=kind == Kind.LOOK)
     if kind == Kind.FETCH:
         (model, crc, offset, length), item = _split(_FETCH, rest, tag)
         if not 0 < length <= CHUNK_MAX:
@@ -228,6 +155,12 @@ def decode_request(frame: bytes) -> Request:
                 f"a chunk of {length} bytes is not between 1 and {CHUNK_MAX}", Reason.TOO_LARGE, tag
             )
         return Fetch(tag, model, crc, offset, length, _item(item, tag))
+    if kind == Kind.ATTACH:
+        model, place = _whole(_ATTACH, rest, tag)
+        return Attach(tag, model, place)
+    if kind == Kind.TAKEN:
+        (model, nanos), item = _split(_TAKEN, rest, tag)
+        return Taken(tag, model, nanos, _item(item, tag))
     raise WireError(f"kind {kind} is no request", tag=tag)
 
 
@@ -239,9 +172,10 @@ def decode_answer(frame: bytes) -> Answer:
 
     """
     kind, tag, rest = _open(frame)
-    if kind == Kind.HAVE:
-        (model, crc, size, rows, width), dtype = _split(_HAVE, rest, tag)
-        content = Content(crc, size, rows, width, _text(dtype, DTYPE_MAX, tag))
+    if kind in (Kind.HAVE, Kind.SEEN):
+        (model, checksum, size, rows, width), dtype = _split(_HAVE if kind == Kind.HAVE else _SEEN, rest, tag)
+        make = Content if kind == Kind.HAVE else Content.of_fingerprint
+        content = make(checksum, size, rows, width, _text(dtype, DTYPE_MAX, tag))
         if problem := content.problem():
             raise WireError(problem, tag=tag)
         return Have(tag, model, content)
@@ -250,14 +184,15 @@ def decode_answer(frame: bytes) -> Answer:
             raise WireError(f"{len(rest)} bytes after a miss", tag=tag)
         return Miss(tag)
     if kind == Kind.CHUNK:
-        (crc, offset, length), more = _split(_CHUNK, rest, tag)
-        if more:
-            raise WireError(f"{len(more)} bytes after a chunk's header", tag=tag)
+        crc, offset, length = _whole(_CHUNK, rest, tag)
         return Chunk(tag, crc, offset, length)
     if kind == Kind.REFUSED:
         (reason,), text = _split(_REFUSED, rest, tag)
         known = Reason(reason) if reason in Reason._value2member_map_ else Reason.MALFORMED
         return Refused(tag, known, _text(text, TEXT_MAX, tag))
+    if kind == Kind.AREA:
+        pid, fd, capacity, token = _whole(_AREA, rest, tag)
+        return Area(tag, pid, fd, capacity, token)
     raise WireError(f"kind {kind} is no answer", tag=tag)
 
 
@@ -278,6 +213,13 @@ def _split(layout: struct.Struct, rest: bytes, tag: int) -> tuple[tuple[Any, ...
     if len(rest) < layout.size:
         raise WireError(f"a body of {len(rest)} bytes is too short", tag=tag)
     return layout.unpack_from(rest), rest[layout.size :]
+
+
+def _whole(layout: struct.Struct, rest: bytes, tag: int) -> tuple[Any, ...]:
+    found, more = _split(layout, rest, tag)
+    if more:
+        raise WireError(f"{len(more)} bytes after the message", tag=tag)
+    return found
 
 
 def _item(rest: bytes, tag: int) -> str:
