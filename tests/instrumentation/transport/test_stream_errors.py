@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.transport.grpc_stream import Stream
+from penstock.instrumentation.transport.open_stream import open_stream
 from penstock.instrumentation.transport.stream_errors import explain_end
 
 from tests.support.agent.agent import short_directory
@@ -28,7 +28,7 @@ def directory() -> Iterator[Path]:
 def _why(endpoint: str) -> str:
     """Connect to *endpoint*, and return why it came to nothing."""
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    stream = Stream(endpoint, "/penstock.v1.Ingest/Publish", bytes, inbox)
+    stream = open_stream(endpoint, "/penstock.v1.Ingest/Publish", bytes, inbox)
     try:
         stream.send(b"")
         reason: str = inbox.get(timeout=60).content.reason

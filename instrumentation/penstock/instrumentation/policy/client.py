@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.core import Session, Settings
     from penstock.instrumentation.policy.applier import PolicyApplier
     from penstock.instrumentation.policy.stack_dump import StackDumper
-    from penstock.instrumentation.transport.grpc_stream import Stream, StreamEnd
+    from penstock.instrumentation.transport.stream import Stream, StreamEnd
     from penstock.proto.v1.policy_pb2 import Push, Report
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -204,7 +204,7 @@ class PolicyClient(BackgroundThread):
 
 
 def _connect(endpoint: str, inbox: SimpleQueue[Message]) -> Stream[Push]:
-    from penstock.instrumentation.transport.grpc_stream import Stream  # noqa: PLC0415  (grpc)
+    from penstock.instrumentation.transport.open_stream import open_stream  # noqa: PLC0415  (grpc)
     from penstock.proto.v1.policy_pb2 import Push  # noqa: PLC0415  (protobuf)
 
-    return Stream(endpoint, METHOD, Push.FromString, inbox)
+    return open_stream(endpoint, METHOD, Push.FromString, inbox)
