@@ -150,12 +150,11 @@ class Exporter(BackgroundThread):
             return
         self._connect_at = now + self._backoff.next()
         from penstock.instrumentation.transport.hello import build_hello  # noqa: PLC0415  (not before the first emit)
-        from penstock.instrumentation.transport.open_stream import open_stream  # noqa: PLC0415
         from penstock.proto.v1.ingest_pb2 import Ack, Batch  # noqa: PLC0415
 
         self._identity = self._session.identity
         self._connections += 1
-        self._stream = open_stream(self._settings.endpoint, METHOD, Ack.FromString, self.inbox)
+        self._stream = self.streams.open(self._settings.endpoint, METHOD, Ack.FromString, self.inbox)
         session = self._session
         greeting = Batch(
             epoch=session.epoch,

@@ -9,27 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, OPTIONS, Stream, StreamEnd, T
-from penstock.instrumentation.transport.stream_loop import StreamLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.instrumentation.transport.inbox import Message
+    from penstock.instrumentation.transport.stream_loop import StreamLoop
 
 
 class LoopStream(Stream[T]):
     """A stream whose call and channel live on the loop's thread; nothing of grpc's is touched on another."""
 
     def __init__(
-        self, endpoint: str, method: str, parse: Callable[[bytes], T], inbox: queue.SimpleQueue[Message]
+        self,
+        loop: StreamLoop,
+        endpoint: str,
+        method: str,
+        parse: Callable[[bytes], T],
+        inbox: queue.SimpleQueue[Message],
     ) -> None:
-        """Have the loop open a channel to *endpoint* and call *method*; does not wait for the connection.
-
-        Raises:
-            StreamLoopError: grpc's asyncio part cannot be used in this process.
-            RuntimeError: the system has no thread left.
-
-        """
+        """Have *loop* open a channel to *endpoint* and call *method*; does not wait for the connection."""
         super().__init__(parse, inbox)
         self._endpoint = endpoint
         self._method = method
@@ -38,7 +37,8 @@ class LoopStream(Stream[T]):
         self._gone = threading.Event()
         self._written = asyncio.Event()
         self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
-        self._loop = StreamLoop.run(self._live)
+        self._loop = loop
+        loop.run(self._live)
 
     def send(self, request: bytes) -> None:
         """Queue one serialized request; the caller keeps the backlog bounded."""
@@ -56,12 +56,14 @@ class LoopStream(Stream[T]):
             self._call.cancel()
 
     async def _live(self) -> None:
+        ended = StreamEnd("INTERNAL", "the loop of all streams has ended")
         try:
             ended = await self._use_channel()
         except Exception as error:  # noqa: BLE001  (an error of grpc's own)
             ended = StreamEnd("INTERNAL", f"{type(error).__name__}: {error}")
-        self._tell_end(ended)
-        self._gone.set()
+        finally:
+            self._tell_end(ended)
+            self._gone.set()
 
     async def _use_channel(self) -> StreamEnd:
         async with grpc.aio.insecure_channel(self._endpoint, options=OPTIONS) as channel:

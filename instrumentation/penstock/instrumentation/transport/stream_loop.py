@@ -1,4 +1,4 @@
-"""The event loop of all streams of this process, on one thread that lives as long as one of them.
+"""The event loop of all streams of this process, on a thread of its own.
 
 grpc's poller waits in the core without a time-out, and the loop waits for the poller: where the synchronous API wakes
 its threads ten times a second, these sleep until there is something to do (decision 49).
@@ -7,6 +7,7 @@ its threads ten times a second, these sleep until there is something to do (deci
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +35,12 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class StreamLoop:
-    """One loop and its thread. It begins with a first coroutine, and ends when the last has ended."""
+    """One loop and its thread, for all that have acquired it; it ends when the last has released it.
+
+    Attributes:
+        users: how many have acquired it and not released it.
+
+    """
 
     _lock = threading.Lock()
     _current: StreamLoop | None = None
@@ -42,7 +48,7 @@ class StreamLoop:
     _broken = False
 
     def __init__(self) -> None:
-        """Start the thread, and wait until grpc's poller runs; :meth:`run` calls this.
+        """Start the thread, and wait until grpc's poller runs; :meth:`acquire` calls this.
 
         Raises:
             StreamLoopError: grpc's poller does not run.
@@ -54,11 +60,11 @@ class StreamLoop:
         self._begun = threading.Event()
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._users = 0
+        self.users = 0
         self._unused = asyncio.Event()
-        thread = threading.Thread(target=self._live, name=STREAMS_THREAD, daemon=True)
+        self._thread = threading.Thread(target=self._live, name=STREAMS_THREAD, daemon=True)
         try:
-            thread.start()
+            self._thread.start()
         except BaseException:
             self._loop.close()
             raise
@@ -67,8 +73,8 @@ class StreamLoop:
             raise StreamLoopError("grpc's poller did not begin") from self._failure
 
     @classmethod
-    def run(cls, coroutine: Callable[[], Coroutine[Any, Any, None]]) -> StreamLoop:
-        """Run *coroutine* on the loop of this process, which is begun if there is none; does not wait for its end.
+    def acquire(cls) -> StreamLoop:
+        """Return the loop of this process, which is begun if there is none; the caller releases it.
 
         Raises:
             StreamLoopError: grpc's asyncio part has failed to begin, now or before.
@@ -78,43 +84,50 @@ class StreamLoop:
         with cls._lock:
             if cls._broken:
                 raise StreamLoopError("grpc's poller did not begin")
-            loop = cls._current
-            if loop is None:
-                loop = cls._current = cls()
-            loop._users += 1
-        loop.call_soon(lambda: loop._begin(coroutine))
-        return loop
+            if cls._current is None or not cls._current.alive:
+                cls._current = cls()
+            cls._current.users += 1
+            return cls._current
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def release(self) -> None:
+        """Let the loop end when what runs on it has ended, if no other has acquired it; does not wait."""
+        with self._lock:
+            self.users -= 1
+            if self.users:
+                return
+            if StreamLoop._current is self:
+                StreamLoop._current = None
+        self.call_soon(self._unused.set)
+
+    def run(self, coroutine: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run *coroutine* on the loop; does not wait for it. From any thread.
+
+        Raises RuntimeError if the loop has ended.
+        """
+        self._loop.call_soon_threadsafe(self._begin, coroutine)
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call *function* on the loop's thread, unless the loop has ended. From any thread."""
-        try:
+        with contextlib.suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(function)
-        except RuntimeError:  # it has ended
-            return
 
     def _begin(self, coroutine: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._loop.create_task(coroutine())
         self._tasks.add(task)
-        task.add_done_callback(self._on_end)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        with self._lock:
-            self._users -= 1
-            if self._users:
-                return
-            StreamLoop._current = None
-        self._unused.set()
+        task.add_done_callback(self._tasks.discard)
 
     def _live(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
         except BaseException as error:  # noqa: BLE001  (the next stream begins another loop)
             guard.record("streams", error)
+            self._loop.run_until_complete(self._cancel_tasks())
         finally:
-            with self._lock:
-                if StreamLoop._current is self:
-                    StreamLoop._current = None
             self._loop.close()
 
     async def _serve(self) -> None:
@@ -126,8 +139,19 @@ class StreamLoop:
         finally:
             self._begun.set()
         await self._unused.wait()
+        await self._end_tasks()
         # With the last channel, which is gone by now, grpc's poller ends.
         grpc.aio.shutdown_grpc_aio()
+
+    async def _cancel_tasks(self) -> None:
+        await asyncio.sleep(0)  # one that has not begun would end without a word
+        for task in self._tasks:
+            task.cancel()
+        await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 def _record(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
