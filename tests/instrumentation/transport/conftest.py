@@ -10,7 +10,7 @@ from penstock.instrumentation.transport.loop_stream import LoopStream
 from penstock.instrumentation.transport.threaded_stream import ThreadedStream
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.transport.stream import Stream
+    from penstock.instrumentation.transport import Stream
 
 NO_VERSION = (1_000_000,)
 """A version of grpc that does not come: before it, each stream has threads of its own."""

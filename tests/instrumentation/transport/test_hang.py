@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.telemetry import exporter, snapshot_feed
-from penstock.instrumentation.transport.stream import Stream
+from penstock.instrumentation.transport import Stream
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure, emit_transfer

@@ -157,7 +157,7 @@ def _host_with_a_loop() -> Iterator[tuple[str, list[str]]]:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         loop.set_exception_handler(lambda _, context: complaints.append(str(context)))
         server = grpc.aio.server()
-        handler = grpc.unary_unary_rpc_method_handler(echo)
+        handler: Any = grpc.unary_unary_rpc_method_handler(echo)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("x.Host", {"Echo": handler}),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -179,7 +179,7 @@ def test_a_loop_of_the_hosts_is_not_disturbed(agent: FakeAgent, runtime: Runtime
     """A host that uses grpc.aio itself is served while our streams are in use, and neither loop complains."""
     assert agent is not None
     with _host_with_a_loop() as (address, complaints), grpc.insecure_channel(address) as channel:
-        call = channel.unary_unary("/x.Host/Echo")
+        call: Any = channel.unary_unary("/x.Host/Echo")
         for number in range(50):
             emit_failure(runtime, f"r-{number}")
             for part in range(4):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.core import Session, Settings
     from penstock.instrumentation.policy.applier import PolicyApplier
     from penstock.instrumentation.policy.stack_dump import StackDumper
-    from penstock.instrumentation.transport.stream import Stream, StreamEnd
+    from penstock.instrumentation.transport import Stream, StreamEnd
     from penstock.proto.v1.policy_pb2 import Push, Report
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.core import Session, Settings
     from penstock.instrumentation.telemetry.emitter import Emitter
     from penstock.instrumentation.telemetry.snapshots import Snapshots
-    from penstock.instrumentation.transport.stream import Stream, StreamEnd
+    from penstock.instrumentation.transport import Stream, StreamEnd
     from penstock.proto.v1.ingest_pb2 import Ack
 
 METHOD: Final = "/penstock.v1.Ingest/Publish"
