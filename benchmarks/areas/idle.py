@@ -29,8 +29,8 @@ _NOTES: Final = (
         "The peer is the same engine side on gRPC's synchronous API, which it uses with gRPC before 1.80."
     ),
 )
-_CPU: Final = Budget("an idle engine's process, % of a core", 0.2)
-_WAKE_UPS: Final = Budget("an idle engine's exporter, wake-ups a second", 1)
+_CPU_LIMIT: Final = 0.2
+_WAKE_UPS_LIMIT: Final = 1.0
 _PEER: Final = "gRPC's synchronous API"
 _PROCESSES: Final = {"engine-core": "EngineCore", "worker": "a worker"}
 _SETTLE, _WINDOW, _ROUNDS = 20.0, 10.0, 8
@@ -97,13 +97,13 @@ def _rows(group: str, ours: list[Idle], theirs: list[Idle]) -> list[Row]:
         return against(what, unit, mine, _PEER, other, group=group, budget=budget)
 
     return [
-        row("CPU", "% of a core", "cpu", _CPU),
+        row("CPU", "% of a core", "cpu", Budget(f"idle, {group}: % of a core", _CPU_LIMIT)),
         Row(
             "wake-ups of the exporter's thread",
             "/s",
             Spread.of([each.exporter for each in ours]),
             group,
-            budget=_WAKE_UPS,
+            budget=Budget(f"idle, {group}: wake-ups of the exporter a second", _WAKE_UPS_LIMIT),
         ),
         row("wake-ups of all Python threads, gRPC's too", "/s", "python"),
         row("wake-ups of the threads of gRPC's core", "/s", "core"),
