@@ -94,8 +94,8 @@ class StreamLoop:
         """Whether its thread runs."""
         return self._thread.is_alive()
 
-    def release(self) -> None:
-        """Let the loop end when what runs on it has ended, if no other has acquired it; does not wait."""
+    def release(self, wait: float) -> None:
+        """Let the loop end when what runs on it has ended, if no other has acquired it; wait at most so many seconds."""
         with self._lock:
             self.users -= 1
             if self.users:
@@ -103,6 +103,7 @@ class StreamLoop:
             if StreamLoop._current is self:
                 StreamLoop._current = None
         self.call_soon(self._unused.set)
+        self._thread.join(wait)
 
     def run(self, coroutine: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run *coroutine* on the loop; does not wait for it. From any thread.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.instrumentation.transport.stream import CLOSE_WAIT
+
 if TYPE_CHECKING:
     import queue
     from collections.abc import Callable
@@ -47,10 +49,13 @@ class Streams:
         return ThreadedStream(endpoint, method, parse, inbox)
 
     def leave(self) -> None:
-        """Let the loop's thread end, if no other uses it: before a fork, and at the end. Its streams are closed."""
+        """Let the loop's thread end, if no other uses it: before a fork, and at the end. Its streams are closed.
+
+        Waits at most ``CLOSE_WAIT`` seconds, so that a process which ends has no thread inside grpc.
+        """
         loop, self._loop = self._loop, None
         if loop is not None:
-            loop.release()
+            loop.release(CLOSE_WAIT)
 
 
 def loops_are_separate(version: str) -> bool:
