@@ -33,7 +33,7 @@ _CPU_LIMIT: Final = 0.2
 _WAKE_UPS_LIMIT: Final = 1.0
 _PEER: Final = "gRPC's synchronous API"
 _PROCESSES: Final = {"engine-core": "EngineCore", "worker": "a worker"}
-_SETTLE, _WINDOW, _ROUNDS = 20.0, 10.0, 8
+_SETTLE, _WINDOW, _ROUNDS = 20.0, 5.0, 24
 
 
 @dataclass(frozen=True, slots=True)
