@@ -182,7 +182,7 @@ DOORS = frozenset(
         "penstock.agent.traces.export.exporter",
         "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",
         "penstock.instrumentation.policy.client", "penstock.instrumentation.telemetry.exporter",
-        "penstock.instrumentation.transport.grpc_stream", "penstock.instrumentation.transport.hello",
+        "penstock.instrumentation.transport.hello",
         "penstock.instrumentation.vllm.zmq_ec.consumer.scheduler", "penstock.instrumentation.vllm.zmq_ec.consumer.worker",
         "penstock.instrumentation.vllm.zmq_ec.memory.area_reader",
         "penstock.instrumentation.vllm.zmq_ec.memory.item_area", "penstock.instrumentation.vllm.zmq_ec.memory.shared_region",

@@ -31,7 +31,10 @@ os.register_at_fork(
 
 from penstock.instrumentation.runtime import Runtime, runtime
 from penstock.instrumentation.core.settings import Settings
+from penstock.instrumentation.transport import streams
 
+if sys.argv[2] == "threads":
+    streams.SEPARATE_SINCE = (1_000_000,)
 Runtime.stop.__defaults__ = (60.0,)  # also without a given deadline: a busy machine needs more than a second
 runtime.configure(Settings(endpoint=sys.argv[1]))
 runtime.identify(process="engine-core", key="0", model="tiny")
@@ -63,10 +66,10 @@ def reap(pid):
 """
 
 
-def host(agent: FakeAgent, script: str) -> subprocess.CompletedProcess[str]:
+def host(agent: FakeAgent, script: str, kind: str = "loop") -> subprocess.CompletedProcess[str]:
     """Run a host process to its end; it must end well."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), agent.listen],
+        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), agent.listen, kind],
         capture_output=True,
         text=True,
         timeout=300,
@@ -78,7 +81,8 @@ def host(agent: FakeAgent, script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_parent_with_a_live_channel_forks(agent: FakeAgent, busy: bool) -> None:
+@pytest.mark.parametrize("kind", ["loop", "threads"])
+def test_parent_with_a_live_channel_forks(agent: FakeAgent, kind: str, busy: bool) -> None:
     """Parent and children deliver everything once, each under an epoch of its own."""
     host(
         agent,
@@ -109,6 +113,7 @@ def test_parent_with_a_live_channel_forks(agent: FakeAgent, busy: bool) -> None:
             worker.join()
         runtime.stop(60)
         """,
+        kind,
     )
     names = sorted(name for _, name in agent.received.entries() if name != "busy")
     assert names == [f"child-{n}" for n in range(6)] + [f"parent-{n}" for n in range(7)]
@@ -210,7 +215,7 @@ def test_fork_without_penstock_costs_nothing() -> None:
     assert not any(name.startswith(("grpc", "google")) for name in sys.modules)
     """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), "unix:///nowhere"],
+        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), "unix:///nowhere", "loop"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -243,16 +248,18 @@ def test_threads_of_the_hosts_own_grpc_delay_no_fork(monkeypatch: pytest.MonkeyP
 
 
 def test_a_fork_waits_for_what_is_inside_grpc(agent: FakeAgent) -> None:
-    """A Python thread of grpc's, or a reader, may hold the core's lock when the core's threads have ended already."""
+    """A Python thread of grpc's, or one of our streams, may hold the core's lock when the core's threads have ended already."""
     host(
         agent,
         """
         from grpc._cython import cygrpc
-        from penstock.instrumentation.core import READER_THREAD, wait_for_grpc_to_end
+        from penstock.instrumentation.core import READER_THREAD, STREAMS_THREAD, wait_for_grpc_to_end
 
         halt = threading.Event()
         for inside in (
-            cygrpc.ForkManagedThread(target=halt.wait), threading.Thread(target=halt.wait, name=READER_THREAD)
+            cygrpc.ForkManagedThread(target=halt.wait),
+            threading.Thread(target=halt.wait, name=READER_THREAD),
+            threading.Thread(target=halt.wait, name=STREAMS_THREAD),
         ):
             halt.clear()
             assert wait_for_grpc_to_end(time.monotonic() + 60)

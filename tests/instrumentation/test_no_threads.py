@@ -7,10 +7,14 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.instrumentation.core import STREAMS_THREAD
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import START_AGAIN
 from penstock.instrumentation.telemetry.exporter import METHOD
-from penstock.instrumentation.transport.grpc_stream import Stream
+from penstock.instrumentation.transport import Message
+from penstock.instrumentation.transport.loop_stream import LoopStream
+from penstock.instrumentation.transport.streams import Streams
+from penstock.instrumentation.transport.threaded_stream import ThreadedStream
 from penstock.proto.v1.ingest_pb2 import Ack
 
 from tests.support.agent.agent import wait_until
@@ -61,5 +65,21 @@ def test_stream_without_a_reader_leaves_no_thread(starved: list[str], directory:
     before = set(threading.enumerate())
     starved.append("penstock-reader")
     with pytest.raises(RuntimeError, match="thread"):
-        Stream(f"unix://{directory}/missing.sock", METHOD, Ack.FromString, queue.SimpleQueue())
+        ThreadedStream(f"unix://{directory}/missing.sock", METHOD, Ack.FromString, queue.SimpleQueue())
     wait_until(lambda: set(threading.enumerate()) <= before, "no thread waits for requests")
+
+
+def test_streams_without_a_loop_leave_no_thread(starved: list[str], directory: Path) -> None:
+    """A loop whose thread cannot be started is tried again by the next stream."""
+    before = set(threading.enumerate())
+    streams, inbox = Streams(), queue.SimpleQueue[Message]()
+    starved.append(STREAMS_THREAD)
+    with pytest.raises(RuntimeError, match="thread"):
+        streams.open(f"unix://{directory}/missing.sock", METHOD, Ack.FromString, inbox)
+    assert set(threading.enumerate()) <= before
+    starved.clear()
+    stream = streams.open(f"unix://{directory}/missing.sock", METHOD, Ack.FromString, inbox)
+    assert isinstance(stream, LoopStream)
+    stream.close()
+    streams.leave()
+    wait_until(lambda: set(threading.enumerate()) <= before, "the loop's thread has ended")

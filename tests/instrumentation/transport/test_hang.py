@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.telemetry import exporter, snapshot_feed
-from penstock.instrumentation.transport.grpc_stream import Stream
+from penstock.instrumentation.transport import Stream
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure, emit_transfer
@@ -44,6 +44,7 @@ def hanging(directory: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.usefixtures("kind")
 def test_hung_agent_is_given_up_and_taken_back(
     hanging: subprocess.Popen[str], make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +66,7 @@ def test_hung_agent_is_given_up_and_taken_back(
     wait_until(lambda: acknowledged(runtime), "all entries are acknowledged")
 
 
+@pytest.mark.usefixtures("kind")
 def test_hung_agent_gets_no_pile_of_snapshots(
     hanging: subprocess.Popen[str], make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:

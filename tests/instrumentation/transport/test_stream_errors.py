@@ -8,8 +8,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.transport.grpc_stream import Stream
 from penstock.instrumentation.transport.stream_errors import explain_end
+from penstock.instrumentation.transport.streams import Streams
 
 from tests.support.agent.agent import short_directory
 
@@ -28,22 +28,26 @@ def directory() -> Iterator[Path]:
 def _why(endpoint: str) -> str:
     """Connect to *endpoint*, and return why it came to nothing."""
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    stream = Stream(endpoint, "/penstock.v1.Ingest/Publish", bytes, inbox)
+    streams = Streams()
+    stream = streams.open(endpoint, "/penstock.v1.Ingest/Publish", bytes, inbox)
     try:
         stream.send(b"")
         reason: str = inbox.get(timeout=60).content.reason
     finally:
         stream.close()
+        streams.leave()
     for raw in ("FAILED_PRECONDITION", "last error", "addr:", "UNAVAILABLE", "ipv4:", "[field"):
         assert raw not in reason
     return reason
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_socket_that_is_not_there(directory: Path) -> None:
     """The agent has not started, or its directory is not shared."""
     assert _why(f"unix://{directory}/none.sock").startswith("there is no such socket; start penstock-agent")
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_socket_that_was_left_over(directory: Path) -> None:
     """The agent was killed."""
     with socket.socket(socket.AF_UNIX) as left:
@@ -51,6 +55,7 @@ def test_a_socket_that_was_left_over(directory: Path) -> None:
     assert _why(f"unix://{directory}/left.sock").startswith("nothing listens there")
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_port_where_nothing_listens() -> None:
     """Bound by this test, so that nothing else takes it meanwhile."""
     with socket.socket() as silent:
@@ -58,11 +63,13 @@ def test_a_port_where_nothing_listens() -> None:
         assert _why(f"127.0.0.1:{silent.getsockname()[1]}").startswith("nothing listens there")
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_host_without_an_address() -> None:
     """A name that never has one."""
     assert _why("nowhere.invalid:1").startswith("the host name has no address")
 
 
+@pytest.mark.usefixtures("kind")
 def test_a_port_of_something_else() -> None:
     """A web server, say the agent's own."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.core import Settings
     from penstock.instrumentation.runtime import Runtime
-    from penstock.instrumentation.transport import Message
-    from penstock.instrumentation.transport.grpc_stream import Stream
+    from penstock.instrumentation.transport import Message, Stream
     from penstock.proto.v1.policy_pb2 import Push
 
 

@@ -26,7 +26,7 @@ from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.transport.grpc_stream import StreamEnd
+from penstock.instrumentation.transport import StreamEnd
 from penstock.instrumentation.transport.inbox import Message, Tag
 from penstock.proto.v1.policy_pb2 import Push, Report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.instrumentation.core import settings
 from penstock.instrumentation.core.drop_counter import OTHER, DropCounter, count_entries
 from penstock.instrumentation.core.engine_log import logger
-from penstock.instrumentation.core.fork import READER_THREAD, wait_for_grpc_to_end
+from penstock.instrumentation.core.fork import READER_THREAD, STREAMS_THREAD, wait_for_grpc_to_end
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.core.guarded import guarded
 from penstock.instrumentation.core.identity import Identity
@@ -20,6 +20,7 @@ __all__ = [
     "OTHER",
     "READER_THREAD",
     "ROLES",
+    "STREAMS_THREAD",
     "DropCounter",
     "Identity",
     "LogLimit",

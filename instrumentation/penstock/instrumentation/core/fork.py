@@ -5,7 +5,7 @@ abort the whole process ("Check failed: g_active_poller"). So our threads close
 their streams before a fork and go on after it, and the child goes on only if no
 thread of grpc was left, ours or the host's.
 
-Threads of grpc's core have names. Its Python threads, and the readers of our streams, are
+Threads of grpc's core have names. Its Python threads, and those of our streams, are
 waited for, too: the last of them to let go of a channel runs the core's shutdown, and holds
 its lock for a moment after the core's threads have ended. A child that inherits that lock
 waits for it for ever.
@@ -33,7 +33,10 @@ _POLL: Final = 0.001
 _LOOKS: Final = 2
 
 READER_THREAD: Final = "penstock-reader"
-"""Name of the threads that read from our streams."""
+"""Name of the threads that read from our streams, where each has one."""
+
+STREAMS_THREAD: Final = "penstock-streams"
+"""Name of the thread of all our streams."""
 
 
 def grpc_threads() -> int:
@@ -49,7 +52,7 @@ def grpc_threads() -> int:
 
 
 def threads_inside_grpc() -> int:
-    """Return how many Python threads may be executing grpc's code: its own, the readers of our streams, and ending ones."""
+    """Return how many Python threads may be executing grpc's code: its own, those of our streams, and ending ones."""
     return sum(_may_be_inside_grpc(thread) for thread in threading.enumerate())
 
 
@@ -58,7 +61,7 @@ def _may_be_inside_grpc(thread: threading.Thread) -> bool:
     if not hasattr(thread, "_target"):
         return True
     module = getattr(thread._target, "__module__", None) or ""  # noqa: SLF001  (nothing else says whose it is)
-    return thread.name == READER_THREAD or module.partition(".")[0] == "grpc"
+    return thread.name in (READER_THREAD, STREAMS_THREAD) or module.partition(".")[0] == "grpc"
 
 
 def wait_for_grpc_to_end(deadline: float) -> bool:

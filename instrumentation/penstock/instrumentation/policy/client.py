@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.core import Session, Settings
     from penstock.instrumentation.policy.applier import PolicyApplier
     from penstock.instrumentation.policy.stack_dump import StackDumper
-    from penstock.instrumentation.transport.grpc_stream import Stream, StreamEnd
+    from penstock.instrumentation.transport import Stream, StreamEnd
     from penstock.proto.v1.policy_pb2 import Push, Report
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -59,7 +59,7 @@ class PolicyClient(BackgroundThread):
         self._session = session
         self._applier = applier
         self._settings = settings
-        self._open_stream = connect or _connect
+        self._open_stream = connect or self._open
         self._ended: StreamEnd | None = None
         self._link_error = ""
         self._stream: Stream[Push] | None = None
@@ -135,6 +135,11 @@ class PolicyClient(BackgroundThread):
 
     # The link.
 
+    def _open(self, endpoint: str, inbox: SimpleQueue[Message]) -> Stream[Push]:
+        from penstock.proto.v1.policy_pb2 import Push  # noqa: PLC0415  (protobuf)
+
+        return self.streams.open(endpoint, METHOD, Push.FromString, inbox)
+
     def _connect(self, now: float) -> None:
         from penstock.instrumentation.transport.hello import engine_key, selector_labels  # noqa: PLC0415  (protobuf)
         from penstock.proto import SCHEMA_VERSION  # noqa: PLC0415
@@ -201,10 +206,3 @@ class PolicyClient(BackgroundThread):
         with guard("stacks"):
             self._stacks = self._stacks or StackDumper(allowed=self._settings.allow_stacks)
             self._send(self._stacks.answer(question, self._identity.process))
-
-
-def _connect(endpoint: str, inbox: SimpleQueue[Message]) -> Stream[Push]:
-    from penstock.instrumentation.transport.grpc_stream import Stream  # noqa: PLC0415  (grpc)
-    from penstock.proto.v1.policy_pb2 import Push  # noqa: PLC0415  (protobuf)
-
-    return Stream(endpoint, METHOD, Push.FromString, inbox)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.core import Session, Settings
     from penstock.instrumentation.telemetry.emitter import Emitter
     from penstock.instrumentation.telemetry.snapshots import Snapshots
-    from penstock.instrumentation.transport.grpc_stream import Stream, StreamEnd
+    from penstock.instrumentation.transport import Stream, StreamEnd
     from penstock.proto.v1.ingest_pb2 import Ack
 
 METHOD: Final = "/penstock.v1.Ingest/Publish"
@@ -149,13 +149,12 @@ class Exporter(BackgroundThread):
         if now < self._connect_at or not self._session.identity.process:
             return
         self._connect_at = now + self._backoff.next()
-        from penstock.instrumentation.transport.grpc_stream import Stream  # noqa: PLC0415
         from penstock.instrumentation.transport.hello import build_hello  # noqa: PLC0415  (not before the first emit)
         from penstock.proto.v1.ingest_pb2 import Ack, Batch  # noqa: PLC0415
 
         self._identity = self._session.identity
         self._connections += 1
-        self._stream = Stream(self._settings.endpoint, METHOD, Ack.FromString, self.inbox)
+        self._stream = self.streams.open(self._settings.endpoint, METHOD, Ack.FromString, self.inbox)
         session = self._session
         greeting = Batch(
             epoch=session.epoch,

@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.transport.inbox import Message, Tag
+from penstock.instrumentation.transport.streams import Streams
 
 ERROR_PAUSE: Final = 1.0
 """Seconds of rest after an error of our own."""
@@ -35,6 +36,7 @@ class BackgroundThread:
         # SimpleQueue.put is re-entrant: a signal handler or a destructor may emit while the same thread is in it.
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.finished = False
+        self.streams = Streams()
         self._halt = threading.Event()
         self._parked = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -82,6 +84,7 @@ class BackgroundThread:
             self._close()
         except Exception as error:  # noqa: BLE001  (it ends here)
             guard.record(self.name, error)
+        self.streams.leave()
 
     def _recover(self) -> None:
         try:
@@ -100,6 +103,7 @@ class BackgroundThread:
             message = _WAKE
         if message.tag is Tag.PARK:
             self._close()
+            self.streams.leave()
             self._parked.set()
             message = self._wait_for_resume(time.monotonic() + PARKED_MAX)
         self._handle(message)
