@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 AREAS: Final = (
-    "emit", "step", "deferral", "engine", "agent", "scrape", "policy", "relay", "page", "ec", "integrity", "diagnosis",
+    "emit", "step", "instructions", "deferral", "engine", "agent", "scrape", "policy", "relay", "page", "ec", "integrity", "diagnosis",
 )  # fmt: skip
 """In the order of the document; each is a module with ``measure(run) -> Section``."""
 

@@ -50,7 +50,7 @@ def main(name: str, events: Path, rounds: int, answer: IO[str]) -> None:
                     player.play(arrivals, nothing, "warm-up")
                 for number in range(rounds):
                     for side in order.sample(list(players), len(players)):
-                        label = f"{scenario.slug}/{side}/{number}"
+                        label = f"{scenario.kind}/{side}/{number}"
                         with without_gc():
                             played = players[side].play(arrivals, meter, label)
                         answer.write(json.dumps({"label": label, **played.as_json()}) + "\n")

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.replay.meters import Difference
 from benchmarks.replay.scenarios import STEPS
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _ROWS: Final = 40
 _CAPACITY: Final = 400
 _IN_TRANSIT: Final = 8
 """Steps from the first question for an encoder output to its arrival."""
+_NOTHING: Final = Difference(lambda: 0)
 
 
 @dataclass(slots=True)
@@ -70,9 +72,7 @@ class Player:
         """
         from penstock.instrumentation.runtime import runtime
 
-        scheduler, played = self._scheduler, Played()
-        emitter = runtime.emitter
-        queues = (emitter.events, emitter.transfers, emitter.probes)
+        queues = (runtime.emitter.events, runtime.emitter.transfers, runtime.emitter.probes)
         for queue in queues:
             queue.clear()
         coming: dict[int, list[Any]] = defaultdict(list)
@@ -83,41 +83,39 @@ class Player:
             if arrival.lease is not None:
                 leases[made.request_id] = arrival.lease
         workers = _Workers(self._scenario, leases, report=self._instrumented)
-        decode_only = not self._scenario.server
+        played = Played()
         meter.begin(label)
         for step in range(_MOST_STEPS):
-            self._now = step
-            for made, arrival in coming.pop(step, ()):
-                workers.on_arrival(made.request_id, arrival)
-                if decode_only:
-                    scheduler.add_request(made)
-                    continue
-                meter.on()
-                scheduler.add_request(made)
-                meter.off()
-            # The requests that only decode have come before what is counted, and end after it.
-            counts = not decode_only or 0 < step <= STEPS
-            if counts:
-                meter.on()
-            scheduled = scheduler.schedule()
-            if counts:
-                meter.off()
-            output = workers.answer(step, scheduler, scheduled)
-            if counts:
-                meter.on()
-            scheduler.update_from_output(scheduled, output)
-            if counts:
-                meter.off()
-                played.steps += 1
-            if not coming and not scheduler.requests:
+            # Requests that only decode have come before what is counted, and end after it.
+            counts = bool(self._scenario.server) or 0 < step <= STEPS
+            self._step(step, coming.pop(step, ()), workers, meter if counts else _NOTHING)
+            played.steps += counts
+            if not coming and not self._scheduler.requests:
                 break
         else:
-            raise RuntimeError(f"{len(scheduler.requests)} requests are left of {self._scenario.name}")
+            raise RuntimeError(f"{len(self._scheduler.requests)} requests are left of {self._scenario.name}")
         played.counted = meter.end(label)
-        played.requests = 0 if decode_only else len(arrivals)
+        if self._scenario.server:
+            played.requests, played.entries = len(arrivals), sum(map(len, queues))
         played.transfers = workers.transfers
-        played.entries = 0 if decode_only else sum(map(len, queues))
         return played
+
+    def _step(self, step: int, arrived: Sequence[Any], workers: _Workers, meter: Meter) -> None:
+        """Add what has arrived, and take one step."""
+        scheduler = self._scheduler
+        self._now = step
+        for made, arrival in arrived:
+            workers.on_arrival(made.request_id, arrival)
+            meter.on()
+            scheduler.add_request(made)
+            meter.off()
+        meter.on()
+        scheduled = scheduler.schedule()
+        meter.off()
+        output = workers.answer(step, scheduler, scheduled)
+        meter.on()
+        scheduler.update_from_output(scheduled, output)
+        meter.off()
 
     def _request(self, arrival: Arrival) -> Any:
         from tests.support.ec.fake_ec import image_request

@@ -17,7 +17,7 @@ STEPS: Final = 300
 """Steps of one play in which requests arrive; their ends come later."""
 
 _STREAMS: Final = 16
-"""Recordings at once; each has one request at a time."""
+"""Recordings at once, each with one request at a time: as many as the most of the engines' benchmark over NIXL."""
 
 _DECODING: Final = 8
 _SHORT: Final = 4
@@ -32,9 +32,8 @@ class Scenario:
     Attributes:
         name: a group of rows.
         server: whose requests of the recording arrive; empty where none does after the beginning.
-        kind: what is done with the recorded ones.
+        kind: what is done with the recorded ones; names the scenario in labels.
         transfer: the engine's KVTransferConfig.
-        streams: recordings at once.
 
     """
 
@@ -42,18 +41,12 @@ class Scenario:
     server: Literal["", "prefill", "decode"]
     kind: Literal["decode", "short", "load", "lease", "picture"]
     transfer: Mapping[str, Any] = field(default_factory=dict)
-    streams: int = _STREAMS
-
-    @property
-    def slug(self) -> str:
-        """The name in labels."""
-        return self.kind
 
     def arrivals(self, recordings: Mapping[str, Recording]) -> list[Arrival]:
         """Return what arrives."""
         if not self.server:
             return [Arrival(0, 8, STEPS + 2) for _ in range(_DECODING)]
-        found = timetable(recordings[self.server], streams=self.streams, steps=STEPS)
+        found = timetable(recordings[self.server], streams=_STREAMS, steps=STEPS)
         if self.kind == "short":
             return [replace(each, output=min(each.output, _SHORT), lease=None) for each in found]
         if self.kind == "picture":
@@ -64,7 +57,7 @@ class Scenario:
 SCENARIOS: Final = (
     Scenario("Decode only", "", "decode"),
     Scenario("Prefill-heavy: requests come and go", "prefill", "short"),
-    Scenario("Decode side over NIXL", "decode", "load", {**_NIXL, "kv_role": "kv_consumer"}, 2 * _STREAMS),
+    Scenario("Decode side over NIXL", "decode", "load", {**_NIXL, "kv_role": "kv_consumer"}),
     Scenario("Prefill side over NIXL", "prefill", "lease", {**_NIXL, "kv_role": "kv_producer"}),
-    Scenario("Encoder → language", "decode", "picture", streams=2 * _STREAMS),
+    Scenario("Encoder → language", "decode", "picture"),
 )
