@@ -71,7 +71,7 @@ class EcWaits:
         if wait is not None:
             # It may have begun and ended since the last poll.
             self._note_transfer(wait.request, wait.computed)
-        self._deadlines.on_ended(request_id)
+            self._deadlines.on_ended(request_id)
         if self._observer.is_deferred(request_id):
             self._observer.on_ready(request_id, _REASON, timed_out=timed_out)
 

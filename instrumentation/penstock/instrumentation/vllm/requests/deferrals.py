@@ -129,7 +129,10 @@ class Deferrals:
         key = (request_id, reason)
         found = self._open.get(key)
         if found is not None and (not found.transfer_start_ns or began_ns < found.transfer_start_ns):
-            self._open[key] = replace(found, transfer_start_ns=began_ns, peer=peer or found.peer)
+            # Not replace(), which costs as much as the rest of a report; each load has one.
+            self._open[key] = OpenDeferral(
+                request_id, reason, found.start_ns, peer or found.peer, found.remote_request_id, began_ns
+            )
 
     def end(self, request_id: str, reason: int) -> OpenDeferral | None:
         """Close and return a deferral, or None if it was not open."""
