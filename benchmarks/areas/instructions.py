@@ -7,7 +7,6 @@ of their own: under callgrind, under strace, and alone by turns. Real NIXL worke
 from __future__ import annotations
 
 import statistics
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -61,7 +60,6 @@ _BUDGETED: Final = 2
 _RECORDED: Final = (
     Path(__file__).resolve().parents[2] / "tests" / "golden" / "incidents" / "nothing-wrong.bundle"
 )
-_NEEDS: Final = Path(__file__).resolve().parents[2] / "scripts" / "need-valgrind.sh"
 _IDLE_SCENARIO, _SHORT_SCENARIO = "decode", "short"
 _TRANSFERS: Final = {
     "load": "a load, decode side over NIXL",
@@ -73,7 +71,6 @@ _WORKERS: Final = {"load": LOAD, "lease": LEASE}
 
 def measure(run: Run) -> Section:
     """Measure the area."""
-    subprocess.run([_NEEDS], check=True)
     build()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
         directory = Path(place)
@@ -117,7 +114,7 @@ class Measures:
         self._kept = kept
         self._workers = workers
         self._exporter = exporter
-        self._added = {
+        self._added: dict[str, Added] = {
             each.kind: added(instructions[each.kind, WITH], instructions[each.kind, WITHOUT])
             for each in SCENARIOS
         }

@@ -47,7 +47,7 @@ def record(bundle: Path, events: Path) -> None:
 def count(events: Path, directory: Path, rounds: int) -> tuple[Plays, Plays]:
     """Return the instructions and the allocations of each play, under callgrind."""
     dumps = directory / "callgrind"
-    options = ("--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no")
+    options = ("-q", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no")
     plays = _run(["valgrind", *options, f"--callgrind-out-file={dumps}"], "callgrind", events, rounds)
     instructions, allocations = {}, {}
     for path in directory.glob("callgrind*"):

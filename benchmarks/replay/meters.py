@@ -25,8 +25,13 @@ _LIBRARY: Final = Path(__file__).resolve().parents[2] / ".cache" / "replay" / "c
 class Meter(Protocol):
     """Counts between on and off."""
 
-    on: Callable[[], object]
-    off: Callable[[], object]
+    @property
+    def on(self) -> Callable[[], object]:
+        """Begin to count."""
+
+    @property
+    def off(self) -> Callable[[], object]:
+        """End it."""
 
     def begin(self, label: str) -> None:
         """Begin at zero."""

@@ -72,7 +72,7 @@ class Player:
         """
         from penstock.instrumentation.runtime import runtime
 
-        queues = (runtime.emitter.events, runtime.emitter.transfers, runtime.emitter.probes)
+        queues: tuple[Any, ...] = (runtime.emitter.events, runtime.emitter.transfers, runtime.emitter.probes)
         for queue in queues:
             queue.clear()
         coming: dict[int, list[Any]] = defaultdict(list)
@@ -123,7 +123,7 @@ class Player:
 
         number, self._number = self._number, self._number + 1
         name = f"cmpl-{number:08x}-0-0badcafe"
-        common = {
+        common: dict[str, Any] = {
             "tokens": arrival.prompt,
             "first": 2 + number % _CAPACITY,
             "max_tokens": arrival.output,
