@@ -48,13 +48,12 @@ def main(name: str, events: Path, rounds: int, answer: IO[str]) -> None:
                 players[WITH] = Player(scenario, Path(directory), instrumented=True)
                 for player in players.values():
                     player.play(arrivals, nothing, "warm-up")
-                for number in range(rounds):
-                    for side in order.sample(list(players), len(players)):
-                        label = f"{scenario.kind}/{side}/{number}"
-                        with without_gc():
+                with without_gc():
+                    for number in range(rounds):
+                        for side in order.sample(list(players), len(players)):
+                            label = f"{scenario.kind}/{side}/{number}"
                             played = players[side].play(arrivals, meter, label)
-                        answer.write(json.dumps({"label": label, **played.as_json()}) + "\n")
-                        answer.flush()
+                            answer.write(json.dumps({"label": label, **played.as_json()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class EcWaits:
         self._drills = drills
         self._do_without = do_without
         self._deadlines = EcDeadlines()
+        self._waiting: Mapping[str, EcWait] = self._deadlines.table
 
     def on_policy_change(self, policy: Policy) -> None:
         """Apply the limits of the policy that came into force."""
@@ -67,12 +68,12 @@ class EcWaits:
 
     def end(self, request_id: str, *, timed_out: bool = False) -> None:
         """End the wait of a request, if it waits, and report it."""
-        wait = self._deadlines.get(request_id)
+        wait = self._waiting.get(request_id)
         if wait is not None:
             # It may have begun and ended since the last poll.
             self._note_transfer(wait.request, wait.computed)
             self._deadlines.on_ended(request_id)
-        if self._observer.is_deferred(request_id):
+        if request_id in self._observer.deferred:
             self._observer.on_ready(request_id, _REASON, timed_out=timed_out)
 
     def forget(self, request_id: str) -> None:
