@@ -39,7 +39,7 @@ _NOTES: Final = (
     ),
     (
         "*Instructions*: by callgrind, of this thread, with the garbage collector off and `PYTHONHASHSEED=0`; what differs between plays is where objects lie. *In µs*: these by the "
-        "instructions that the plain scheduler does in a µs of CPU time, in other processes without callgrind, play by play. *CPU time, by turns*: with less without, of the same plays; it has the machine's noise in it. "
+        "instructions that the plain scheduler does in a µs of CPU time, in other processes without callgrind, play by play. *CPU time, by turns*: with less without, of the same plays; it has the machine's noise in it, and is more where what is added runs from colder caches than the plain scheduler. "
         "*Allocations*: calls of Python's allocator, freelists are not among them. *Memory kept*: blocks of that allocator. *System calls*: by strace, of this thread."
     ),
     (
