@@ -31,7 +31,7 @@ from penstock.instrumentation.vllm.messages import StepMetadata, checked_items, 
 from penstock.instrumentation.vllm.requests import Affected, Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.resilience import Decision, Orders, Policy
     from penstock.instrumentation.vllm.admission import PeerGate
@@ -106,6 +106,9 @@ class EcLoadController:
             self._drills,
             self._do_without,
         )
+        # Tables of those parts, read at each poll.
+        self._waiting: Mapping[str, object] = self._waits.table
+        self._deferred: Mapping[str, int] = observer.deferred
         self._unavailable = UnavailableItems(
             scheduler, self._decider, self._telemetry, self._pending, self._loads, self._media.cause_of
         )
@@ -165,7 +168,9 @@ class EcLoadController:
                 return False
             ready = ready or self._pending.only_what_is_given_up(request, computed)
         if ready:
-            self._waits.end(request_id)
+            # Asked in every step of a request that computes, too.
+            if request_id in self._waiting or request_id in self._deferred:
+                self._waits.end(request_id)
             return True
         if runtime.active:
             self._waits.on_waiting(request, computed)
@@ -222,7 +227,8 @@ class EcLoadController:
 
     def before_schedule(self) -> None:
         """Decide about the loads that failed and the waits that are overdue since the last step."""
-        self._bad.prune()
+        if self._bad.table:
+            self._bad.prune()
         self.peers.before_step()
         if self._loader is not None:
             causes = {
@@ -231,7 +237,7 @@ class EcLoadController:
             }
             if causes:
                 self._waits.decide_failed(causes)
-        if runtime.active:
+        if self._waiting and runtime.active:
             self._waits.decide_overdue()
 
     def after_schedule(self, output: Any) -> None:
