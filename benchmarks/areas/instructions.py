@@ -141,7 +141,9 @@ class Measures:
         more = self._added[kind]
         scheduler = [more.by_step / rate for rate in self._rates(kind)]
         worker = self._worker_us(kind, more)
-        exporter = statistics.median(self._exporter) / _NS * more.play.entries / more.play.steps
+        # A worker that loads emits a sample of each transfer.
+        entries = (more.play.entries + (more.play.transfers if kind == LOAD else 0)) / more.play.steps
+        exporter = statistics.median(self._exporter) / _NS * entries
         total = [each + worker + exporter for each in scheduler]
         calls = [self._calls[kind, side][0].by_step for side in (WITH, WITHOUT)]
         rows = [
@@ -167,7 +169,7 @@ class Measures:
             Row("memory kept a step, added", "blocks", self._turns(self._kept, kind, 1.0), group),
             Row("system calls a step", "", Spread.one(calls[0]), group, _PEER, Spread.one(calls[1])),
             Row("requests a step", "", Spread.one(more.play.requests / more.play.steps), group),
-            Row("entries a step", "", Spread.one(more.play.entries / more.play.steps), group),
+            Row("entries a step", "", Spread.one(entries), group),
         ]
         return [*rows, self._budget(group, total)]
 
