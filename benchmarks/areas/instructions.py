@@ -40,7 +40,8 @@ _NOTES: Final = (
     (
         "*Instructions*: by callgrind, of this thread, with the garbage collector off and `PYTHONHASHSEED=0`; what differs between plays is where objects lie. *In µs*: these by the "
         "instructions that the plain scheduler does in a µs of CPU time, in other processes without callgrind, play by play. *CPU time, by turns*: with less without, of the same plays; it has the machine's noise in it, and is more where what is added runs from colder caches than the plain scheduler. "
-        "*Allocations*: calls of Python's allocator, freelists are not among them. *Memory kept*: blocks of that allocator. *System calls*: by strace, of this thread."
+        "*Allocations*: calls of Python's allocator, freelists are not among them. *Memory kept*: blocks of that allocator. "
+        "*By difference*: a transfer's part has in it what its connector adds to the steps and requests of its scenario, the lease's that of requests without a lease, too. *System calls*: by strace, of this thread."
     ),
     (
         "*Workers*: real NIXL workers over TCP in one process, by turns; with one GPU they run in EngineCore's thread. *Exporter*: CPU time of all other threads an entry, at 1,000 entries a second beside a "
