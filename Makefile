@@ -11,7 +11,7 @@ COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -101,7 +101,7 @@ fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it
 	@$(PYTHON_IN_VENV) -m tests.fuzz.ingest -max_total_time=$$(($(or $(MINUTES),10) * 60)) \
 		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/corpus tests/fuzz/corpus
 
-bench: setup nats ## All benchmarks, beside their peers; writes docs/benchmarks.md (half an hour; ONLY="emit scrape" for a part).
+bench: setup nats valgrind ## All benchmarks, beside their peers; writes docs/benchmarks.md (half an hour; ONLY="emit scrape" for a part).
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
 
 bench-quick: setup ## Ratios only, no engine, against benchmarks/ratios.json; UPDATE=1 stores them.
@@ -150,6 +150,9 @@ prometheus:
 
 nats:
 	@scripts/need-nats.sh
+
+valgrind:
+	@scripts/need-valgrind.sh
 
 kubectl: setup
 	@$(PYTHON_IN_VENV) scripts/need_kubectl.py

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from typing import IO
 
 AREAS: Final = (
-    "emit", "step", "deferral", "engine", "idle", "agent", "scrape", "policy", "relay", "page", "ec", "integrity", "diagnosis",
+    "emit", "step", "instructions", "deferral", "engine", "idle", "agent", "scrape", "policy", "relay", "page", "ec",
+    "integrity", "diagnosis",
 )  # fmt: skip
 """In the order of the document; each is a module with ``measure(run) -> Section``."""
 

@@ -77,6 +77,14 @@ def measure(run: Run) -> list[Row]:
     return [*_encoding(run), *_beside_a_loop(run)]
 
 
+def background(run: Run, rounds: int) -> list[float]:
+    """Return the nanoseconds of CPU time of all other threads an entry, at the lower rate; one a round."""
+    rate = _RATES[0]
+    with _ways() as (ours, _):
+        run.say(f"{rate:,} entries a second beside a hot loop")
+        return [_slice(ours, rate, _SLICE).background for _ in range(rounds)]
+
+
 def _encoding(run: Run) -> list[Row]:
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.trace import TracerProvider

@@ -6,9 +6,12 @@ Nothing is moved: what is measured with it is the scheduler, which asks at each 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MODULE = __name__
 
@@ -18,6 +21,7 @@ class TimedEcConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without v
 
     Attributes:
         polls: how often the scheduler has asked for a request.
+        clock: returns the time in seconds.
 
     """
 
@@ -28,11 +32,12 @@ class TimedEcConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without v
         self._blocks = bool(given("blocks", False))
         self._arrival: dict[str, float] = {}
         self.polls = 0
+        self.clock: Callable[[], float] = time.perf_counter
 
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
         """Start the transfers of what lies beyond the computed tokens; tell whether all of them have arrived."""
         self.polls += 1
-        latest = now = time.perf_counter()
+        latest = now = self.clock()
         for feature in request.mm_features:
             place = feature.mm_position
             if place.offset + place.length > num_computed_tokens:
@@ -44,7 +49,7 @@ class TimedEcConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without v
 
     def has_cache_item(self, identifier: str) -> bool:
         """Tell whether an item has arrived."""
-        return self._arrival.get(identifier, float("inf")) <= time.perf_counter()
+        return self._arrival.get(identifier, float("inf")) <= self.clock()
 
     def update_state_after_alloc(self, request: Any, index: int) -> None:
         """Take an item; no worker wants it."""

@@ -115,6 +115,8 @@ class Deadlines:
 
     def pop_overdue(self, limits: DeadlineLimits, now: int) -> list[Overdue]:
         """Remove and return the requests that have waited for longer than *limits* allow."""
+        if limits.max_start_wait_ns is None and limits.max_transfer_wait_ns is None:
+            return []
         overdue = [*self._scan(WaitKind.START, limits, now), *self._scan(WaitKind.TRANSFER, limits, now)]
         for each in overdue:
             del self._since[each.wait][each.request_id]

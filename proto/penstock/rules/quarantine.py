@@ -27,6 +27,7 @@ _IDLE_NS = 15 * 60 * NANOS
 _MAX_PEERS = 1024
 # Names that are not peers: unknown, or this machine's own memory and disk.
 _NOT_PEERS = frozenset({"", "unknown", "host", "disk"})
+_ADMITTED = Admit(remote=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +118,12 @@ class Quarantine:
         """
         self.advance(now)
         if peer in _NOT_PEERS:
-            return Admit(remote=True)
+            return _ADMITTED
         circuit = self._touch(peer, engine_id, now, channel, asked=True)
         if peer in self._orders:
             return Admit(remote=not self._orders[peer][0].quarantined, reason="operator")
         if self._rules is None:
-            return Admit(remote=True)
+            return _ADMITTED
         answer = circuit.admit(self._rules, now, self._probe_numbers)
         self._publish(peer)
         return answer
@@ -288,6 +289,11 @@ class Quarantine:
 
     def _publish(self, peer: str, closed_by: str = "") -> None:
         """Update the listing and report a change; *closed_by* is its reason where the circuit has none."""
+        # Most peers are well, and this is asked at each load.
+        if peer not in self._listed and peer not in self._orders:
+            circuit = self._peers.get(peer) or self._dormant.get(peer)
+            if circuit is None or circuit.state is BreakerState.CLOSED:
+                return
         before, after = self._listed.get(peer), self._status(peer)
         if after.state is BreakerState.CLOSED:
             if before is None:

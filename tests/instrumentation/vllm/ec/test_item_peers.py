@@ -151,7 +151,7 @@ def test_one_decision(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> N
     assert not scheduler.ec_connector.orders
     assert len(recorder.take("load_outcome", "first")) == 1
     ToyEcEngine(scheduler, ahead=False).run()
-    assert not scheduler._penstock.ec._peers._local
+    assert not scheduler._penstock.ec.peers._local
 
 
 @KINDS

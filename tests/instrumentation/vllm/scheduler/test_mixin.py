@@ -358,7 +358,7 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler) -> None:
     assert not observer._records
     assert not observer.awaiting_token
     assert not observer._deferrals._open
-    assert not observer._deferrals._requests
+    assert not observer.deferred
     # vLLM keeps the blocks of loads that were aborted, and their requests with them.
     assert set(observer._held._held) == set(scheduler.requests)
 

@@ -31,6 +31,7 @@ def test_an_error_in_one_part_does_not_keep_the_other_from_acting(
     def broken(_: Any) -> None:
         raise RuntimeError("ours")
 
+    monkeypatch.setattr(found, "_unconfirmed", ("a step whose result is awaited",))
     monkeypatch.setattr(found.loads, "before_free", broken)
     monkeypatch.setattr(found.ec, "before_free", acted.append)
     guard.reset()

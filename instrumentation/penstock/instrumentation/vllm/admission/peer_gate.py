@@ -31,13 +31,14 @@ class PeerGate:
 
     Attributes:
         open: the peers that are cut off.
+        in_use: whether a peer can be cut off, by a policy or an order.
 
     """
 
     def __init__(self) -> None:
         self._quarantine = Quarantine(self._changed)
         self._rules: Rules | None = None
-        self._ordered = False
+        self.in_use = False
         self._standing: dict[str, tuple[BreakerState, str]] = {}
         self._causes: OrderedDict[str, Cause] = OrderedDict()
         self.open: frozenset[str] = frozenset()
@@ -51,7 +52,7 @@ class PeerGate:
             self._rules = rules
             self._quarantine.set_rules(rules, now)
         passed = now - orders.received_ns
-        self._ordered = bool(orders.quarantines)
+        self.in_use = rules is not None or bool(orders.quarantines)
         self._quarantine.set_orders(
             [
                 order if order.ttl_ns is None else replace(order, ttl_ns=max(order.ttl_ns - passed, 0))
@@ -59,11 +60,6 @@ class PeerGate:
             ],
             now,
         )
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a peer can be cut off, by a policy or an order."""
-        return self._rules is not None or self._ordered
 
     def admit(self, peer: Peer, channel: int) -> Admit:
         """Decide whether a load of a ``CHANNEL_*`` may be made from *peer* now; once for each load."""

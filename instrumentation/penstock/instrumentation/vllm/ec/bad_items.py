@@ -17,43 +17,48 @@ CAPACITY: Final = 4096
 
 
 class BadItems:
-    """The bad items of one scheduler and why; on its thread."""
+    """The bad items of one scheduler and why; on its thread.
+
+    Attributes:
+        table: until when, and why, by item; what is bad no longer may still be in it.
+
+    """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         """Start with none; *clock* is monotonic nanoseconds."""
         self._clock = clock
-        self._until: OrderedDict[str, tuple[int, Cause]] = OrderedDict()
+        self.table: OrderedDict[str, tuple[int, Cause]] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return bool(self._until)
+        return bool(self.table)
 
     def __contains__(self, item: str) -> bool:
         return self.cause(item) is not None
 
     def remember(self, item: str, cause: Cause) -> None:
         """Record that *item* is bad from now on."""
-        self._until[item] = (self._clock() + REMEMBERED_NS, cause)
-        self._until.move_to_end(item)
-        if len(self._until) > CAPACITY:
-            self._until.popitem(last=False)
+        self.table[item] = (self._clock() + REMEMBERED_NS, cause)
+        self.table.move_to_end(item)
+        if len(self.table) > CAPACITY:
+            self.table.popitem(last=False)
 
     def forget(self, item: str) -> None:
         """Record that *item* is bad no longer."""
-        self._until.pop(item, None)
+        self.table.pop(item, None)
 
     def prune(self) -> None:
         """Forget what is bad no longer; the oldest is first."""
         now = self._clock()
-        while self._until and next(iter(self._until.values()))[0] <= now:
-            self._until.popitem(last=False)
+        while self.table and next(iter(self.table.values()))[0] <= now:
+            self.table.popitem(last=False)
 
     def cause(self, item: str) -> Cause | None:
         """Return why *item* is bad; None if it is not, or no longer."""
-        found = self._until.get(item)
+        found = self.table.get(item)
         if found is None:
             return None
         until_ns, cause = found
         if self._clock() < until_ns:
             return cause
-        del self._until[item]
+        del self.table[item]
         return None

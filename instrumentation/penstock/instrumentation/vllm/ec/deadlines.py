@@ -21,19 +21,20 @@ class EcWait:
 
 
 class EcDeadlines:
-    """The waiting requests of one scheduler. The clocks run without a policy too, so that a new one applies to requests that already wait."""
+    """The waiting requests of one scheduler. The clocks run without a policy too, so that a new one applies to requests that already wait.
+
+    Attributes:
+        table: those that wait, by request; read at each poll.
+
+    """
 
     def __init__(self) -> None:
         self._limits = DeadlineLimits()
         self._deadlines = Deadlines()
-        self._waiting: dict[str, EcWait] = {}
+        self.table: dict[str, EcWait] = {}
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._waiting
-
-    def get(self, request_id: str) -> EcWait | None:
-        """Return the wait of a request; None if it does not wait."""
-        return self._waiting.get(request_id)
+        return request_id in self.table
 
     def on_policy_change(self, policy: Policy) -> None:
         """Apply the limits of the policy that came into force."""
@@ -41,10 +42,10 @@ class EcDeadlines:
 
     def on_waiting(self, request: Any, computed: int) -> bool:
         """Record that a request waits; return False if that is known (a poll, of which every step has one)."""
-        known = self._waiting.get(request.request_id)
+        known = self.table.get(request.request_id)
         if known is not None and known.computed == computed:
             return False
-        self._waiting[request.request_id] = EcWait(request, computed)
+        self.table[request.request_id] = EcWait(request, computed)
         self._deadlines.begin(request.request_id, time.monotonic_ns())
         return True
 
@@ -54,16 +55,16 @@ class EcDeadlines:
 
     def on_ended(self, request_id: str) -> None:
         """Record that a request no longer waits."""
-        if self._waiting.pop(request_id, None) is not None:
+        if self.table.pop(request_id, None) is not None:
             self._deadlines.end(request_id)
 
     def waiting(self) -> list[EcWait]:
         """Return the requests that wait now."""
-        return list(self._waiting.values())
+        return list(self.table.values())
 
     def take_overdue(self) -> list[EcWait]:
         """Return the requests that are over a deadline; each is returned once, and then waits no longer."""
-        if not self._waiting:
+        if not self.table:
             return []
         overdue = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
-        return [self._waiting.pop(each.request_id) for each in overdue]
+        return [self.table.pop(each.request_id) for each in overdue]

@@ -56,8 +56,10 @@ class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: 
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
         """Keep requests from peers that are cut off; record those that wait; end the wait for items that are given up."""
         upstream: Any = super()
-        control = self._penstock_ec
-        if control is not None and runtime.active:
+        # A poll: every step asks about every request with encoder inputs.
+        session = self._penstock
+        control = session.ec if session is not None else None
+        if control is not None and control.peers.in_use and runtime.active:
             with _GUARD:
                 if not control.admits(request, num_computed_tokens):
                     return False

@@ -31,7 +31,7 @@ from penstock.instrumentation.vllm.messages import StepMetadata, checked_items, 
 from penstock.instrumentation.vllm.requests import Affected, Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.resilience import Decision, Orders, Policy
     from penstock.instrumentation.vllm.admission import PeerGate
@@ -51,7 +51,8 @@ class EcLoadController:
 
     Attributes:
         failing: requests that are about to fail, and their clients' sentences.
-        admits: keeps a request from peers that are cut off, see ``EcAdmission``.
+        admits: keeps a request from peers that are cut off, see ``EcAdmission``; always true while none can be.
+        peers: those of its items, and whether one can be cut off.
         unfit_drill: returns why a fault drill cannot be rehearsed here.
 
     """
@@ -76,9 +77,9 @@ class EcLoadController:
         self._native = isinstance(self._connector, EcLoader)
         self._loader = self._connector if self._native else self._loads
         loads = self._loader or self._connector
-        self._peers = ItemPeers(gate, loads)
+        self.peers = ItemPeers(gate, loads)
         self._telemetry = EcObserver(
-            type(self._connector).__name__, c.COMPONENT_SCHEDULER, results=self._peers.results
+            type(self._connector).__name__, c.COMPONENT_SCHEDULER, results=self.peers.results
         )
         own = Outcome.RECOMPUTED
         if self._loader is not None:
@@ -92,7 +93,7 @@ class EcLoadController:
         self._pending = PendingItems(scheduler, self._loader, self._bad, media, self._loads)
         self._media = MissingMedia(self._pending, self._bad, self._decider, self._loads)
         self._planner = EcFailurePlanner(scheduler, self._pending, settle=self._settle)
-        self.admits = EcAdmission(self._peers, self._pending, self._decider).admits
+        self.admits = EcAdmission(self.peers, self._pending, self._decider).admits
         self._drills = EcDrills(loads, self._telemetry, self._bad)
         self.unfit_drill = self._drills.unfit
         self._waits = EcWaits(
@@ -105,6 +106,9 @@ class EcLoadController:
             self._drills,
             self._do_without,
         )
+        # Tables of those parts, read at each poll.
+        self._waiting: Mapping[str, object] = self._waits.table
+        self._deferred: Mapping[str, int] = observer.deferred
         self._unavailable = UnavailableItems(
             scheduler, self._decider, self._telemetry, self._pending, self._loads, self._media.cause_of
         )
@@ -126,7 +130,7 @@ class EcLoadController:
         rule = self._decider.policy.ec_load_failure if runtime.active else None
         own = self._loader.load_failure_default if self._loader is not None else ""
         snapshot.policy.ec_action = rule.action.value if rule is not None and rule.action is not None else own
-        for address in self._peers.connected():
+        for address in self.peers.connected():
             snapshot.peers.add(peer={"address": address}, connected=True)
         for peer, count, oldest_ns in self._loader.in_flight() if self._loader is not None else ():
             snapshot.in_flight.add(
@@ -158,13 +162,15 @@ class EcLoadController:
         if request_id in self.failing:
             return False
         # Most often nothing is bad, and this is a poll: every step asks about every request that waits.
-        if self._bad:
+        if self._bad.table:
             self._pending.recall(request, computed)
             if self._media.fails(request, computed):
                 return False
             ready = ready or self._pending.only_what_is_given_up(request, computed)
         if ready:
-            self._waits.end(request_id)
+            # Asked in every step of a request that computes, too.
+            if request_id in self._waiting or request_id in self._deferred:
+                self._waits.end(request_id)
             return True
         if runtime.active:
             self._waits.on_waiting(request, computed)
@@ -221,8 +227,9 @@ class EcLoadController:
 
     def before_schedule(self) -> None:
         """Decide about the loads that failed and the waits that are overdue since the last step."""
-        self._bad.prune()
-        self._peers.before_step()
+        if self._bad.table:
+            self._bad.prune()
+        self.peers.before_step()
         if self._loader is not None:
             causes = {
                 failure.item: Cause(failure.mode, failure.error_type, failure.rehearsal, failure.peer)
@@ -230,7 +237,7 @@ class EcLoadController:
             }
             if causes:
                 self._waits.decide_failed(causes)
-        if runtime.active:
+        if self._waiting and runtime.active:
             self._waits.decide_overdue()
 
     def after_schedule(self, output: Any) -> None:
@@ -265,7 +272,7 @@ class EcLoadController:
         for item, failure in failed.items():
             peer = self._loader.peer_of(item) if self._loader is not None else None
             cause = Cause(failure.mode, failure.error_type, failure.rehearsal, peer)
-            self._peers.on_load_failed(item, cause)
+            self.peers.on_load_failed(item, cause)
             self._give_up(item, cause)
         try:
             self._planner.plan(loads, failed.keys())
@@ -277,7 +284,7 @@ class EcLoadController:
         """Forget a request that has finished."""
         self._waits.forget(request.request_id)
         self._verifier.on_finished(request.request_id)
-        self._peers.on_finished(request.request_id)
+        self.peers.on_finished(request.request_id)
         if self._loads is not None:
             self._loads.on_finished(request.request_id)
 

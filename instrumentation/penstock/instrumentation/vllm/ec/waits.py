@@ -29,7 +29,12 @@ _TIMED_OUT: Final = Cause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
 
 
 class EcWaits:
-    """The waits of one scheduler; on its thread. None of the requests has computed on what it waits for."""
+    """The waits of one scheduler; on its thread. None of the requests has computed on what it waits for.
+
+    Attributes:
+        table: those that are known, by request.
+
+    """
 
     def __init__(
         self,
@@ -52,6 +57,7 @@ class EcWaits:
         self._drills = drills
         self._do_without = do_without
         self._deadlines = EcDeadlines()
+        self.table: Mapping[str, EcWait] = self._deadlines.table
 
     def on_policy_change(self, policy: Policy) -> None:
         """Apply the limits of the policy that came into force."""
@@ -67,12 +73,12 @@ class EcWaits:
 
     def end(self, request_id: str, *, timed_out: bool = False) -> None:
         """End the wait of a request, if it waits, and report it."""
-        wait = self._deadlines.get(request_id)
+        wait = self.table.get(request_id)
         if wait is not None:
             # It may have begun and ended since the last poll.
             self._note_transfer(wait.request, wait.computed)
-        self._deadlines.on_ended(request_id)
-        if self._observer.is_deferred(request_id):
+            self._deadlines.on_ended(request_id)
+        if request_id in self._observer.deferred:
             self._observer.on_ready(request_id, _REASON, timed_out=timed_out)
 
     def forget(self, request_id: str) -> None:

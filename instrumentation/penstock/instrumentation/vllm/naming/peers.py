@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 UNKNOWN: Final = "unknown"
@@ -13,6 +14,9 @@ TEXT_MAX: Final = 256
 """Characters of an id that are kept: clients name peers, and a name is kept as long as its handshake is."""
 
 _PORT_MAX: Final = 65_535
+
+_NAMED_MAX: Final = 1024
+"""Names whose peers are kept."""
 
 # Host names and addresses with and without a scope; nothing else is an address to look for.
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%\[\]-]{1,253}")
@@ -54,6 +58,15 @@ def identifier(value: object) -> str:
 
 def named(host: object, port: object, engine_id: object) -> Peer:
     """Return the peer of that name; parts of a wrong type count as unknown."""
+    if not (isinstance(host, str) and isinstance(port, int) and isinstance(engine_id, str)):
+        return Peer(address(host, port), identifier(engine_id))
+    # Each load names its peer, and there are few peers; a client's long text is not kept.
+    of = _named if max(len(host), len(engine_id)) <= TEXT_MAX else _named.__wrapped__
+    return of(host, port, engine_id)
+
+
+@lru_cache(maxsize=_NAMED_MAX, typed=True)
+def _named(host: str, port: int, engine_id: str) -> Peer:
     return Peer(address(host, port), identifier(engine_id))
 
 

@@ -81,18 +81,22 @@ class Deferrals:
 
     A request can wait for several things one after the other, and in principle at once: the key is
     (request, reason). What is open is bounded by the scheduler's own requests: each one's end closes its deferrals.
+
+    Attributes:
+        requests: how many deferrals of each request are open.
+
     """
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], OpenDeferral] = {}
-        self._requests: dict[str, int] = {}
+        self.requests: dict[str, int] = {}
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._requests
+        return request_id in self.requests
 
     def waits_for(self, request_id: str, reasons: Iterable[int]) -> bool:
         """Return whether a request waits for any of *reasons*."""
-        if request_id in self._requests:
+        if request_id in self.requests:
             for reason in reasons:
                 if (request_id, reason) in self._open:
                     return True
@@ -115,7 +119,7 @@ class Deferrals:
                 self._open[key] = replace(found, peer=deferral.peer)
             return False
         self._open[key] = deferral
-        self._requests[deferral.request_id] = self._requests.get(deferral.request_id, 0) + 1
+        self.requests[deferral.request_id] = self.requests.get(deferral.request_id, 0) + 1
         return True
 
     def on_transfer_began(
@@ -129,20 +133,23 @@ class Deferrals:
         key = (request_id, reason)
         found = self._open.get(key)
         if found is not None and (not found.transfer_start_ns or began_ns < found.transfer_start_ns):
-            self._open[key] = replace(found, transfer_start_ns=began_ns, peer=peer or found.peer)
+            # Not replace(), which costs as much as the rest of a report; each load has one.
+            self._open[key] = OpenDeferral(
+                request_id, reason, found.start_ns, peer or found.peer, found.remote_request_id, began_ns
+            )
 
     def end(self, request_id: str, reason: int) -> OpenDeferral | None:
         """Close and return a deferral, or None if it was not open."""
         found = self._open.pop((request_id, reason), None)
         if found is not None:
-            remaining = self._requests.pop(request_id) - 1
+            remaining = self.requests.pop(request_id) - 1
             if remaining:
-                self._requests[request_id] = remaining
+                self.requests[request_id] = remaining
         return found
 
     def end_all(self, request_id: str) -> list[OpenDeferral]:
         """Close and return all deferrals of a request that ends."""
-        if request_id not in self._requests:
+        if request_id not in self.requests:
             return []
         reasons = [reason for owner, reason in self._open if owner == request_id]
         return [ended for reason in reasons if (ended := self.end(request_id, reason)) is not None]

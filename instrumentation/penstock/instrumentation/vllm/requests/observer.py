@@ -49,6 +49,7 @@ class SchedulerObserver:
         roles: the kinds of requests seen, ``ROLE_PREFILL`` and ``ROLE_DECODE``.
         compatibility_hash: what its workers show their peers, empty while it is not known.
         compatibility_factors: what that hash is made of, by name; empty where it cannot be proved.
+        deferred: how many waits each request has.
         awaiting_token: requests that were scheduled and have no token yet.
 
     """
@@ -62,6 +63,7 @@ class SchedulerObserver:
         self.compatibility_factors: dict[str, str] = {}
         self._records: dict[str, RequestRecord] = {}
         self._deferrals = Deferrals()
+        self.deferred: Mapping[str, int] = self._deferrals.requests
         self._leases = Leases()
         self._held = HeldBlocks()
         self.awaiting_token: dict[str, Any] = {}
@@ -139,7 +141,7 @@ class SchedulerObserver:
             by_drill = rehearsal and fields["reason"] == c.SUSPECT_REASON_FAILED_READ
             self._emit("answer_suspected", fields, request_id, rehearsal=by_drill)
         lease = self._leases.get(request_id)
-        fields = record.closed_fields(request, lease.blocks if lease else 0)
+        fields = record.closed_fields(request, lease.blocks if lease else 0, ending_word)
         if record.kv_role == c.ROLE_DECODE:
             fields["unloaded_tokens"] = unloaded = record.unloaded_tokens(request, self._block_size)
             self._counts.unloaded += unloaded > 0

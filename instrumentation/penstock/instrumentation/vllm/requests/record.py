@@ -140,8 +140,8 @@ class RequestRecord:
         computed: int = request.num_prompt_tokens - self.local_cached_tokens - self.external_cached_tokens
         return computed if computed > max(block_size, 1) else 0
 
-    def closed_fields(self, request: Any, leased_blocks: int) -> dict[str, Any]:
-        """Return the fields of ``RequestClosed``."""
+    def closed_fields(self, request: Any, leased_blocks: int, ending: str) -> dict[str, Any]:
+        """Return the fields of ``RequestClosed``; *ending* is vLLM's word for why it ended."""
         fields: dict[str, Any] = {
             "traceparent": self.traceparent,
             "tracestate": self.tracestate,
@@ -156,7 +156,7 @@ class RequestRecord:
             "local_cached_tokens": self.local_cached_tokens,
             "external_cached_tokens": self.external_cached_tokens,
             "preemptions": request.num_preemptions,
-            "finish_reason": finish_reason(request),
+            "finish_reason": ending,
             "leased_blocks": leased_blocks,
         }
         if self.peer is not None:

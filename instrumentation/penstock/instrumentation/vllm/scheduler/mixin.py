@@ -134,12 +134,13 @@ class SchedulerMixin:
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         upstream: Any = super()
-        reason = _REASONS.get(request.status.name)
         ready: bool = upstream._handle_blocked_waiting_request(request)
         session = self._penstock
         if session is None:
             return ready
         if not ready:
+            # Its status is still the one that blocks it.
+            reason = _REASONS.get(request.status.name)
             if reason is not None and runtime.active:
                 session.on_deferred(request, reason)
         elif session.observer.waits_for(request.request_id, _INPUTS):
@@ -150,7 +151,8 @@ class SchedulerMixin:
         upstream: Any = super()
         result = upstream._connector_finished(request)
         session = self._penstock
-        if session is not None and runtime.active:
+        # Without a connector there is neither; the digest of a request that keeps nothing goes with its record.
+        if session is not None and runtime.active and (result[0] or result[1]):
             session.on_connector_finished(request, result)
         return result
 

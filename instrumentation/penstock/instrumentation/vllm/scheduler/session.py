@@ -177,7 +177,8 @@ class SchedulerSession:
     @guarded(_HOOK, default=None)
     def before_free(self, request: Any) -> None:
         """Record the blocks of a request that is about to lose them: a result that is awaited may show that they are tainted."""
-        _contained(self.loads.before_free, request)
+        if self._unconfirmed:
+            _contained(self.loads.before_free, request)
         if self.ec is not None:
             _contained(self.ec.before_free, request)
 
@@ -187,11 +188,13 @@ class SchedulerSession:
         if self.ec is not None:
             _contained(self.ec.on_finished, request)
         self._on_finished(request)
-        _contained(self.media.on_finished, request.request_id)
+        if self._has_connector:
+            _contained(self.media.on_finished, request.request_id)
 
     @guarded(_HOOK, default=None)
     def _on_finished(self, request: Any) -> None:
-        self.loads.on_finished(request)
+        if self._connector is not None:
+            self.loads.on_finished(request)
         self.observer.on_finished(request)
 
     @guarded(_HOOK, default=None)

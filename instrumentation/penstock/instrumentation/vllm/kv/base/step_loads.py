@@ -40,8 +40,8 @@ class KvStepLoads:
     def set_source(self, request_id: str, sources: Iterable[Any]) -> None:
         """Set the place of a load from the connector's *sources* (vLLM's ``CacheHitSource``)."""
         load = self._loads.get(request_id)
-        if load is not None:
-            self._loads[request_id] = load._replace(place=place_of(sources))
+        if load is not None and load.place != (place := place_of(sources)):
+            self._loads[request_id] = load._replace(place=place)
 
     @staticmethod
     def place_in(connector: Any, request_id: str) -> str:

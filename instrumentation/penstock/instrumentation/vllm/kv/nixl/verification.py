@@ -64,6 +64,11 @@ class WorkerVerification:
         return now < self._deadline
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether digests or comparisons are ordered, for this step or for the end of a load."""
+        return bool(self._orders or self._loads)
+
+    @property
     def has_news(self) -> bool:
         """Whether there is something to report."""
         return bool(self.digests or self.checked)
