@@ -189,7 +189,7 @@ def test_colours_only_where_they_are_wanted(environment: dict[str, str], coloure
 
 
 def test_every_command_takes_all_formats() -> None:
-    """Except top, bundle, completion, and subcommands of config that print no list."""
+    """Except top, bundle, page, completion, and subcommands of config that print no list."""
 
     def commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
         context = click.Context(group)
@@ -201,7 +201,7 @@ def test_every_command_takes_all_formats() -> None:
             else:
                 yield (*names, name), command
 
-    without = {("top",), ("bundle",), ("completion",), ("drill", "stop")}
+    without = {("top",), ("bundle",), ("page",), ("completion",), ("drill", "stop")}
     documents = ["table", "wide", "json", "yaml"]
     for names, command in commands(cli):
         choices = [

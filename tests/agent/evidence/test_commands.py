@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import time
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,7 +28,6 @@ from tests.support.agent.stories import closed, handshake, outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _PEER = "10.0.0.7:5600"
 
@@ -276,6 +277,27 @@ def test_the_bundle_goes_to_a_pipe(taken: _Taken) -> None:
     assert result.exit_code == 0, result.stderr
     assert result.stdout_bytes.startswith(b"PK")
     assert "wrote to standard output" in result.stderr
+
+
+def test_where_temporary_files_are_far_down(
+    taken: _Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket's path is short, TMPDIR may be long; nothing stays in either place."""
+    far = tmp_path / ("d" * 100)
+    far.mkdir()
+    made: list[Path] = []
+    mkdtemp = tempfile.mkdtemp
+
+    def noted(*args: Any, **options: Any) -> str:
+        found = mkdtemp(*args, **options)
+        made.append(Path(found))
+        return found
+
+    monkeypatch.setattr(tempfile, "tempdir", str(far))
+    monkeypatch.setattr(tempfile, "mkdtemp", noted)
+    assert taken.bundled("get engines").exit_code == 0
+    assert len(made) == 2
+    assert not any(each.exists() for each in made)
 
 
 def test_one_that_takes_too_long_to_open_is_refused(taken: _Taken, monkeypatch: pytest.MonkeyPatch) -> None:

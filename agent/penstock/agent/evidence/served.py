@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -32,6 +33,10 @@ T = TypeVar("T")
 # To open the databases: a replay of what the saved counters do not include.
 _OPEN_SECONDS = 300.0
 _CLOSE_SECONDS = 30.0
+_PREFIX = "penstock-bundle-"
+_SOCKET = "admin.sock"
+# Linux takes 107 bytes, macOS 103.
+_LONGEST_SOCKET_PATH = 103
 
 
 class BundleServer:
@@ -51,11 +56,12 @@ class BundleServer:
             BundleError: it cannot be used; nothing is left open.
 
         """
-        self._directory = Path(tempfile.mkdtemp(prefix="penstock-bundle-"))
+        self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._socket_directory = _for_socket(self._directory)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="bundle", daemon=True)
         self._parts = AsyncExitStack()
-        self.address = f"unix://{self._directory}/admin.sock"
+        self.address = f"unix://{self._socket_directory / _SOCKET}"
         self._thread.start()
         try:
             with _quiet():
@@ -110,7 +116,15 @@ class BundleServer:
             self._thread.join(_CLOSE_SECONDS)
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            for directory in (self._directory, self._socket_directory):
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _for_socket(directory: Path) -> Path:
+    """Return *directory*, or one below /tmp where a socket's path in it would be too long: TMPDIR may be anywhere."""
+    if len(os.fsencode(directory / _SOCKET)) <= _LONGEST_SOCKET_PATH:
+        return directory
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))  # noqa: S108  (a new directory, of this user only)
 
 
 class _BundleService(AdminService):
