@@ -124,7 +124,7 @@ def _for_socket(directory: Path) -> Path:
     """Return *directory*, or one below /tmp where a socket's path in it would be too long: TMPDIR may be anywhere."""
     if len(os.fsencode(directory / _SOCKET)) <= _LONGEST_SOCKET_PATH:
         return directory
-    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))  # noqa: S108  (a new directory, of this user only)
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
 
 
 class _BundleService(AdminService):
