@@ -208,6 +208,18 @@ def test_a_producer_that_has_closed_its_memory(published: Published) -> None:
     assert np.array_equal(room, CONTENT[:64])
 
 
+def test_a_memory_that_was_left_amid_a_copy_is_an_item_that_is_gone(published: Published) -> None:
+    """As when another item of the same producer came damaged: no error of the system's."""
+    published.check(published.put("a", CONTENT), PIECES)
+    copy = published.copy("a")
+    room = np.zeros_like(CONTENT)
+    assert copy.advance(room, 1.0)
+    published.reader.close()
+    with pytest.raises(ItemGoneError):
+        copy.advance(room, 2.0)
+    assert published.reader.find("a") is None
+
+
 def test_the_memory_cannot_be_truncated(published: Published) -> None:
     """Not even by the producer, whose own mapping would end it."""
     seals = fcntl.fcntl(published.area.name.fd, fcntl.F_GET_SEALS)

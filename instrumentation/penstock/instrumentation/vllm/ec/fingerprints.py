@@ -52,10 +52,12 @@ def of_item(content: Any) -> bytes:
 
 @functools.cache
 def _cipher() -> Any:
-    """Return what makes an encryptor for a nonce; None without the library."""
+    """Return what makes an encryptor for a nonce; None without the library, or with one that does not work here."""
     try:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-    except ImportError:
+
+        key = algorithms.AES(_KEY)
+        Cipher(key, modes.GCM(bytes(_NONCE_BYTES))).encryptor().finalize()
+    except Exception:  # noqa: BLE001  (a broken build of OpenSSL raises errors of its own kind)
         return None
-    key = algorithms.AES(_KEY)
     return lambda nonce: Cipher(key, modes.GCM(nonce)).encryptor()

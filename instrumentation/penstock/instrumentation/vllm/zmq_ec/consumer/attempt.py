@@ -47,6 +47,7 @@ class Attempt:
         asked: probes without an answer, by their tag, and when each was sent (wall clock, ns).
         deadline: of the probes, of the wait for room, or of the whole transfer.
         source: the producer that has it; *tag* and *transfer* are set during the transfer.
+        in_memory: it was found in the producer's memory, so nothing is known that messages could name it by.
         failure: the last one; None while nothing was there that failed.
         drill: what makes the transfer fail at its end, or be slow.
         held_until: when a slow one may end.
@@ -59,6 +60,7 @@ class Attempt:
     retries: int = 0
     source: Producer | None = None
     content: protocol.Content | None = None
+    in_memory: bool = False
     slot: Slot | None = None
     transfer: Transfer | AreaCopy | None = None
     tag: int = 0

@@ -131,8 +131,12 @@ class ProducerConnection:
         return True
 
     def attach(self, answer: protocol.Area) -> str:
-        """Open the producer's memory, from which its items are then copied; return why that is not possible, or nothing."""
-        self.detach()
+        """Open the producer's memory, from which its items are then copied; return why that is not possible, or nothing.
+
+        A second one on the same connection changes nothing.
+        """
+        if self.area is not None:
+            return ""
         try:
             self.area = AreaReader(AreaName(answer.pid, answer.fd, answer.capacity, answer.token))
         except AreaError as error:

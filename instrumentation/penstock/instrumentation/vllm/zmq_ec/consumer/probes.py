@@ -130,13 +130,14 @@ class Probes:
         if content.problem() or self._expected.problem(answer) or self._unfit(attempt, content):
             return False
         self._on_hit(attempt, producer, content, began)
+        attempt.in_memory = True
         return True
 
     def _on_hit(self, attempt: Attempt, producer: Producer, content: protocol.Content, began_ns: int) -> None:
         self._reporter.probe(attempt, producer, c.PROBE_RESULT_HIT, began_ns)
         for tag in list(attempt.asked):  # first hit wins
             self._forget(attempt, tag)
-        attempt.source, attempt.content = producer, content
+        attempt.source, attempt.content, attempt.in_memory = producer, content, False
 
     def _unfit(self, attempt: Attempt, content: protocol.Content) -> str:
         rows = attempt.wanted.rows

@@ -101,14 +101,17 @@ class Transfers:
                 continue
             if source.moving >= _MOVING_MAX:
                 continue
+            area = None if source.connection is None else source.connection.area
+            copy = begin_copy(area, attempt.wanted.item, content, now)
+            if copy is None and attempt.in_memory:
+                self._probe_again(serial, attempt, now)
+                continue
             slot = self._items.allocate(attempt.wanted, content, source.peer)
             if slot is None:
                 break
             self._stop_waiting(serial)
             self._region.begin(slot.start)
             attempt.slot, attempt.tag = slot, next(self._tags)
-            area = None if source.connection is None else source.connection.area
-            copy = begin_copy(area, attempt.wanted.item, content, now)
             attempt.transfer = copy or Transfer(content, now)
             attempt.began_ns = time.time_ns()
             attempt.deadline = now + self._settings.transfer_timeout
@@ -153,10 +156,13 @@ class Transfers:
         """Find another source for what waits for room and was to come from *producer*."""
         for serial, attempt in list(self._waiting.items()):
             if attempt.source is producer:
-                self._stop_waiting(serial)
-                attempt.source = attempt.content = None
-                if self._items.on_retry(attempt.wanted, None):
-                    self._retry(attempt, now)
+                self._probe_again(serial, attempt, now)
+
+    def _probe_again(self, serial: int, attempt: Attempt, now: float) -> None:
+        self._stop_waiting(serial)
+        attempt.source = attempt.content = None
+        if self._items.on_retry(attempt.wanted, None):
+            self._retry(attempt, now)
 
     def expire(self, now: float) -> None:
         """Give up waits for room and transfers that are over their deadline."""

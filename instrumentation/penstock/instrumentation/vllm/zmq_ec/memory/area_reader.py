@@ -34,7 +34,10 @@ class FoundItem(NamedTuple):
 
 
 class AreaReader:
-    """Finds and copies the items of one producer. One thread."""
+    """Finds and copies the items of one producer. One thread.
+
+    What cannot be read, a closed memory's too, is not there: after the constructor nothing raises.
+    """
 
     def __init__(self, name: AreaName) -> None:
         """Open the memory of that name.
@@ -83,11 +86,14 @@ class AreaReader:
     def fingerprint(self, found: FoundItem, number: int) -> bytes:
         """Return the fingerprint of a piece of an item that :meth:`checked` covers."""
         start = found.content - SLOT_HEADER + number * fingerprints.PIECE
-        return os.pread(self._fd, fingerprints.SIZE, self._name.capacity + item_area.print_offset(start))
+        return self._pread(fingerprints.SIZE, self._name.capacity + item_area.print_offset(start))
 
     def copy(self, found: FoundItem, offset: int, target: memoryview) -> bool:
         """Copy the bytes of an item from *offset* on that *target* has room for; return whether they were there."""
-        return os.preadv(self._fd, [target], found.content + offset) == len(target)
+        try:
+            return os.preadv(self._fd, [target], found.content + offset) == len(target)
+        except (OSError, OverflowError):
+            return False
 
     def close(self) -> None:
         """Close it. Idempotent."""
@@ -96,5 +102,10 @@ class AreaReader:
             self._fd = -1
 
     def _read(self, at: int, size: int) -> bytes | None:
-        found = os.pread(self._fd, size + item_area.CHECK.size, at)
-        return item_area.opened(found, self._name.token)
+        return item_area.opened(self._pread(size + item_area.CHECK.size, at), self._name.token)
+
+    def _pread(self, size: int, at: int) -> bytes:
+        try:
+            return os.pread(self._fd, size, at)
+        except (OSError, OverflowError):
+            return b""
