@@ -57,3 +57,18 @@ async def test_the_first_screen_waits_for_no_slow_diagnosis(*, at_once: bool) ->
         assert (first["verdict"]["state"], first["verdict"]["sentence"]) == ("ok", SENTENCE)
     finally:
         await poller.stop()
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_the_end_is_not_lost_as_the_diagnosis_comes(turns: int) -> None:
+    """The last tab leaves while the first screen waits: at each turn of the loop after the answer, the work ends."""
+    calls = _Calls()
+    poller = ScreenPoller(calls, lambda _: None)
+    poller.start()
+    for _ in range(50):  # to the wait for the diagnosis
+        await asyncio.sleep(0)
+    calls.diagnosed.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        await poller.stop()

@@ -18,6 +18,7 @@ from penstock.instrumentation.core import Identity, Session, guard, logger, wait
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.policy import ActivePolicy, PolicyApplier
 from penstock.instrumentation.telemetry import QUEUE_CAPACITY, Emitter, Snapshots
+from penstock.instrumentation.transport import CLOSE_WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +32,7 @@ START_AGAIN: Final = 512
 """Entries of one kind after which an exporter that could not be started is tried again."""
 
 STOP_DEADLINE: Final = 1.0
-"""Seconds that the end of the process may wait for the last batches."""
+"""Seconds that the end of the process may wait for the last batches; closing the streams has half a second more."""
 
 LAST_WORDS_SECONDS: Final = 0.5
 """Seconds for which an exception that ends the engine waits for the agent's acknowledgement; 0 without an agent."""
@@ -181,9 +182,9 @@ class Runtime:
                 client.request_stop()
             if exporter is not None:
                 exporter.finish(by)
-                exporter.join(by - time.monotonic())
+                exporter.join(by + CLOSE_WAIT - time.monotonic())
             if client is not None:
-                client.join(by - time.monotonic())
+                client.join(by + CLOSE_WAIT - time.monotonic())
 
     def flush(self, seconds: float) -> None:
         """Deliver what has been emitted, waiting at most *seconds*: for a process that is about to be killed."""

@@ -126,6 +126,50 @@ def test_an_error_of_the_loop_ends_its_streams(directory: Path) -> None:
         streams.leave()
 
 
+def test_nothing_of_a_loop_that_has_ended_comes_to_the_next(directory: Path) -> None:
+    """What its calls had asked of grpc's core is over with it: else the next loop, or the host's, raises."""
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{directory}/agent.sock")
+        silent.listen(64)
+        for number in range(60):
+            streams, inbox = Streams(), queue.SimpleQueue[Any]()
+            stream = streams.open(f"unix://{directory}/agent.sock", METHOD, bytes, inbox)
+            assert isinstance(stream, LoopStream)
+            if number % 2:
+                stream.send(b"x" * 1_000)
+            if number % 3 == 0:
+                stream._loop.call_soon(lambda: sys.exit(3))
+                assert inbox.get(timeout=60).sender is stream
+            stream.close()
+            streams.leave()
+    wait_until(lambda: not _threads(), "the last loop has ended")
+    assert guard.counts.drain() == {("streams", "SystemExit"): 20}
+
+
+def test_a_stream_that_the_loop_has_not_begun_ends_too(directory: Path) -> None:
+    """One is opened just before the loop's error: its owner hears of it as well, and no other loop of a later one."""
+    streams, inbox = Streams(), queue.SimpleQueue[Any]()
+    first = streams.open(f"unix://{directory}/missing.sock", METHOD, bytes, inbox)
+    assert isinstance(first, LoopStream)
+    assert inbox.get(timeout=60).sender is first
+    opened = threading.Event()
+
+    def end_late() -> None:
+        opened.wait(60)
+        sys.exit(3)
+
+    first._loop.call_soon(end_late)
+    second = streams.open(f"unix://{directory}/missing.sock", METHOD, bytes, inbox)
+    opened.set()
+    ended = inbox.get(timeout=60)
+    assert ended.sender is second
+    wait_until(lambda: not _threads(), "the loop has ended")
+    with pytest.raises(RuntimeError, match="has ended"):
+        LoopStream(first._loop, f"unix://{directory}/missing.sock", METHOD, bytes, inbox)
+    assert guard.counts.drain() == {("streams", "SystemExit"): 1}
+    streams.leave()
+
+
 def test_an_answer_that_cannot_be_parsed_ends_the_stream(agent: FakeAgent) -> None:
     """The error is the end's text."""
 
@@ -216,6 +260,42 @@ def test_a_process_where_the_poller_does_not_begin(directory: Path) -> None:
     assert len(pollers) == 1
     """
     assert _run(script, f"unix://{directory}/missing.sock") == "ThreadedStream\n" * 3
+
+
+def test_a_host_may_use_grpc_where_no_thread_is_left_for_ours(directory: Path) -> None:
+    """Its own grpc.aio works: ours was not begun, and is tried again."""
+    script = """
+    import asyncio, queue, sys, threading
+    import grpc
+    from penstock.instrumentation.transport.streams import Streams
+
+    start, refused = threading.Thread.start, []
+
+    def refuse(thread):
+        if thread.name == "penstock-streams" and getattr(thread, "_target", None) is int and len(refused) < 2:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = refuse
+
+    async def ask():
+        async with grpc.aio.insecure_channel(sys.argv[1]) as channel:
+            try:
+                await channel.unary_unary("/x.Host/Echo")(b"")
+            except grpc.aio.AioRpcError as error:
+                return error.code().name
+
+    for _ in range(3):
+        streams, inbox = Streams(), queue.SimpleQueue()
+        stream = streams.open(sys.argv[1], "/penstock.v1.Ingest/Publish", bytes, inbox)
+        print(type(stream).__name__, asyncio.run(ask()))
+        assert inbox.get(timeout=60).content.code == "UNAVAILABLE"
+        stream.close()
+        streams.leave()
+    """
+    said = _run(script, f"unix://{directory}/missing.sock")
+    assert said == "ThreadedStream UNAVAILABLE\n" * 2 + "LoopStream UNAVAILABLE\n"
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ class IngestService:
         for stream in self._streams.values():
             stream.end(Ending.DRAINING)
         try:
-            await asyncio.wait_for(self._idle.wait(), deadline)
+            async with asyncio.timeout(deadline):
+                await self._idle.wait()
         except TimeoutError:
             _log.warning("streams did not end in time", streams=len(self._streams))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from penstock.instrumentation.transport.background_thread import BackgroundThread
 from penstock.instrumentation.transport.backoff import Backoff
 from penstock.instrumentation.transport.inbox import Message, Tag
-from penstock.instrumentation.transport.stream import Stream, StreamEnd
+from penstock.instrumentation.transport.stream import CLOSE_WAIT, Stream, StreamEnd
 
 __all__ = [
+    "CLOSE_WAIT",
     "BackgroundThread",
     "Backoff",
     "Message",

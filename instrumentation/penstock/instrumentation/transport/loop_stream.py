@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, OPTIONS, Stream, StreamEnd, T
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.transport.inbox import Message
     from penstock.instrumentation.transport.stream_loop import StreamLoop
+
+_WRITER_WITHIN: Final = 1.0
 
 
 class LoopStream(Stream[T]):
@@ -82,16 +85,23 @@ class LoopStream(Stream[T]):
                 if not self._connected:
                     writer.cancel()
                 # Else it may wait for the core, which fails what waits of a cancelled call: the loop must live till then.
-                await asyncio.wait((writer,))
+                await asyncio.wait((writer,), timeout=_WRITER_WITHIN)
+                writer.cancel()
 
     async def _read(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> StreamEnd:
         try:
-            async for answer in call:
-                refused = self._deliver(answer)
-                if refused is not None:
-                    return refused
+            # One that is not closed stays with its call and its channel, until the garbage collector finds them.
+            async with contextlib.aclosing(call.__aiter__()) as answers:  # type: ignore[type-var]
+                async for answer in answers:
+                    refused = self._deliver(answer)
+                    if refused is not None:
+                        return refused
         except grpc.aio.AioRpcError as error:
             return StreamEnd(error.code().name, error.details() or str(error))
+        except KeyError as error:  # a code that gRPC does not define
+            return StreamEnd(
+                "UNKNOWN", f"the agent ended the stream with the status {error}, which gRPC does not know"
+            )
         except asyncio.CancelledError:
             return StreamEnd("CANCELLED", "closed here")
         return StreamEnd("OK", "the agent ended the stream")

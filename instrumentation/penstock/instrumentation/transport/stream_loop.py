@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,11 +18,14 @@ from penstock.instrumentation.core import STREAMS_THREAD, guard
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-_BEGIN_WITHIN: Final = 5.0
+_BEGIN_WITHIN: Final = 1.0
+# For what is open when the loop ends: streams that were closed, and then operations that grpc's core has not failed yet.
+_END_WITHIN: Final = 5.0
+_CORE_WITHIN: Final = 0.25
 
 
 class StreamLoopError(RuntimeError):
-    """grpc's asyncio part cannot be used in this process any more."""
+    """grpc's asyncio part cannot be used in this process, now or any more."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -58,7 +62,10 @@ class StreamLoop:
         self._loop = _Loop()
         self._loop.set_exception_handler(_record)
         self._begun = threading.Event()
-        self._failure: BaseException | None = None
+        self._initialized = False
+        # Held while work is given to the loop, so that none comes after its end.
+        self._giving = threading.Lock()
+        self._over = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.users = 0
         self._unused = asyncio.Event()
@@ -68,9 +75,10 @@ class StreamLoop:
         except BaseException:
             self._loop.close()
             raise
-        if not self._begun.wait(_BEGIN_WITHIN) or self._failure is not None:
-            StreamLoop._broken = True
-            raise StreamLoopError("grpc's poller did not begin") from self._failure
+        if not self._begun.wait(_BEGIN_WITHIN) or not self._initialized:
+            # A late one ends at once.
+            self.call_soon(self._unused.set)
+            raise StreamLoopError("grpc's poller did not begin")
 
     @classmethod
     def acquire(cls) -> StreamLoop:
@@ -108,9 +116,12 @@ class StreamLoop:
     def run(self, coroutine: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run *coroutine* on the loop; does not wait for it. From any thread.
 
-        Raises RuntimeError if the loop has ended.
+        Raises RuntimeError if the loop has ended; a coroutine that was taken is run, or cancelled once it has begun.
         """
-        self._loop.call_soon_threadsafe(self._begin, coroutine)
+        with self._giving:
+            if self._over:
+                raise RuntimeError("the loop of all streams has ended")
+            self._loop.call_soon_threadsafe(self._begin, coroutine)
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call *function* on the loop's thread, unless the loop has ended. From any thread."""
@@ -123,36 +134,72 @@ class StreamLoop:
         task.add_done_callback(self._tasks.discard)
 
     def _live(self) -> None:
+        died = True
         try:
             self._loop.run_until_complete(self._serve())
+            died = False
         except BaseException as error:  # noqa: BLE001  (the next stream begins another loop)
             guard.record("streams", error)
-            self._loop.run_until_complete(self._cancel_tasks())
+        with self._giving:
+            self._over = True
+        try:
+            self._loop.run_until_complete(self._end(died=died))
+        except BaseException as error:  # noqa: BLE001  (it ends here)
+            guard.record("streams", error)
         finally:
             self._loop.close()
 
     async def _serve(self) -> None:
         try:
+            _probe()
+        except BaseException as error:  # noqa: BLE001  (each stream has threads of its own then)
+            guard.record("streams", error)
+            self._begun.set()
+            return
+        try:
             grpc.aio.init_grpc_aio()
-        except BaseException as error:  # noqa: BLE001  (raised on the thread that waits)
-            self._failure = error
+            self._initialized = True
+        except BaseException as error:  # noqa: BLE001  (likewise, and for ever)
+            guard.record("streams", error)
+            StreamLoop._broken = True
             return
         finally:
             self._begun.set()
         await self._unused.wait()
-        await self._end_tasks()
-        # With the last channel, which is gone by now, grpc's poller ends.
-        grpc.aio.shutdown_grpc_aio()
 
-    async def _cancel_tasks(self) -> None:
+    async def _end(self, *, died: bool) -> None:
+        """End what runs on the loop, and grpc's use of it."""
+        if not died:
+            await self._wait(_END_WITHIN)
         await asyncio.sleep(0)  # one that has not begun would end without a word
         for task in self._tasks:
             task.cancel()
-        await self._end_tasks()
+        await self._wait(_END_WITHIN)
+        # What the core has yet to fail it would give to a loop that is closed: another loop of this process, perhaps
+        # the host's, then raises that.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=_CORE_WITHIN)
+        if self._initialized:
+            # With the last channel, which is gone by now, grpc's poller ends.
+            grpc.aio.shutdown_grpc_aio()
 
-    async def _end_tasks(self) -> None:
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+    async def _wait(self, seconds: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+
+def _probe() -> None:
+    """Start a thread and open a pair of sockets, as grpc's poller does next.
+
+    Where grpc itself fails at that, it leaves itself counted as begun, and the host's own use of it ends the process
+    with SIGSEGV.
+    """
+    thread = threading.Thread(target=int, name=STREAMS_THREAD, daemon=True)
+    thread.start()
+    thread.join()
+    for end in socket.socketpair():
+        end.close()
 
 
 def _record(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

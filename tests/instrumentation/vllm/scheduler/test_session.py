@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.vllm.scheduler import session
+
+from tests.support.engine.schedulers import LOCAL, REMOTE, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +42,18 @@ def test_an_error_in_one_part_does_not_keep_the_other_from_acting(
     assert acted == ["request"]
     assert guard.counts
     guard.reset()
+
+
+def test_without_a_connector_nothing_is_kept_of_a_request(make_ec_scheduler: MakeScheduler) -> None:
+    """A client may name transfers all the same; the end of a request there asks no verifier."""
+    scheduler = make_ec_scheduler()
+    assert scheduler.connector is None
+    verifier = scheduler._penstock.loads.verifier
+    verifier._rule = SimpleNamespace(enforce=True, samples=lambda _: True)
+    kept = (verifier._to_digest, verifier._to_verify)
+    for name, params in (("kept", LOCAL), ("loaded", REMOTE)):
+        scheduler.add_request(request(name, params=params, max_tokens=1))
+    assert kept == (set(), {})
 
 
 def test_connectors_have_the_session(make_ec_scheduler: MakeScheduler, make_scheduler: MakeScheduler) -> None:

@@ -88,7 +88,8 @@ class ScreenPoller:
             await self._look_up()
             if self._shown is None:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._diagnosed.wait(), _DIAGNOSIS_SECONDS)
+                    async with asyncio.timeout(_DIAGNOSIS_SECONDS):
+                        await self._diagnosed.wait()
             await self._show()
             await asyncio.sleep(max(_LEAST_SECONDS, _SCREEN_SECONDS - (loop.time() - began)))
 

@@ -161,7 +161,8 @@ class PolicyFeed:
             subscriber.stacks_asked = question
             subscriber.wake.notify()
             try:
-                return await asyncio.wait_for(answer, seconds)
+                async with asyncio.timeout(seconds):
+                    return await answer
             except TimeoutError:
                 return None
 

@@ -82,7 +82,8 @@ class PolicyFeedService:
 
     async def _enter(self, context: Context) -> Subscriber:
         try:
-            body: object = await asyncio.wait_for(context.read(), _HELLO_DEADLINE)
+            async with asyncio.timeout(_HELLO_DEADLINE):
+                body: object = await context.read()
         except TimeoutError:
             body = grpc.aio.EOF
         if not isinstance(body, bytes):

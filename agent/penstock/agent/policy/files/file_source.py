@@ -96,7 +96,8 @@ class FileSource:
         """Apply the files and keep polling. A refusal or a hung filesystem does not block the start for more than 5 s."""
         self._task = asyncio.ensure_future(self._follow())
         try:
-            await asyncio.wait_for(self._settled.wait(), START_SECONDS)
+            async with asyncio.timeout(START_SECONDS):
+                await self._settled.wait()
         except TimeoutError:
             _log.warning(
                 "policy files not read in time; the last policies stay in force",

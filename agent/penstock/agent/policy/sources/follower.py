@@ -66,9 +66,10 @@ class SourceFollower:
     async def start(self) -> None:
         """Run the sources. Waits until each has handed over its set or is away, at most 5 s."""
         self._tasks = [asyncio.ensure_future(each.keep_running()) for each in self._followed]
-        waits = [each.settled.wait() for each in self._followed]
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*waits), START_SECONDS)
+            async with asyncio.timeout(START_SECONDS):
+                for each in self._followed:
+                    await each.settled.wait()
         for each in self._followed:
             if not each.settled.is_set():
                 _log.warning(

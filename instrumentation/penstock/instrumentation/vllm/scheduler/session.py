@@ -128,7 +128,8 @@ class SchedulerSession:
     def on_request_added(self, request: Any) -> None:
         """Record a request before the connector changes its ``kv_transfer_params``."""
         self.observer.on_request_added(request)
-        self.loads.verifier.on_request_added(request)
+        if self._connector is not None:
+            self.loads.verifier.on_request_added(request)
 
     @guarded(_HOOK, default=None)
     def on_kv_fetch_stage(self, request: Any, stage: str) -> None:

@@ -98,8 +98,8 @@ async def connected(
 
     client = nats.NATS()
     try:
-        await asyncio.wait_for(
-            client.connect(
+        async with asyncio.timeout(2 * seconds):
+            await client.connect(
                 [access.servers[attempt % len(access.servers)]],
                 name="penstock-agent",
                 allow_reconnect=False,
@@ -111,14 +111,13 @@ async def connected(
                 disconnected_cb=closed,
                 error_cb=ignored,
                 **access.options(),
-            ),
-            2 * seconds,
-        )
+            )
         raise_if_cancelled()
         yield client
     finally:
         with suppress(Exception):
-            await asyncio.wait_for(client.close(), _CLOSE_SECONDS)
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await client.close()
         raise_if_cancelled()
 
 

@@ -86,10 +86,12 @@ class AgentRegistration:
                 self._set(await self._write(bucket))
                 raise_if_cancelled()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(lost.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await lost.wait()
         except asyncio.CancelledError:
             with suppress(Exception):
-                await asyncio.wait_for(self._remove(bucket), _GOODBYE_SECONDS)
+                async with asyncio.timeout(_GOODBYE_SECONDS):
+                    await self._remove(bucket)
             raise
 
     async def _write(self, bucket: KeyValue) -> str:
