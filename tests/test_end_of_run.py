@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.agent.agent import short_directory, wait_until
+
 ROOT = Path(__file__).parents[1]
 TEST = """
 import os, signal, time
@@ -24,6 +26,16 @@ def test_long(engine):
     os.kill(int(Path("controller").read_text()), signal.SIGTERM)
     time.sleep(30)
     Path("went-on").touch()
+"""
+
+STARTS = """
+import os, sys, time
+from pathlib import Path
+from tests.support.agent.agent import AgentProcess
+
+agent = AgentProcess(Path(sys.argv[1])).start()
+print(agent.process.pid, flush=True)
+time.sleep(300)
 """
 
 CRASHES = """
@@ -49,6 +61,28 @@ def test_sigterm_reaches_the_controller_only(tmp_path: Path) -> None:
         printed, _ = controller.communicate(timeout=180)
     assert (tmp_path / "stopped").exists(), printed
     assert not (tmp_path / "went-on").exists()
+
+
+def test_a_run_that_is_killed_leaves_no_agent() -> None:
+    """Its agents are forks of a process that ends with it, and ends them."""
+    with short_directory() as directory:
+        run = subprocess.Popen(
+            [sys.executable, "-c", STARTS, str(directory)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert run.stdout is not None
+        with run.stdout:
+            pid = int(run.stdout.readline())
+        run.kill()
+        run.wait()
+        wait_until(lambda: _has_ended(pid), "the agent has ended")
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or is a zombie: where init collects none, that is all that is left."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @pytest.mark.parametrize("name", ["test_a.py", "test_g.py", "test_z.py"])

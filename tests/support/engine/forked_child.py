@@ -45,6 +45,6 @@ class ForkedChild(Child):
 
     @classmethod
     def end_servers(cls) -> None:
-        """End the fork servers; their forks go on."""
+        """End the fork servers, and what still runs of their forks."""
         while cls._fork_servers:
             cls._fork_servers.popitem()[1].close()

@@ -91,7 +91,7 @@ class ForkServer:
                 raise RuntimeError(f"The fork server has ended: {text[-2000:]}") from error
 
     def close(self) -> None:
-        """End it; its forks go on."""
+        """End it, and what still runs of its forks."""
         self._connection.close()
         self._process.wait()
         self._output.close()

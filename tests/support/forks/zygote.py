@@ -1,6 +1,7 @@
 """The process that forks: it imports, answers on a connection, and starts no thread, no channel and no event loop.
 
-:func:`serve` answers :class:`Start` and :class:`Poll` until the connection's other end is closed.
+:func:`serve` answers :class:`Start` and :class:`Poll` until the connection's other end is closed, also by a SIGKILL to the
+tests; then it ends what still runs of its forks.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import gc
 import os
 import runpy
+import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -60,23 +63,37 @@ def serve(descriptor: int, *preloaded: str) -> None:
 def _answer(connection: Connection) -> Start | None:
     """Answer until the other end is gone; in a fork, return what it is to run."""
     codes: dict[int, int] = {}
+    running: dict[int, Start] = {}
     while True:
         try:
             message = connection.recv()
         except EOFError:
+            _end(running)
             return None
         if isinstance(message, Start):
             pid = os.fork()
             if not pid:
                 connection.close()
                 return message
+            running[pid] = message
             connection.send(pid)
         else:
             if message.pid not in codes:
                 pid, status = os.waitpid(message.pid, os.WNOHANG)
                 if pid:
+                    del running[pid]
                     codes[pid] = os.waitstatus_to_exitcode(status)
             connection.send(codes.get(message.pid))
+
+
+def _end(running: Mapping[int, Start]) -> None:
+    """Kill forks whose tests are gone; none has been waited for, so the ids are still theirs."""
+    for pid, start in running.items():
+        with suppress(ProcessLookupError):
+            if start.session and os.getpgid(pid) == pid:
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
 
 
 def _become(start: Start) -> None:
