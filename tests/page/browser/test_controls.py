@@ -72,6 +72,16 @@ def test_keys_alone_filter_open_and_come_back(tab: Tab, server: ScriptedServer) 
     tab.until(lambda: not tab.texts("dialog"))
 
 
+def test_a_dialog_has_the_keys_as_soon_as_it_is_there(tab: Tab, server: ScriptedServer) -> None:
+    """One that is pressed at once is not lost: it is modal before anything else runs."""
+    opened(tab, server)
+    modal = tab.js(
+        "document.dispatchEvent(new KeyboardEvent('keydown', {key: '?'}));"
+        "return Promise.resolve().then(() => document.querySelector('dialog').matches(':modal'))"
+    )
+    assert modal is True
+
+
 def test_a_link_opens_the_page_as_it_was_sent(tab: Tab, server: ScriptedServer) -> None:
     """Filter and panel are in the address."""
     server.details["engine"] = detail()

@@ -1,7 +1,7 @@
 /** The side panel with one detail. It is a modal dialog: the browser keeps the focus in it and gives it back. */
 import {panelOf} from "../filter.js";
 import {clock} from "../format.js";
-import {html, useEffect, useRef, useState} from "../markup.js";
+import {html, useEffect, useLayoutEffect, useRef, useState} from "../markup.js";
 import {address, detail} from "../requests.js";
 import {Copy} from "./parts.js";
 import {Engines} from "./policy.js";
@@ -20,7 +20,8 @@ import {Writes} from "./write.js";
  */
 export function Dialog({label, onClose, children}) {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
-  useEffect(() => {
+  // Before it is seen: a key that is pressed then is the dialog's.
+  useLayoutEffect(() => {
     dialog.current?.showModal();
     return () => dialog.current?.close();
   }, []);
