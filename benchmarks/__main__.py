@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.harness import plots, ratios
-from benchmarks.harness.document import IMAGES, TABLES, Results, terminal
+from benchmarks.harness.document import IMAGES, PAGE, TABLES, Results, terminal
 from benchmarks.harness.interleave import Run
 from benchmarks.harness.machine import circumstances, load
 from benchmarks.harness.results import Section
@@ -42,7 +42,6 @@ _HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = _HERE / "results.json"
 RATIOS: Final = _HERE / "ratios.json"
 DOCS: Final = _HERE.parent / "docs"
-DOCUMENT: Final = DOCS / "benchmarks.md"
 
 _AREA_SECONDS: Final = 15 * 60
 _END_SECONDS: Final = 180
@@ -121,7 +120,7 @@ def _terminate(child: subprocess.Popen[str]) -> None:
 
 def write_documents(results: Results) -> None:
     """Write the page, the tables behind it and the plots."""
-    DOCUMENT.write_text(results.page(AREAS))
+    (DOCS / PAGE).write_text(results.page(AREAS))
     (DOCS / TABLES).write_text(results.tables(AREAS))
     plots.write(results.sections(AREAS), DOCS / IMAGES)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from benchmarks.harness.results import Budget, Row, Spread
 
+PAGE: Final = "benchmarks.md"
 TABLES: Final = "benchmarks-tables.md"
-_PAGE: Final = "benchmarks.md"
 IMAGES: Final = "images/benchmarks"
 """Places below ``docs``, as the two documents name them."""
 
@@ -38,7 +38,7 @@ _TABLES_HEAD: Final = f"""\
 # Benchmarks: all numbers
 
 Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. What
-they mean: [benchmarks]({_PAGE}). The method: [benchmarks](../benchmarks/README.md).
+they mean: [benchmarks]({PAGE}). The method: [benchmarks](../benchmarks/README.md).
 
 Numbers compare only with the peer's of the same run: the two took turns, and the ratio
 (Penstock ÷ peer) is taken round by round. Numbers are medians over the rounds, quartiles in

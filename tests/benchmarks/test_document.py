@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.document import IMAGES, TABLES, Results, anchor, number, spread, terminal
+from benchmarks.harness.document import IMAGES, PAGE, TABLES, Results, anchor, number, spread, terminal
 from benchmarks.harness.plots import BUDGETS, shown
 from benchmarks.harness.results import Budget, Row, Section, Spread, against
 
@@ -91,11 +91,11 @@ def test_an_area_that_is_gone_leaves_the_document():
 
 def test_the_stored_results_make_the_stored_documents():
     """The stored documents equal the rendering of the stored results, and each plot that they show is there."""
-    from benchmarks.__main__ import AREAS, DOCS, DOCUMENT, RESULTS
+    from benchmarks.__main__ import AREAS, DOCS, RESULTS
 
     assert json.loads(RESULTS.read_text())
     stored = Results.load(RESULTS)
-    assert DOCUMENT.read_text() == stored.page(AREAS)
+    assert (DOCS / PAGE).read_text() == stored.page(AREAS)
     assert (DOCS / TABLES).read_text() == stored.tables(AREAS)
     plotted = {path.stem for path in (DOCS / IMAGES).iterdir()}
     assert plotted == {BUDGETS, *(each.area for each in stored.sections(AREAS) if shown(each))}
