@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -115,10 +116,19 @@ async def connected(
         raise_if_cancelled()
         yield client
     finally:
-        with suppress(Exception):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await client.close()
+        for close in (client.close, partial(_close_transport, client)):
+            with suppress(Exception):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await close()
         raise_if_cancelled()
+
+
+async def _close_transport(client: Client) -> None:
+    """Close the socket: after an error the client does so on a task of its own, and its ``close`` returns at once."""
+    transport = client._transport  # noqa: SLF001  (there is no public way)
+    if transport is not None:
+        transport.close()
+        await transport.wait_closed()
 
 
 def sentence(error: Exception, bucket: str) -> str:  # noqa: PLR0911
