@@ -42,7 +42,7 @@ def promtool(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

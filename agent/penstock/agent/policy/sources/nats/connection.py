@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 from nats.errors import AuthorizationError, Error, NoRespondersError, NoServersError
 from nats.js.errors import BucketNotFoundError, ServiceUnavailableError
-from penstock.agent.aio import raise_if_cancelled
+from penstock.agent.aio import raise_if_cancelled, to_completion
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -116,15 +116,22 @@ async def connected(
         raise_if_cancelled()
         yield client
     finally:
-        for close in (client.close, partial(_close_transport, client)):
-            with suppress(Exception):
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    await close()
+        await to_completion(_close(client))
         raise_if_cancelled()
 
 
+async def _close(client: Client) -> None:
+    """Close the client within its time, and then its socket in any case.
+
+    After an error the client closes itself on a task of its own, and its ``close`` returns at once.
+    """
+    for close in (client.close, partial(_close_transport, client)):
+        with suppress(Exception):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await close()
+
+
 async def _close_transport(client: Client) -> None:
-    """Close the socket: after an error the client does so on a task of its own, and its ``close`` returns at once."""
     transport = client._transport  # noqa: SLF001  (there is no public way)
     if transport is not None:
         transport.close()
