@@ -208,7 +208,7 @@ class Runtime:
         # With no stream of ours, or after it has been in vain, threads of grpc are the host's and will not end.
         patience = deadline if threads and not self._grpc_stays else 0.0
         grpc_ended = wait_for_grpc_to_end(patience)
-        self._grpc_stays |= bool(threads) and not grpc_ended
+        self._grpc_stays = (self._grpc_stays or bool(threads)) and not grpc_ended
         self._forks_clean &= grpc_ended
 
     def after_fork_in_parent(self) -> None:

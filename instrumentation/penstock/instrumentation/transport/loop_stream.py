@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from penstock.instrumentation.transport.stream_loop import StreamLoop
 
 _WRITER_WITHIN: Final = 1.0
+_STATUS_WITHIN: Final = 0.25
+# What grpc puts in the place of a call's status when a write fails because of that (grpc#36066).
+_REPLACED: Final = "Internal error from Core"
+_LOST: Final = StreamEnd("INTERNAL", "the loop of all streams has ended")
 
 
 class LoopStream(Stream[T]):
@@ -31,7 +35,12 @@ class LoopStream(Stream[T]):
         parse: Callable[[bytes], T],
         inbox: queue.SimpleQueue[Message],
     ) -> None:
-        """Have *loop* open a channel to *endpoint* and call *method*; does not wait for the connection."""
+        """Have *loop* open a channel to *endpoint* and call *method*; does not wait for the connection.
+
+        Raises:
+            LoopEndedError: the loop has ended.
+
+        """
         super().__init__(parse, inbox)
         self._endpoint = endpoint
         self._method = method
@@ -41,7 +50,7 @@ class LoopStream(Stream[T]):
         self._written = asyncio.Event()
         self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
         self._loop = loop
-        loop.run(self._live)
+        loop.run(self._live, self._lose)
 
     def send(self, request: bytes) -> None:
         """Queue one serialized request; the caller keeps the backlog bounded."""
@@ -59,13 +68,19 @@ class LoopStream(Stream[T]):
             self._call.cancel()
 
     async def _live(self) -> None:
-        ended = StreamEnd("INTERNAL", "the loop of all streams has ended")
+        ended = _LOST
         try:
             ended = await self._use_channel()
         except Exception as error:  # noqa: BLE001  (an error of grpc's own)
             ended = StreamEnd("INTERNAL", f"{type(error).__name__}: {error}")
         finally:
             self._tell_end(ended)
+            self._gone.set()
+
+    def _lose(self) -> None:
+        """Tell the end of a stream that the loop could not end."""
+        if not self._gone.is_set():
+            self._tell_end(_LOST)
             self._gone.set()
 
     async def _use_channel(self) -> StreamEnd:
@@ -89,6 +104,11 @@ class LoopStream(Stream[T]):
                 writer.cancel()
 
     async def _read(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> StreamEnd:
+        status = _Status(call)
+        ended = await self._read_answers(call)
+        return ended if ended.details != _REPLACED else await status.wait() or ended
+
+    async def _read_answers(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> StreamEnd:
         try:
             # One that is not closed stays with its call and its channel, until the garbage collector finds them.
             async with contextlib.aclosing(call.__aiter__()) as answers:  # type: ignore[type-var]
@@ -98,12 +118,10 @@ class LoopStream(Stream[T]):
                         return refused
         except grpc.aio.AioRpcError as error:
             return StreamEnd(error.code().name, error.details() or str(error))
-        except KeyError as error:  # a code that gRPC does not define
-            return StreamEnd(
-                "UNKNOWN", f"the agent ended the stream with the status {error}, which gRPC does not know"
-            )
+        except KeyError as error:
+            return _unknown(error)
         except asyncio.CancelledError:
-            return StreamEnd("CANCELLED", "closed here")
+            return StreamEnd("CANCELLED", "closed here") if self._closed else _LOST
         return StreamEnd("OK", "the agent ended the stream")
 
     async def _write(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
@@ -123,3 +141,52 @@ class LoopStream(Stream[T]):
             return self._requests.get_nowait()
         except queue.Empty:
             return None
+
+
+class _Status:
+    """The status with which the agent ends a call, noted before grpc replaces it, or after."""
+
+    def __init__(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
+        self._noted = asyncio.Event()
+        self._status: StreamEnd | None = None
+        self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = call
+        call.add_done_callback(self._note)
+
+    async def wait(self) -> StreamEnd | None:
+        """Return it; None if it does not come within a quarter of a second."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STATUS_WITHIN):
+                await self._noted.wait()
+        return self._status
+
+    def _note(self, _: object) -> None:
+        """Note the status that the call has just got; called for each that it gets."""
+        call = self._call
+        if call is None:
+            return
+        details = _at_once(call.details())
+        if details == _REPLACED:
+            return
+        self._call = None
+        try:
+            self._status = StreamEnd(_at_once(call.code()).name, details or "")
+        except KeyError as error:
+            self._status = _unknown(error)
+        self._noted.set()
+
+
+def _at_once(coroutine: Any) -> Any:
+    """Return what a question about a call that has ended returns: it does not wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration as answer:
+        return answer.value
+    coroutine.close()
+    raise RuntimeError("the call has not ended")
+
+
+def _unknown(error: KeyError) -> StreamEnd:
+    """Return the end for a status that gRPC does not define."""
+    return StreamEnd(
+        "UNKNOWN", f"the agent ended the stream with the status {error}, which gRPC does not know"
+    )

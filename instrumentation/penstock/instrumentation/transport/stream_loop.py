@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,10 +21,16 @@ _BEGIN_WITHIN: Final = 1.0
 # For what is open when the loop ends: streams that were closed, and then operations that grpc's core has not failed yet.
 _END_WITHIN: Final = 5.0
 _CORE_WITHIN: Final = 0.25
+# A cause that ends the loop may end its end, too.
+_END_TRIES: Final = 3
 
 
 class StreamLoopError(RuntimeError):
     """grpc's asyncio part cannot be used in this process, now or any more."""
+
+
+class LoopEndedError(StreamLoopError):
+    """The loop has ended since it was acquired."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -50,6 +55,8 @@ class StreamLoop:
     _current: StreamLoop | None = None
     # To begin again after a failure makes grpc dereference a null pointer.
     _broken = False
+    # One that has not begun in time, and may still be at it.
+    _late: StreamLoop | None = None
 
     def __init__(self) -> None:
         """Start the thread, and wait until grpc's poller runs; :meth:`acquire` calls this.
@@ -67,6 +74,8 @@ class StreamLoop:
         self._giving = threading.Lock()
         self._over = False
         self._tasks: set[asyncio.Task[None]] = set()
+        # What is called of each that was taken and has not ended.
+        self._unended: set[Callable[[], None]] = set()
         self.users = 0
         self._unused = asyncio.Event()
         self._thread = threading.Thread(target=self._live, name=STREAMS_THREAD, daemon=True)
@@ -78,6 +87,7 @@ class StreamLoop:
         if not self._begun.wait(_BEGIN_WITHIN) or not self._initialized:
             # A late one ends at once.
             self.call_soon(self._unused.set)
+            StreamLoop._late = self
             raise StreamLoopError("grpc's poller did not begin")
 
     @classmethod
@@ -90,7 +100,7 @@ class StreamLoop:
 
         """
         with cls._lock:
-            if cls._broken:
+            if cls._broken or (cls._late is not None and cls._late.running):
                 raise StreamLoopError("grpc's poller did not begin")
             if cls._current is None or not cls._current.alive:
                 cls._current = cls()
@@ -98,9 +108,14 @@ class StreamLoop:
             return cls._current
 
     @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
+    def running(self) -> bool:
+        """Whether its thread has not ended."""
         return self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes streams."""
+        return not self._over and self.running
 
     def release(self, wait: float) -> None:
         """Let the loop end when what runs on it has ended, if no other has acquired it; wait at most so many seconds."""
@@ -113,53 +128,70 @@ class StreamLoop:
         self.call_soon(self._unused.set)
         self._thread.join(wait)
 
-    def run(self, coroutine: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def run(self, coroutine: Callable[[], Coroutine[Any, Any, None]], lost: Callable[[], None]) -> None:
         """Run *coroutine* on the loop; does not wait for it. From any thread.
 
-        Raises RuntimeError if the loop has ended; a coroutine that was taken is run, or cancelled once it has begun.
+        Args:
+            coroutine: it is cancelled if the loop ends before it has ended itself.
+            lost: called on the loop's thread if that was not possible either; must not raise.
+
+        Raises:
+            LoopEndedError: the loop has ended.
+
         """
         with self._giving:
             if self._over:
-                raise RuntimeError("the loop of all streams has ended")
-            self._loop.call_soon_threadsafe(self._begin, coroutine)
+                raise LoopEndedError("the loop of all streams has ended")
+            self._unended.add(lost)
+            self._loop.call_soon_threadsafe(self._begin, coroutine, lost)
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call *function* on the loop's thread, unless the loop has ended. From any thread."""
         with contextlib.suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(function)
 
-    def _begin(self, coroutine: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _begin(self, coroutine: Callable[[], Coroutine[Any, Any, None]], lost: Callable[[], None]) -> None:
         task = self._loop.create_task(coroutine())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._unended.discard(lost)
+
+        task.add_done_callback(end)
 
     def _live(self) -> None:
-        died = True
-        try:
-            self._loop.run_until_complete(self._serve())
-            died = False
-        except BaseException as error:  # noqa: BLE001  (the next stream begins another loop)
-            guard.record("streams", error)
+        serving = self._loop.create_task(self._serve())
+        died = not self._run_contained(serving)
         with self._giving:
             self._over = True
+        for _ in range(_END_TRIES):
+            serving.cancel()
+            if self._run_contained(self._loop.create_task(self._end(died=died))):
+                break
+            died = True
+        for lost in tuple(self._unended):
+            lost()
+        with guard("streams"):
+            if self._initialized:
+                # With the last channel, which is gone by now, grpc's poller ends.
+                grpc.aio.shutdown_grpc_aio()
+        self._loop.close()
+
+    def _run_contained(self, task: asyncio.Task[None]) -> bool:
+        """Run the loop until *task* has ended; return whether the loop, or the task, did not fail."""
         try:
-            self._loop.run_until_complete(self._end(died=died))
-        except BaseException as error:  # noqa: BLE001  (it ends here)
+            self._loop.run_until_complete(task)
+        except BaseException as error:  # noqa: BLE001  (the next stream begins another loop)
             guard.record("streams", error)
-        finally:
-            self._loop.close()
+            return False
+        return True
 
     async def _serve(self) -> None:
         try:
-            _probe()
-        except BaseException as error:  # noqa: BLE001  (each stream has threads of its own then)
-            guard.record("streams", error)
-            self._begun.set()
-            return
-        try:
             grpc.aio.init_grpc_aio()
             self._initialized = True
-        except BaseException as error:  # noqa: BLE001  (likewise, and for ever)
+        except BaseException as error:  # noqa: BLE001  (each stream has threads of its own from now on)
             guard.record("streams", error)
             StreamLoop._broken = True
             return
@@ -168,7 +200,7 @@ class StreamLoop:
         await self._unused.wait()
 
     async def _end(self, *, died: bool) -> None:
-        """End what runs on the loop, and grpc's use of it."""
+        """End what runs on the loop."""
         if not died:
             await self._wait(_END_WITHIN)
         await asyncio.sleep(0)  # one that has not begun would end without a word
@@ -180,27 +212,14 @@ class StreamLoop:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             await asyncio.wait(others, timeout=_CORE_WITHIN)
-        if self._initialized:
-            # With the last channel, which is gone by now, grpc's poller ends.
-            grpc.aio.shutdown_grpc_aio()
 
     async def _wait(self, seconds: float) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
 
-def _probe() -> None:
-    """Start a thread and open a pair of sockets, as grpc's poller does next.
-
-    Where grpc itself fails at that, it leaves itself counted as begun, and the host's own use of it ends the process
-    with SIGSEGV.
-    """
-    thread = threading.Thread(target=int, name=STREAMS_THREAD, daemon=True)
-    thread.start()
-    thread.join()
-    for end in socket.socketpair():
-        end.close()
-
-
 def _record(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    guard.record("streams", context.get("exception") or RuntimeError(str(context.get("message"))))
+    error = context.get("exception") or RuntimeError(str(context.get("message")))
+    # grpc had an answer for another loop, of the host's, which was closed amid a call.
+    if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+        guard.record("streams", error)
