@@ -117,6 +117,15 @@ class Fetcher:
             self._context.term()
 
     def _turn(self) -> None:
+        try:
+            self._work()
+        finally:  # a request never waits for longer than its limits
+            now = time.monotonic()
+            if now >= self._next_scan:
+                self._next_scan = now + _TICK
+                self._expire(now)
+
+    def _work(self) -> None:
         for socket, _ in self._producers.poller.poll(self._patience()):
             if socket == self._wake:
                 with contextlib.suppress(BlockingIOError):
@@ -133,9 +142,11 @@ class Fetcher:
         if moved or self._copying is None:
             self._moved_at = now
         self._copying = moved
-        if now >= self._next_scan:
-            self._next_scan = now + _TICK
+
+    def _expire(self, now: float) -> None:
+        try:
             self._probes.expire(now)
+        finally:
             self._transfers.expire(now)
 
     def _patience(self) -> float | None:

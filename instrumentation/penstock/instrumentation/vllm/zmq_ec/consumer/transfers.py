@@ -34,6 +34,9 @@ _MOVING_MAX: Final = 4
 _PIECES_A_TURN: Final = 8
 """Pieces of an item that are copied before the fetcher looks at its connections and at other items again."""
 
+_ASK_AFTER: Final = 0.1
+"""Seconds for which a copy stands still before it asks for its fingerprints: a producer computes what it is asked for."""
+
 
 class Transfers:
     """Attempts that have a source. A failed transfer is retried while retries are left."""
@@ -234,6 +237,7 @@ class Transfers:
             self._on_failed(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, str(error), now)
             return True
         if copy.done:
+            source.on_copied()
             took = max(time.time_ns() - attempt.began_ns, 0)
             if attempt.held_until <= now:
                 self._complete(attempt, slot, now)
@@ -315,9 +319,10 @@ class Transfers:
             self._abandon(attempt)
         elif transfer.done and attempt.held_until <= now:
             self._complete(attempt, slot, now)
+        elif self._may_ask(transfer, idle):
+            self._ask(attempt, source)
         elif idle >= self._settings.idle_timeout:
-            # Not only this item: what else it sends would be as late, and what is queued to it must go.
-            self._lose(source, f"nothing came for {idle:.1f} s", c.ERROR_TYPE_TIMEOUT)
+            self._on_idle(attempt, source, f"nothing came for {idle:.1f} s", now)
         elif attempt.deadline <= now:
             text = f"not whole after {self._settings.transfer_timeout} s"
             self._on_failed(
@@ -328,3 +333,21 @@ class Transfers:
                 now,
                 rehearsal=transfer.done,  # complete, and held by a drill
             )
+
+    def _may_ask(self, transfer: Transfer | AreaCopy, idle: float) -> bool:
+        longest = min(_ASK_AFTER, self._settings.idle_timeout)
+        return isinstance(transfer, AreaCopy) and not transfer.asked and idle >= longest
+
+    def _ask(self, attempt: Attempt, source: Producer) -> None:
+        """Ask for the item of a copy by message; its answer moves nothing, the fingerprints that it makes do."""
+        if isinstance(attempt.transfer, AreaCopy) and source.connection is not None:
+            attempt.transfer.asked = True
+            look = protocol.Probe(attempt.tag, self._model, attempt.wanted.item, fingerprint=True)
+            source.connection.send(look)
+
+    def _on_idle(self, attempt: Attempt, source: Producer, text: str, now: float) -> None:
+        if isinstance(attempt.transfer, AreaCopy):  # what is whole in the memory can be copied all the same
+            self._on_failed(attempt, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, text, now)
+        else:
+            # Not only this item: what else it sends would be as late, and what is queued to it must go.
+            self._lose(source, text, c.ERROR_TYPE_TIMEOUT)
