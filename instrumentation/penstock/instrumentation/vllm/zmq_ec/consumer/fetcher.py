@@ -14,9 +14,11 @@ import zmq
 from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
+from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import Probes
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producers
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
+from penstock.instrumentation.vllm.zmq_ec.consumer.waiting_attempts import WaitingAttempts
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
@@ -76,15 +78,15 @@ class Fetcher:
         self._probes = Probes(
             items, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
         )
+        self._waiting = WaitingAttempts(items, settings.start_timeout, retry=self._probe)
+        self._moving = MovingAttempts(items, region, settings, reporter, rehearsal, tags, retry=self._probe)
         self._transfers = Transfers(
             items,
+            self._waiting,
+            self._moving,
             region,
             settings,
             expected.model,
-            reporter,
-            rehearsal,
-            tags,
-            retry=self._probe,
             lose=self._on_connection_lost,
         )
         self._thread = threading.Thread(target=self._run, name="penstock-ec-fetcher", daemon=True)
@@ -144,21 +146,20 @@ class Fetcher:
         self._copying = moved
 
     def _expire(self, now: float) -> None:
-        try:
-            self._probes.expire(now)
-        finally:
-            self._transfers.expire(now)
+        with contextlib.ExitStack() as all_of_them:  # also when one of them fails
+            for each in (self._transfers, self._waiting, self._probes):
+                all_of_them.callback(each.expire, now)
 
     def _patience(self) -> float | None:
         """Return the milliseconds for which to wait for an answer or an order; None for ever."""
         if self._copying is not None:
             return 0 if time.monotonic() - self._moved_at < _SPIN else 1
-        return _TICK * 1000 if self._probes or self._transfers else None
+        return _TICK * 1000 if self._probes or self._waiting or self._moving else None
 
     def _probe(self, attempt: Attempt, now: float) -> None:
         found = self._probes.start(attempt, now)
         if found is not None:
-            self._transfers.add(found, now)
+            self._waiting.add(found, now)
 
     def _read_answers(self, producer: Producer) -> None:
         connection = producer.connection
@@ -185,13 +186,13 @@ class Fetcher:
             return
         found = self._probes.on_answer(answer)
         if found is not None:
-            self._transfers.add(found, now)
+            self._waiting.add(found, now)
 
     def _on_connection_lost(self, producer: Producer, why: str, error_type: int) -> None:
         """Drop the connection; its transfers and probes fail, its waiting items are probed again."""
         now = time.monotonic()
         producer.on_failure(now, why)
         self._producers.disconnect(producer)
-        self._transfers.fail(producer, why, error_type, now)
+        self._moving.on_connection_lost(producer, why, error_type, now)
         self._probes.on_connection_lost(producer, why, error_type)
-        self._transfers.probe_again(producer, now)
+        self._waiting.on_connection_lost(producer, now)
