@@ -24,7 +24,7 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
-    from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
@@ -45,11 +45,11 @@ _LOG_INTERVAL: Final = 60.0
 
 
 class Fetcher:
-    """Executes the orders of *items*, writing to *region*, from construction to :meth:`stop`."""
+    """Executes *orders*, writing to *region*, from construction to :meth:`stop`."""
 
     def __init__(
         self,
-        items: Items,
+        orders: ItemOrders,
         slots: Slots,
         region: SharedRegion,
         settings: ConsumerSettings,
@@ -59,8 +59,8 @@ class Fetcher:
         wake: int,
         keys: ClientKeys | None = None,
     ) -> None:
-        """Start; *wake* is an eventfd that *items* writes to, *keys* are for CURVE."""
-        self._items = items
+        """Start; *wake* is an eventfd, written to when there are new *orders*, *keys* are for CURVE."""
+        self._orders = orders
         self._wake = wake
         self._next_scan = 0.0
         self._stopping = threading.Event()
@@ -76,12 +76,12 @@ class Fetcher:
         self._copying: bool | None = None
         self._moved_at = 0.0
         self._probes = Probes(
-            items, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
+            orders, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
         )
-        self._waiting = WaitingAttempts(items, settings.start_timeout, retry=self._probe)
-        self._moving = MovingAttempts(items, region, settings, reporter, rehearsal, tags, retry=self._probe)
+        self._waiting = WaitingAttempts(orders, settings.start_timeout, retry=self._probe)
+        self._moving = MovingAttempts(orders, region, settings, reporter, rehearsal, tags, retry=self._probe)
         self._transfers = Transfers(
-            items,
+            orders,
             self._waiting,
             self._moving,
             region,
@@ -137,7 +137,7 @@ class Fetcher:
             if producer is not None:
                 self._read_answers(producer)
         now = time.monotonic()
-        for wanted in self._items.drain_orders():
+        for wanted in self._orders.drain():
             self._probe(Attempt(wanted), now)
         self._transfers.start(now)
         moved = self._transfers.advance(now)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
-    from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
@@ -32,7 +32,7 @@ class MovingAttempts:
 
     def __init__(
         self,
-        items: Items,
+        orders: ItemOrders,
         region: SharedRegion,
         settings: ConsumerSettings,
         reporter: Reporter,
@@ -44,7 +44,7 @@ class MovingAttempts:
         """Start with none.
 
         Args:
-            items: where results are reported.
+            orders: where results are reported.
             region: where content is written.
             settings: the longest time of a transfer, and retries.
             reporter: of transfers and failures.
@@ -53,7 +53,7 @@ class MovingAttempts:
             retry: probes for an item again, at that monotonic time.
 
         """
-        self._items = items
+        self._orders = orders
         self._region = region
         self._settings = settings
         self._reporter = reporter
@@ -99,7 +99,7 @@ class MovingAttempts:
         self._region.seal(slot.start, slot.generation, slot.nbytes)
         self._end(attempt)
         self._reporter.transfer(attempt, ok=True)
-        self._items.on_arrived(attempt.wanted, slot, transfer.checksum)
+        self._orders.on_arrived(attempt.wanted, slot, transfer.checksum)
 
     def fail(
         self,
@@ -124,17 +124,17 @@ class MovingAttempts:
             logger.warning(
                 "ZmqECConnector: item %s from %s: %s", attempt.wanted.item, attempt.failure.peer, text
             )
-            self._items.on_failed(attempt.failure, attempt.wanted, slot)
+            self._orders.on_failed(attempt.failure, attempt.wanted, slot)
             return
         attempt.retries += 1
-        if self._items.on_retry(attempt.wanted, slot):
+        if self._orders.on_retry(attempt.wanted, slot):
             self._retry(attempt, now)
 
     def abandon(self, attempt: Attempt) -> None:
         """End a transfer that the scheduler has given up; it has reported why."""
         self._reporter.transfer(attempt, ok=False)
         self._end(attempt)
-        self._items.on_retry(attempt.wanted, attempt.slot)
+        self._orders.on_retry(attempt.wanted, attempt.slot)
 
     def on_connection_lost(self, producer: Producer, why: str, error_type: int, now: float) -> None:
         """Fail what is on its way from *producer*, whose connection is lost."""
@@ -148,7 +148,7 @@ class MovingAttempts:
         attempt.held_until = now
         if drill is not None and drill.mode == SLOW:
             attempt.held_until = now + drill.delay_ns / NANOS
-            self._items.set_rehearsed(attempt.wanted)
+            self._orders.set_rehearsed(attempt.wanted)
 
     def _end(self, attempt: Attempt) -> None:
         self._attempts.pop(attempt.tag, None)

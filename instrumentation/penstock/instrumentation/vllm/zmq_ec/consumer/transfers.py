@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
-    from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.waiting_attempts import WaitingAttempts
@@ -36,7 +36,7 @@ class Transfers:
 
     def __init__(
         self,
-        items: Items,
+        orders: ItemOrders,
         waiting: WaitingAttempts,
         moving: MovingAttempts,
         region: SharedRegion,
@@ -48,7 +48,7 @@ class Transfers:
         """Start with none.
 
         Args:
-            items: which are wanted, and where there is room.
+            orders: which are wanted, and where there is room.
             waiting: what is to be started.
             moving: what has been started.
             region: where content is written.
@@ -57,7 +57,7 @@ class Transfers:
             lose: drops the connection to a producer, for a reason and an error type.
 
         """
-        self._items = items
+        self._orders = orders
         self._waiting = waiting
         self._moving = moving
         self._region = region
@@ -76,7 +76,7 @@ class Transfers:
             if copy is None and attempt.in_memory:
                 self._waiting.probe_again(attempt, now)
                 continue
-            slot = self._items.allocate(attempt.wanted, content, source.peer)
+            slot = self._orders.allocate(attempt.wanted, content, source.peer)
             if slot is None:
                 break
             self._waiting.remove(attempt)
@@ -141,7 +141,7 @@ class Transfers:
         except TransferError as error:
             self._moving.fail(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, str(error), now)
             return
-        if not self._items.is_wanted(attempt.wanted):
+        if not self._orders.is_wanted(attempt.wanted):
             self._moving.abandon(attempt)
             return
         self._region.write(slot.content + offset, payload)
@@ -154,7 +154,7 @@ class Transfers:
         slot, source = attempt.slot, attempt.source
         if slot is None or source is None:
             return False
-        if not self._items.is_wanted(attempt.wanted):
+        if not self._orders.is_wanted(attempt.wanted):
             self._moving.abandon(attempt)
             return True
         try:
@@ -182,7 +182,7 @@ class Transfers:
         if transfer is None or source is None or slot is None:  # it ended in this turn
             return
         idle = 0.0 if transfer.done else now - transfer.progress
-        if not self._items.is_wanted(attempt.wanted):
+        if not self._orders.is_wanted(attempt.wanted):
             self._moving.abandon(attempt)
         elif transfer.done and attempt.held_until <= now:
             self._moving.complete(attempt, slot, now)

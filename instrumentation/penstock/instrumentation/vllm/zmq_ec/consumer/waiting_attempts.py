@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
-    from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -20,9 +20,9 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 class WaitingAttempts:
     """Attempts that have a source and no slot, in the order of their hits."""
 
-    def __init__(self, items: Items, timeout: float, retry: Callable[[Attempt, float], None]) -> None:
+    def __init__(self, orders: ItemOrders, timeout: float, retry: Callable[[Attempt, float], None]) -> None:
         """Start with none; *timeout* is in seconds, *retry* probes for an item again, at that monotonic time."""
-        self._items = items
+        self._orders = orders
         self._timeout = timeout
         self._retry = retry
         self._attempts: dict[int, Attempt] = {}
@@ -35,7 +35,7 @@ class WaitingAttempts:
         for serial, attempt in list(self._attempts.items()):
             if serial not in self._attempts:  # its producer has been lost since
                 continue
-            if self._items.is_wanted(attempt.wanted):
+            if self._orders.is_wanted(attempt.wanted):
                 yield attempt
             else:
                 self.remove(attempt)
@@ -46,7 +46,7 @@ class WaitingAttempts:
         if source is None:
             return
         attempt.deadline = now + self._timeout
-        self._items.set_peer(attempt.wanted, source.peer)
+        self._orders.set_peer(attempt.wanted, source.peer)
         self._attempts[attempt.wanted.serial] = attempt
         source.waited_for += 1
 
@@ -60,7 +60,7 @@ class WaitingAttempts:
         """Find another source for it."""
         self.remove(attempt)
         attempt.source = attempt.content = None
-        if self._items.on_retry(attempt.wanted, None):
+        if self._orders.on_retry(attempt.wanted, None):
             self._retry(attempt, now)
 
     def on_connection_lost(self, producer: Producer, now: float) -> None:
@@ -73,4 +73,4 @@ class WaitingAttempts:
         for attempt in [each for each in self._attempts.values() if each.deadline <= now]:
             self.remove(attempt)
             logger.warning("ZmqECConnector: no room for item %s (region_bytes)", attempt.wanted.item)
-            report_missing(self._items, attempt)
+            report_missing(self._orders, attempt)
