@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
 from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import ConsumerScheduler
 from penstock.instrumentation.vllm.zmq_ec.consumer.worker import ConsumerWorker
@@ -19,7 +20,6 @@ from tests.support.ec.tensors import HIDDEN, MODEL, tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
     from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import LoadOrder
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionName
@@ -33,6 +33,7 @@ __all__ = [
     "PATIENT",
     "Notes",
     "Rig",
+    "attach",
     "feature",
     "publisher",
     "request",
@@ -182,3 +183,13 @@ def publisher(
         yield made
     finally:
         made.close()
+
+
+FIRST = "the first"
+
+
+def attach(consumer: Rig, producer: ProducerWorker) -> None:
+    """Fetch an item: the answer about the memory comes before that about the item."""
+    producer.save(FIRST, tensor(4, seed=9))
+    consumer.wait(request("first", feature(FIRST, 4)))
+    assert torch.equal(consumer.load(FIRST)[0], tensor(4, seed=9))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.ec.rig import Notes, Rig, publisher, rig
+from tests.support.ec.rig import Notes, Rig, attach, publisher, rig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +26,14 @@ def producer() -> Iterator[ProducerWorker]:
 def consumer(producer: ProducerWorker) -> Iterator[Rig]:
     """Consume from it."""
     with rig(producer.server.address) as made:
+        yield made
+
+
+@pytest.fixture
+def near(producer: ProducerWorker) -> Iterator[Rig]:
+    """Consume from a producer whose memory is known: it has answered."""
+    with rig(producer.server.address, same_host=True) as made:
+        attach(made, producer)
         yield made
 
 

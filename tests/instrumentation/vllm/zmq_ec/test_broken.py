@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
-from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
 from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import HostCache
 from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
 from penstock.instrumentation.vllm.zmq_ec.producer.server import Server
@@ -261,27 +260,6 @@ def test_a_failure_without_a_reader_delays_others_briefly() -> None:
         observed(consumer)
         consumer.wait(request("r", feature("a", ROWS)))
         assert not consumer.consumer.has("a")
-
-
-def test_an_error_that_stays_is_logged_once_and_ends_with_the_thread(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Neither the log nor the processor belongs to a fetcher that fails in every turn; it can still be stopped."""
-    turns = threading.Semaphore(0)
-
-    def broken(_fetcher: Fetcher) -> None:
-        turns.release()
-        raise LookupError("broken")
-
-    monkeypatch.setattr(Fetcher, "_turn", broken)
-    with rig() as consumer:
-        assert not consumer.consumer.ensure(request("r", feature("a", ROWS)), 0)
-        for _ in range(5):
-            assert turns.acquire(timeout=60)
-        fetcher = consumer.consumer._fetcher
-        assert fetcher is not None
-        assert fetcher.stop()
-    assert [each.getMessage() for each in caplog.records] == ["ZmqECConnector: the fetcher failed"]
 
 
 def test_giving_up_while_it_moves() -> None:

@@ -31,7 +31,9 @@ def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: Produ
         consumer.wait(request("r", feature("a", 700)))
         orders = consumer.orders("a")
         asked = request("q", feature("b", 700))
-        wait_for(lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items._room_wanted)
+        wait_for(
+            lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items.orders.room_wanted
+        )
         assert consumer.consumer.items.transfer_start("b") is None
         loader, cache = consumer.loaders[0], consumer.encoder_caches[0]
         loader.load(*orders, cache, "cpu")

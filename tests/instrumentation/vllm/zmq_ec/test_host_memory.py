@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation.vllm.zmq_ec.memory import host_memory
+from penstock.instrumentation.vllm.ec import fingerprints
+from penstock.instrumentation.vllm.zmq_ec.memory import host_memory, item_area
+from penstock.instrumentation.vllm.zmq_ec.memory.item_area import ItemArea
+from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionError, SharedRegion
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,3 +46,27 @@ def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
 def test_here() -> None:
     """The real files are read as they are."""
     assert 0 < host_memory.spare() < 1 << 50
+
+
+def test_the_tables_of_a_producers_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left must be enough for them, too."""
+    capacity = 1 << 20
+    tables = item_area.print_offset(capacity) + fingerprints.SIZE
+    monkeypatch.setattr(host_memory, "spare", lambda: capacity + tables)
+    with pytest.raises(
+        host_memory.OutOfMemoryError, match=rf"and {tables} for their tables.*host_cache_bytes"
+    ):
+        ItemArea(capacity)
+    monkeypatch.setattr(host_memory, "spare", lambda: capacity + tables + 1)
+    ItemArea(capacity).close()
+
+
+def test_a_system_that_refuses_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer cannot do without; it says why."""
+
+    def refused(name: str, flags: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    with pytest.raises(RegionError, match="Operation not permitted"):
+        SharedRegion(1 << 20)

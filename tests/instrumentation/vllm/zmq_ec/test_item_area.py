@@ -33,7 +33,9 @@ class Published:
     """An area with items, and a reader of it."""
 
     def __init__(self, area: ItemArea) -> None:
+        assert area.name is not None
         self.area = area
+        self.name = area.name
         self.slots = Slots(0, CAPACITY)
         self.reader = AreaReader(area.name)
 
@@ -175,14 +177,14 @@ def test_a_half_written_entry_is_not_taken(published: Published) -> None:
 
 def test_what_is_not_a_producers_memory(published: Published, tmp_path: Path) -> None:
     """A peer chooses the numbers: another token, a file, a pipe, nothing, and no process are not taken."""
-    name = published.area.name
+    name = published.name
     read, write = os.pipe()
     with (tmp_path / "file").open("wb") as file, contextlib.closing(ItemArea(CAPACITY)) as other:
         for wrong in (
             dataclasses.replace(name, token=bytes(16)),
             dataclasses.replace(name, capacity=CAPACITY // 2),
             dataclasses.replace(name, capacity=2**63),
-            dataclasses.replace(other.name, token=name.token),
+            dataclasses.replace(Published(other).name, token=name.token),
             AreaName(os.getpid(), file.fileno(), CAPACITY, name.token),
             AreaName(os.getpid(), read, CAPACITY, name.token),
             AreaName(os.getpid(), 2**31, CAPACITY, name.token),
@@ -202,7 +204,7 @@ def test_a_producer_that_has_closed_its_memory(published: Published) -> None:
     published.area.close()
     published.area.close()
     with pytest.raises(AreaError):
-        AreaReader(published.area.name)
+        AreaReader(published.name)
     assert copy.advance(room, 1.0)
     assert copy.done
     assert np.array_equal(room, CONTENT[:64])
@@ -222,7 +224,7 @@ def test_a_memory_that_was_left_amid_a_copy_is_an_item_that_is_gone(published: P
 
 def test_the_memory_cannot_be_truncated(published: Published) -> None:
     """Not even by the producer, whose own mapping would end it."""
-    seals = fcntl.fcntl(published.area.name.fd, fcntl.F_GET_SEALS)
+    seals = fcntl.fcntl(published.name.fd, fcntl.F_GET_SEALS)
     assert seals & fcntl.F_SEAL_SHRINK
     with pytest.raises(PermissionError):
-        os.ftruncate(published.area.name.fd, 0)
+        os.ftruncate(published.name.fd, 0)

@@ -21,7 +21,18 @@ from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.producer.responder import Responder
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
-from tests.support.ec.rig import MODEL, Notes, Rig, feature, publisher, request, rig, tensor, wait_for
+from tests.support.ec.rig import (
+    MODEL,
+    Notes,
+    Rig,
+    attach,
+    feature,
+    publisher,
+    request,
+    rig,
+    tensor,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,22 +41,6 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 
 ROWS = 3000  # several pieces
-FIRST = "the first"
-
-
-@pytest.fixture
-def near(producer: ProducerWorker) -> Iterator[Rig]:
-    """Consume from a producer whose memory is known: it has answered."""
-    with rig(producer.server.address, same_host=True) as made:
-        attach(made, producer)
-        yield made
-
-
-def attach(consumer: Rig, producer: ProducerWorker) -> None:
-    """Fetch an item: the answer about the memory comes before that about the item."""
-    producer.save(FIRST, tensor(4, seed=9))
-    consumer.wait(request("first", feature(FIRST, 4)))
-    assert torch.equal(consumer.load(FIRST)[0], tensor(4, seed=9))
 
 
 def counts(producer: ProducerWorker) -> Any:
@@ -55,6 +50,7 @@ def counts(producer: ProducerWorker) -> Any:
 
 def fingerprinted(producer: ProducerWorker, item: str) -> bool:
     """Whether all of an item has fingerprints."""
+    assert producer.cache.area is not None
     reader = AreaReader(producer.cache.area)
     found = reader.find(item)
     done = found is not None and reader.checked(found) == found.size
@@ -162,9 +158,10 @@ def test_who_learns_where_the_memory_is(
     assert answer.tag == 5
 
 
+@pytest.mark.parametrize("asked", [None, bytes(16), this_place()])
 @pytest.mark.parametrize("item", ["a", "unknown"])
-def test_a_copy_that_a_consumer_invents(producer: ProducerWorker, item: str) -> None:
-    """It has the item's real size and a bounded time in the reports, or it is in none."""
+def test_a_copy_that_a_consumer_invents(producer: ProducerWorker, item: str, asked: bytes | None) -> None:
+    """It has the item's real size and a bounded time in the reports, or is in none; as where the memory was never named."""
     notes = Notes()
     producer.server.observer = notes
     producer.save("a", tensor(4))
@@ -172,11 +169,16 @@ def test_a_copy_that_a_consumer_invents(producer: ProducerWorker, item: str) -> 
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVTIMEO, 60_000)
         socket.connect(f"tcp://{producer.server.address}")
+        if asked is not None:
+            socket.send(protocol.encode(protocol.Attach(4, MODEL, asked)))
+            assert protocol.decode_answer(socket.recv()).tag == 4
         socket.send(protocol.encode(protocol.Taken(5, MODEL, 2**64 - 1, item)))
         socket.send(protocol.encode(protocol.Probe(6, MODEL, "b")))
         assert protocol.decode_answer(socket.recv()) == protocol.Miss(6)
-    assert counts(producer)["taken"] == 1
-    assert [(each.item, each.bytes) for each in notes.hand_outs] == ([("a", 4096)] if item == "a" else [])
+    knows = asked == this_place()
+    assert (counts(producer)["taken"], producer.server.counts["unasked"]) == (knows, not knows)
+    expected = [("a", 4096)] if knows and item == "a" else []
+    assert [(each.item, each.bytes) for each in notes.hand_outs] == expected
     assert all(0 < each.start_ns < each.end_ns for each in notes.hand_outs)
 
 

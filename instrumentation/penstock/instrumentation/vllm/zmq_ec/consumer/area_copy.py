@@ -37,12 +37,14 @@ class AreaCopy:
     Attributes:
         progress: when the last piece came, or the transfer began.
         done: whether all bytes have come, and are what the producer has.
+        asked: whether the producer has been asked for the fingerprints that are not there yet.
 
     """
 
     def __init__(self, area: AreaReader, found: FoundItem, now: float) -> None:
         self.progress = now
         self.done = False
+        self.asked = False
         self._area = area
         self._found = found
         self._checked = 0

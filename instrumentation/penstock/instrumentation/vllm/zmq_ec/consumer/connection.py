@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaError, AreaReader
+from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName
 from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
 
@@ -110,6 +110,7 @@ class ProducerConnection:
         self._curve = keys is not None
         self.area: AreaReader | None = None
         self.fingerprints = False
+        self._attached = False
         self._up = False
         try:
             self.monitor = self.socket.get_monitor_socket(_WATCHED)
@@ -130,18 +131,16 @@ class ProducerConnection:
             return False
         return True
 
-    def attach(self, answer: protocol.Area) -> str:
-        """Open the producer's memory, from which its items are then copied; return why that is not possible, or nothing.
+    def attach(self, answer: protocol.Area) -> None:
+        """Open the producer's memory, from which its items are then copied. A second answer on a connection changes nothing.
 
-        A second one on the same connection changes nothing.
+        Raises:
+            AreaError: it cannot be opened.
+
         """
-        if self.area is not None:
-            return ""
-        try:
+        if not self._attached:
+            self._attached = True
             self.area = AreaReader(AreaName(answer.pid, answer.fd, answer.capacity, answer.token))
-        except AreaError as error:
-            return str(error)
-        return ""
 
     def detach(self) -> None:
         """Use the producer's memory no more; its items then come in messages."""
@@ -150,7 +149,7 @@ class ProducerConnection:
             self.area = None
 
     def receive(self) -> Iterator[tuple[protocol.Answer, Any]]:
-        """Yield the answers that have arrived, a chunk with its bytes; malformed ones are dropped and counted."""
+        """Yield the answers that have arrived, a chunk with its bytes; malformed ones, and fingerprints that were not asked for, are dropped and counted."""
         for _ in range(_BATCH):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -161,7 +160,9 @@ class ProducerConnection:
             except protocol.WireError:
                 self.malformed += 1
                 continue
-            if len(frames) != (_FRAMES if isinstance(answer, protocol.Chunk) else 1):
+            if len(frames) != (_FRAMES if isinstance(answer, protocol.Chunk) else 1) or self._is_unasked(
+                answer
+            ):
                 self.malformed += 1
                 continue
             yield answer, frames[1].buffer if len(frames) == _FRAMES else None
@@ -182,6 +183,12 @@ class ProducerConnection:
             elif event != zmq.EVENT_CONNECTED:
                 return ConnectionEnd.RESET if self._up else ConnectionEnd.REFUSED
         return None
+
+    def _is_unasked(self, answer: protocol.Answer) -> bool:
+        """Whether it names an item by a fingerprint, which this process may not be able to compute."""
+        return (
+            isinstance(answer, protocol.Have) and bool(answer.content.fingerprint) and not self.fingerprints
+        )
 
     def close(self) -> None:
         """Close the connection and drop its queue. Idempotent."""

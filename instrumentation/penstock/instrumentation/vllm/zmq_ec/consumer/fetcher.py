@@ -14,15 +14,17 @@ import zmq
 from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
+from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import Probes
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producers
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
+from penstock.instrumentation.vllm.zmq_ec.consumer.waiting_attempts import WaitingAttempts
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
-    from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
@@ -43,11 +45,11 @@ _LOG_INTERVAL: Final = 60.0
 
 
 class Fetcher:
-    """Executes the orders of *items*, writing to *region*, from construction to :meth:`stop`."""
+    """Executes *orders*, writing to *region*, from construction to :meth:`stop`."""
 
     def __init__(
         self,
-        items: Items,
+        orders: ItemOrders,
         slots: Slots,
         region: SharedRegion,
         settings: ConsumerSettings,
@@ -57,8 +59,8 @@ class Fetcher:
         wake: int,
         keys: ClientKeys | None = None,
     ) -> None:
-        """Start; *wake* is an eventfd that *items* writes to, *keys* are for CURVE."""
-        self._items = items
+        """Start; *wake* is an eventfd, written to when there are new *orders*, *keys* are for CURVE."""
+        self._orders = orders
         self._wake = wake
         self._next_scan = 0.0
         self._stopping = threading.Event()
@@ -74,17 +76,17 @@ class Fetcher:
         self._copying: bool | None = None
         self._moved_at = 0.0
         self._probes = Probes(
-            items, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
+            orders, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
         )
+        self._waiting = WaitingAttempts(orders, settings.start_timeout, retry=self._probe)
+        self._moving = MovingAttempts(orders, region, settings, reporter, rehearsal, tags, retry=self._probe)
         self._transfers = Transfers(
-            items,
+            orders,
+            self._waiting,
+            self._moving,
             region,
             settings,
             expected.model,
-            reporter,
-            rehearsal,
-            tags,
-            retry=self._probe,
             lose=self._on_connection_lost,
         )
         self._thread = threading.Thread(target=self._run, name="penstock-ec-fetcher", daemon=True)
@@ -117,6 +119,15 @@ class Fetcher:
             self._context.term()
 
     def _turn(self) -> None:
+        try:
+            self._work()
+        finally:  # a request never waits for longer than its limits
+            now = time.monotonic()
+            if now >= self._next_scan:
+                self._next_scan = now + _TICK
+                self._expire(now)
+
+    def _work(self) -> None:
         for socket, _ in self._producers.poller.poll(self._patience()):
             if socket == self._wake:
                 with contextlib.suppress(BlockingIOError):
@@ -126,28 +137,29 @@ class Fetcher:
             if producer is not None:
                 self._read_answers(producer)
         now = time.monotonic()
-        for wanted in self._items.drain_orders():
+        for wanted in self._orders.drain():
             self._probe(Attempt(wanted), now)
         self._transfers.start(now)
         moved = self._transfers.advance(now)
         if moved or self._copying is None:
             self._moved_at = now
         self._copying = moved
-        if now >= self._next_scan:
-            self._next_scan = now + _TICK
-            self._probes.expire(now)
-            self._transfers.expire(now)
+
+    def _expire(self, now: float) -> None:
+        with contextlib.ExitStack() as all_of_them:  # also when one of them fails
+            for each in (self._transfers, self._waiting, self._probes):
+                all_of_them.callback(each.expire, now)
 
     def _patience(self) -> float | None:
         """Return the milliseconds for which to wait for an answer or an order; None for ever."""
         if self._copying is not None:
             return 0 if time.monotonic() - self._moved_at < _SPIN else 1
-        return _TICK * 1000 if self._probes or self._transfers else None
+        return _TICK * 1000 if self._probes or self._waiting or self._moving else None
 
     def _probe(self, attempt: Attempt, now: float) -> None:
         found = self._probes.start(attempt, now)
         if found is not None:
-            self._transfers.add(found, now)
+            self._waiting.add(found, now)
 
     def _read_answers(self, producer: Producer) -> None:
         connection = producer.connection
@@ -174,13 +186,13 @@ class Fetcher:
             return
         found = self._probes.on_answer(answer)
         if found is not None:
-            self._transfers.add(found, now)
+            self._waiting.add(found, now)
 
     def _on_connection_lost(self, producer: Producer, why: str, error_type: int) -> None:
         """Drop the connection; its transfers and probes fail, its waiting items are probed again."""
         now = time.monotonic()
         producer.on_failure(now, why)
         self._producers.disconnect(producer)
-        self._transfers.fail(producer, why, error_type, now)
+        self._moving.on_connection_lost(producer, why, error_type, now)
         self._probes.on_connection_lost(producer, why, error_type)
-        self._transfers.probe_again(producer, now)
+        self._waiting.on_connection_lost(producer, now)

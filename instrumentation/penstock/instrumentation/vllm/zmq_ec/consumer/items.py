@@ -1,7 +1,8 @@
 """The state of each item of a consumer, shared by the scheduler's thread and the fetcher's thread.
 
-The scheduler wants, claims and gives up; the fetcher drains the orders and reports their results. One lock, never held
-over IO or a copy. A *serial* identifies one order, so that the fetcher notices when the scheduler has given it up.
+The scheduler wants, claims and gives up; the fetcher drains the orders and reports their results (``item_orders.py``). One
+lock, never held over IO or a copy. A *serial* identifies one order, so that the fetcher notices when the scheduler has
+given it up.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import KNOWN_MAX, ItemRecords
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import (
     PENDING,
@@ -27,12 +29,10 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec import EcFailure
     from penstock.instrumentation.vllm.naming import Peer
-    from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
-    from penstock.instrumentation.vllm.zmq_ec.wire import Content
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slots
 
 WAITERS_MAX: Final = 1_024
 
-_FRESH: Final = 10.0  # seconds that a slot is kept for the requests that waited for it
 _UNDECIDED_MAX: Final = 1.0  # seconds that a failure awaits a decision
 _PIN_MAX: Final = 60.0  # seconds after which a step's report will not come any more
 
@@ -41,6 +41,7 @@ class Items:
     """All items of one consumer. Thread-safe.
 
     Attributes:
+        orders: the fetcher's side of them.
         observed: an observer drains the failures and decides; otherwise the waiting requests do, by ``load_failure``.
 
     """
@@ -58,19 +59,23 @@ class Items:
         """*wake* is called when there is something for the fetcher; times are in seconds, *pending_for* bounds all waits."""
         self.observed = False
         self._slots = slots
-        self._missing_for = missing_for
         self._bad_for = bad_for
         self._pending_for = pending_for
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
         self._records = ItemRecords(slots, bad_for=bad_for, clock=clock)
-        self._orders: deque[FetchOrder] = deque()
+        self.orders = ItemOrders(
+            self._records,
+            slots,
+            self._lock,
+            clock,
+            missing_for=missing_for,
+            bad_for=bad_for,
+            on_failed=self._on_failed,
+        )
         self._failures: deque[EcFailure] = deque(maxlen=KNOWN_MAX)
         self._serial = 0
-        self._room_wanted = False
-
-    # The scheduler's side.
 
     def want(
         self,
@@ -136,7 +141,7 @@ class Items:
         """Forget the promises of this step, and pins whose reports will not come."""
         with self._lock:
             self._slots.end_step(self._clock())
-            wake = self._room_wanted
+            wake = self.orders.room_wanted
         if wake:
             self._wake()
 
@@ -211,94 +216,12 @@ class Items:
         with self._lock:
             return self._records.in_flight()
 
-    # The fetcher's side. An order that the scheduler has given up is ignored.
-
-    def drain_orders(self) -> list[FetchOrder]:
-        """Return the orders since the last call."""
-        with self._lock:
-            taken = list(self._orders)
-            self._orders.clear()
-            return taken
-
-    def set_peer(self, wanted: FetchOrder, peer: Peer | None) -> None:
-        """Record the only producer that may still have *wanted*, None if several may."""
-        with self._lock:
-            record = self._records.pending(wanted)
-            if record is not None and record.stage is Stage.PROBING:
-                record.peer = peer
-
-    def allocate(self, wanted: FetchOrder, content: Content, peer: Peer) -> Slot | None:
-        """Return a slot for *wanted*, which *peer* has, or None while there is no room."""
-        with self._lock:
-            record = self._records.pending(wanted)
-            if record is None:
-                return None
-            record.stage, record.peer = Stage.WAITING, peer
-            slot, evicted = self._slots.allocate(wanted.item, content.size, self._clock())
-            self._records.forget(each.item for each in evicted)
-            self._room_wanted = slot is None
-            if slot is not None:
-                record.stage, record.content, record.began_ns = Stage.MOVING, content, time.time_ns()
-            return slot
-
-    def set_rehearsed(self, wanted: FetchOrder) -> None:
-        """Record that a fault drill makes it late."""
-        with self._lock:
-            record = self._records.pending(wanted)
-            if record is not None:
-                record.rehearsed = True
-
-    def is_wanted(self, wanted: FetchOrder) -> bool:
-        """Whether the scheduler has not given it up."""
-        with self._lock:
-            return self._records.pending(wanted) is not None
-
-    def on_arrived(self, wanted: FetchOrder, slot: Slot, checksum: int | bytes) -> bool:
-        """Make *slot*, whose content is whole and has that checksum, loadable; return False and free it if it was given up."""
-        with self._lock:
-            record = self._records.pending(wanted)
-            if record is None:
-                self._slots.free(slot)
-                return False
-            record.stage, record.slot, record.checksum = Stage.READY, slot, checksum
-            record.waiters.clear()
-            self._slots.seal(slot, self._clock() + _FRESH)
-            return True
-
-    def on_retry(self, wanted: FetchOrder, slot: Slot | None) -> bool:
-        """Free the slot of a failed attempt; return whether another attempt follows."""
-        with self._lock:
-            if slot is not None:
-                self._slots.free(slot)
-            record = self._records.pending(wanted)
-            if record is None:
-                return False
-            record.stage, record.began_ns, record.peer = Stage.PROBING, 0, None
-            return True
-
-    def on_missing(self, wanted: FetchOrder) -> None:
-        """No producer has it; not asked again for ``missing_for``."""
-        with self._lock:
-            record = self._records.pending(wanted)
-            if record is not None:
-                record.stage, record.until = Stage.MISSING, self._clock() + self._missing_for
-                record.began_ns, record.peer = 0, None
-                record.waiters.clear()
-
-    def on_failed(self, failure: EcFailure, wanted: FetchOrder, slot: Slot | None) -> None:
-        """Its load failed; not tried again for ``bad_for``."""
-        with self._lock:
-            if slot is not None:
-                self._slots.free(slot)
-            record = self._records.pending(wanted)
-            if record is None:
-                return
-            record.stage, record.until = Stage.BAD, self._clock() + self._bad_for
-            if self.observed:
-                record.undecided = True
-                self._failures.append(failure)
-
     # Below the lock.
+
+    def _on_failed(self, record: ItemRecord, failure: EcFailure) -> None:
+        if self.observed:
+            record.undecided = True
+            self._failures.append(failure)
 
     def _is_undecided(self, record: ItemRecord, request_id: str) -> bool:
         """Whether the failed load awaits a decision for this request."""
@@ -324,6 +247,6 @@ class Items:
         wanted = FetchOrder(self._serial, item, rows, request_id, producers, admitted)
         until = self._clock() + self._pending_for
         self._records.add(ItemRecord(wanted, until=until, peer=expected, waiters={request_id}))
-        self._orders.append(wanted)
+        self.orders.add(wanted)
         self._wake()
         return Readiness.PENDING

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt, Expected
     from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
-    from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
     from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
@@ -27,7 +27,7 @@ class Probes:
 
     def __init__(
         self,
-        items: Items,
+        orders: ItemOrders,
         slots: Slots,
         producers: Producers,
         expected: Expected,
@@ -37,7 +37,7 @@ class Probes:
         rehearsal: Rehearsal,
     ) -> None:
         """Start with none; *timeout* is in seconds, *tags* are those of all messages of the fetcher."""
-        self._items = items
+        self._orders = orders
         self._slots = slots
         self._producers = producers
         self._expected = expected
@@ -150,10 +150,10 @@ class Probes:
     def _await(self, attempt: Attempt) -> None:
         """Record the only producer that an attempt still waits for; without any, the item is missing."""
         if not attempt.asked:
-            report_missing(self._items, attempt)
+            report_missing(self._orders, attempt)
             return
         peers = {producer.peer for producer, _ in attempt.asked.values()}
-        self._items.set_peer(attempt.wanted, peers.pop() if len(peers) == 1 else None)
+        self._orders.set_peer(attempt.wanted, peers.pop() if len(peers) == 1 else None)
 
     def _forget(self, attempt: Attempt, tag: int) -> tuple[Producer, int]:
         del self._attempts[tag]
@@ -167,12 +167,12 @@ class Probes:
             producer, sent_ns = self._forget(attempt, tag)
             producer.on_failure(now, text)
             self._reporter.probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_TIMEOUT, text)
-        report_missing(self._items, attempt)
+        report_missing(self._orders, attempt)
 
 
-def report_missing(items: Items, attempt: Attempt) -> None:
+def report_missing(orders: ItemOrders, attempt: Attempt) -> None:
     """No producer has it: a miss, or a failure if an earlier transfer of it failed."""
     if attempt.failure is not None:
-        items.on_failed(attempt.failure, attempt.wanted, None)
+        orders.on_failed(attempt.failure, attempt.wanted, None)
     else:
-        items.on_missing(attempt.wanted)
+        orders.on_missing(attempt.wanted)

@@ -7,9 +7,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import zmq
+from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.transport import Backoff
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
+from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaError
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
@@ -22,6 +24,8 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 NAMED_MAX: Final = 64
 """Bound on the remembered producers that requests have named: clients choose them."""
+
+_LOG_INTERVAL: Final = 60.0
 
 
 class Producer:
@@ -44,6 +48,7 @@ class Producer:
         self.ask_after = 0.0
         self._backoff = Backoff()
         self._failing = False
+        self._copied = False  # out of its memory, since its last failure
 
     def on_answer(self) -> None:
         """Reset the back-off after an answer."""
@@ -53,19 +58,24 @@ class Producer:
             self._backoff.reset()
             logger.info("ZmqECConnector: producer %s answers again", self.peer.address)
 
+    def on_copied(self) -> None:
+        """Ask for several items at a time again. Its back-off stays: a producer that hangs has its memory, and answers nothing."""
+        self._copied = True
+
     def on_failure(self, now: float, why: str) -> None:
         """Back off after a missing answer or a lost connection, longer each time."""
         if not self._failing:
             self._failing = True
             logger.warning("ZmqECConnector: producer %s: %s", self.peer.address, why)
+        self._copied = False
         if self.ask_after <= now:
             self.ask_after = now + self._backoff.next()
 
     def may_ask(self, now: float) -> bool:
-        """Whether to ask it now. After a failure, one request at a time until it answers."""
+        """Whether to ask it now. After a failure, one request at a time until it answers, or gives an item."""
         if self.ask_after > now:
             return False
-        return not self._failing or not self.busy
+        return not self._failing or self._copied or not self.busy
 
 
 class Producers:
@@ -87,6 +97,8 @@ class Producers:
         self._context = context
         self._keys = keys
         self._attach = attach
+        self._log = LogLimit()
+        self._log.interval = _LOG_INTERVAL
         self._configured = [Producer(address) for address in addresses]
         self._named: OrderedDict[str, Producer] = OrderedDict()
         self._by_socket: dict[object, Producer] = {}
@@ -128,13 +140,15 @@ class Producers:
         connection.fingerprints = True
         if not isinstance(answer, protocol.Area) or self._attach.place != this_place():
             return
-        problem = connection.attach(answer)
-        if problem:
-            logger.info(
-                "ZmqECConnector: items of producer %s are copied over the network: %s",
-                producer.peer.address,
-                problem,
-            )
+        try:
+            connection.attach(answer)
+        except AreaError as error:
+            if self._log.admit(error.why) is not None:
+                logger.info(
+                    "ZmqECConnector: items of producer %s are copied over the network: %s",
+                    producer.peer.address,
+                    error,
+                )
 
     def find(self, socket: object) -> Producer | None:
         """Return the producer of a polled socket."""

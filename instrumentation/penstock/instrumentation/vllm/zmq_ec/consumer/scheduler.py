@@ -277,7 +277,7 @@ class ConsumerScheduler:
     def _start(self) -> None:
         if self._fetcher is None:
             self._fetcher = Fetcher(
-                self.items,
+                self.items.orders,
                 self._slots,
                 self._region,
                 self._settings,

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 
 class AreaError(RuntimeError):
-    """The memory that a producer names is not there, or is none; says why."""
+    """The memory that a producer names is not there, or is none.
+
+    Attributes:
+        why: in words, without what the producer chose.
+
+    """
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path} {why}")
+        self.why = why
 
 
 class FoundItem(NamedTuple):
@@ -51,16 +60,16 @@ class AreaReader:
         try:
             # A peer chooses the numbers, and to open a device or a pipe can have effects.
             if not os.readlink(path).startswith(f"/memfd:{item_area.FILE} "):  # noqa: PTH115  (no path that exists)
-                raise AreaError(f"{path} is no memory of a producer")
+                raise AreaError(path, "is no memory of a producer")
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             header = os.pread(self._fd, item_area.HEADER.size, name.capacity)
             regular = stat.S_ISREG(os.fstat(self._fd).st_mode)
         except (OSError, OverflowError) as error:
             self.close()
-            raise AreaError(f"{path} cannot be read: {error}") from error
+            raise AreaError(path, f"cannot be read: {getattr(error, 'strerror', error)}") from error
         if not regular or header != item_area.HEADER.pack(item_area.MAGIC, name.token):
             self.close()
-            raise AreaError(f"{path} is not the memory that the producer means (any more)")
+            raise AreaError(path, "is not the memory that the producer means (any more)")
         self._name = name
 
     def find(self, item: str) -> FoundItem | None:

@@ -10,17 +10,20 @@ class OutOfMemoryError(RuntimeError):
     """The host does not have the memory that the configuration asks for; says how much it has."""
 
 
-def check(size: int, purpose: str, setting: str) -> None:
+def check(size: int, purpose: str, setting: str, *, tables: int = 0) -> None:
     """Refuse to take more than host and control group have left: the kernel would kill a process for it.
+
+    *size* are the bytes of *setting*, *tables* those that are taken besides.
 
     Raises:
         OutOfMemoryError: it is more.
 
     """
     left = spare()
-    if not 0 < size < left:
+    if not 0 < size < left - tables:
+        besides = f" and {tables} for their tables" if tables else ""
         raise OutOfMemoryError(
-            f"ZmqECConnector cannot reserve {size} bytes for {purpose}: {max(left, 0)} are left. "
+            f"ZmqECConnector cannot reserve {size} bytes for {purpose}{besides}: {max(left, 0)} are left. "
             f"Set {setting} in ec_connector_extra_config (or ec_buffer_size) to what can be spared."
         )
 

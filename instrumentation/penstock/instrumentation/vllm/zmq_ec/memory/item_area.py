@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import logging
 import mmap
 import os
 import secrets
@@ -32,6 +33,8 @@ from penstock.instrumentation.vllm.zmq_ec.memory.slots import ALIGNMENT
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot
+
+logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 FILE: Final = "penstock-ec-items"
 
@@ -51,6 +54,7 @@ STRIDE: Final = 128
 
 ENTRIES: Final = 8_192
 _PRINTS: Final = HEADER.size + ENTRIES * STRIDE
+_NO_FILE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class ItemArea:
 
     Attributes:
         slots: the memory of the slots, as a numpy array of bytes.
-        name: for consumers on this host.
+        name: for consumers on this host; None if the system refuses a ``memfd``: then it is memory of this process only.
 
     """
 
@@ -116,17 +120,13 @@ class ItemArea:
             OutOfMemoryError: the host does not have them.
 
         """
-        host_memory.check(capacity, "encoder outputs", "host_cache_bytes")
-        token = secrets.token_bytes(16)
-        size = capacity + print_offset(capacity) + fingerprints.SIZE
-        fd = os.memfd_create(FILE, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self._close = weakref.finalize(self, os.close, fd)
+        tables = print_offset(capacity) + fingerprints.SIZE
+        host_memory.check(capacity, "encoder outputs", "host_cache_bytes", tables=tables)
+        self._token = secrets.token_bytes(16)
+        fd = _new_file()
+        self._close = weakref.finalize(self, _close_file, fd)
         try:
-            os.ftruncate(fd, size)
-            os.posix_fallocate(fd, 0, size)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            # Populated, because the first write to a page through a new mapping costs many times the copy.
-            self._map = mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            self._map = _map_all(fd, capacity + tables)
         except (OSError, ValueError, OverflowError) as error:
             self._close()
             raise host_memory.OutOfMemoryError(
@@ -134,8 +134,8 @@ class ItemArea:
             ) from error
         self._end = capacity
         self.slots: Any = np.frombuffer(self._map, dtype=np.uint8, count=capacity)
-        self.name = AreaName(os.getpid(), fd, capacity, token)
-        HEADER.pack_into(self._map, capacity, MAGIC, token)
+        self.name = None if fd == _NO_FILE else AreaName(os.getpid(), fd, capacity, self._token)
+        HEADER.pack_into(self._map, capacity, MAGIC, self._token)
 
     def publish(self, slot: Slot, rows: int, width: int, dtype: str) -> None:
         """Let consumers find the item of *slot*, whose content is whole; nothing of it is checked yet."""
@@ -167,5 +167,29 @@ class ItemArea:
         self._close()
 
     def _write(self, at: int, packed: bytes) -> None:
-        whole = sealed(packed, self.name.token)
+        whole = sealed(packed, self._token)
         self._map[at : at + len(whole)] = whole
+
+
+def _new_file() -> int:
+    """Return a descriptor of memory that other processes can open; none if the kernel or a seccomp profile refuses it."""
+    try:
+        return os.memfd_create(FILE, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        logger.info("ZmqECConnector: no consumer can copy items out of this memory: memfd_create: %s", error)
+        return _NO_FILE
+
+
+def _close_file(fd: int) -> None:
+    if fd != _NO_FILE:
+        os.close(fd)
+
+
+def _map_all(fd: int, size: int) -> mmap.mmap:
+    """Map *size* bytes, all of them backed by pages: the first write to a page that is not costs many times the copy."""
+    if fd == _NO_FILE:
+        return mmap.mmap(_NO_FILE, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    os.ftruncate(fd, size)
+    os.posix_fallocate(fd, 0, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)

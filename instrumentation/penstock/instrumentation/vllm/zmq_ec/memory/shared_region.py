@@ -63,14 +63,16 @@ class SharedRegion:
         """
         host_memory.check(size, "shared memory", "region_bytes")
         token = secrets.token_bytes(16)
-        self._fd = os.memfd_create("penstock-ec", os.MFD_CLOEXEC)
+        self._fd = -1
         try:
+            self._fd = os.memfd_create("penstock-ec", os.MFD_CLOEXEC)
             os.ftruncate(self._fd, size)
             os.posix_fallocate(self._fd, 0, size)
             # Populated, because the first write to a page through a new mapping costs many times the copy.
             self._map = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         except (OSError, ValueError, OverflowError) as error:
-            os.close(self._fd)
+            if self._fd >= 0:
+                os.close(self._fd)
             raise RegionError(
                 f"ZmqECConnector cannot reserve {size} bytes of shared memory: {error}."
             ) from error

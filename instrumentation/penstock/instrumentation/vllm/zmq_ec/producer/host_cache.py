@@ -66,8 +66,8 @@ class HostCache:
         return len(self._items)
 
     @property
-    def area(self) -> AreaName:
-        """How a consumer on this host finds the memory."""
+    def area(self) -> AreaName | None:
+        """How a consumer on this host finds the memory; None where it cannot."""
         return self._area.name
 
     def close(self) -> None:

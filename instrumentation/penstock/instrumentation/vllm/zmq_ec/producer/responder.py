@@ -20,7 +20,8 @@ class Reply(NamedTuple):
     """Frames to send, if any, and whether they are an item's first or last bytes; *tag* is the request's.
 
     Attributes:
-        taken_in: nanoseconds in which a consumer on this host has copied the item.
+        attaches: whether they say where the memory is.
+        taken_in: nanoseconds in which a consumer on this host says that it has copied the item; there are then no frames.
 
     """
 
@@ -30,6 +31,7 @@ class Reply(NamedTuple):
     size: int = 0
     first: bool = False
     last: bool = False
+    attaches: bool = False
     taken_in: int = 0
 
 
@@ -61,7 +63,7 @@ class Responder:
                 case protocol.Attach():
                     return self._attach(request)
                 case protocol.Taken():
-                    return self._take(request)
+                    return Reply([], request.tag, request.item, taken_in=min(request.nanos, _TAKEN_MAX))
         except protocol.WireError as error:
             return self._refuse(error.tag, error.reason, str(error))
 
@@ -75,6 +77,13 @@ class Responder:
             self._cache.printed(item)
         if self._crc_wanted:
             self._cache.content(item)
+
+    def take(self, item: str) -> int:
+        """Record that a consumer that knows the memory has copied *item*; return its bytes, 0 if it is not there (any more)."""
+        self._crc_wanted = False
+        self.counts["taken"] += 1
+        content = self._cache.printed(item)
+        return 0 if content is None else content.size
 
     def _check(self, request: protocol.Request) -> None:
         if request.model != self._model:
@@ -116,22 +125,12 @@ class Responder:
         )
 
     def _attach(self, request: protocol.Attach) -> Reply:
-        if request.place != this_place() or not fingerprints.available():
+        area = self._cache.area
+        if area is None or request.place != this_place() or not fingerprints.available():
             return Reply([protocol.encode(protocol.Miss(request.tag))])
         self.counts["area"] += 1
-        area = self._cache.area
-        return Reply(
-            [protocol.encode(protocol.Area(request.tag, area.pid, area.fd, area.capacity, area.token))]
-        )
-
-    def _take(self, request: protocol.Taken) -> Reply:
-        self._crc_wanted = False
-        self.counts["taken"] += 1
-        content = self._cache.printed(request.item) if fingerprints.available() else None
-        if content is None:
-            return Reply([])  # it was evicted meanwhile, or the consumer invents it
-        took = min(request.nanos, _TAKEN_MAX)
-        return Reply([], request.tag, request.item, content.size, last=True, taken_in=took)
+        message = protocol.Area(request.tag, area.pid, area.fd, area.capacity, area.token)
+        return Reply([protocol.encode(message)], request.tag, attaches=True)
 
     def _refuse(self, tag: int, reason: protocol.Reason, text: str) -> Reply:
         self.counts[reason.name.lower()] += 1

@@ -38,6 +38,7 @@ _BATCH: Final = 64
 _HAND_OUTS_MAX: Final = 1_024
 _ZERO_COPY_FROM: Final = 64 << 10  # below, a copy is cheaper than what pyzmq does to hand memory over
 _TO_SEAL_MAX: Final = 1_024
+_ATTACHED_MAX: Final = 1_024
 _STOP_WAIT: Final = 5.0
 _LOG_INTERVAL: Final = 60.0
 
@@ -66,6 +67,8 @@ class Server:
         self._log.interval = _LOG_INTERVAL
         self._shares = FairShare()
         self._sending: OrderedDict[tuple[bytes, str], int] = OrderedDict()
+        # The consumers that have last been told where the memory is, or have copied out of it.
+        self._attached: OrderedDict[bytes, None] = OrderedDict()
         self._to_seal: deque[str] = deque(maxlen=_TO_SEAL_MAX)
         self._stopping = threading.Event()
         self._context = zmq.Context()
@@ -138,8 +141,7 @@ class Server:
         poller.poll()
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        while self._to_seal:
-            self._responder.seal(self._to_seal.popleft())
+        self._seal_all()
         if self._authenticator is not None:
             self._authenticator.answer()
         for _, error in monitor.drain(self._monitor):
@@ -154,6 +156,13 @@ class Server:
             except Exception as error:  # noqa: BLE001  (one bad message must not keep the others waiting)
                 self._log_error("an answer failed", error)
 
+    def _seal_all(self) -> None:
+        while self._to_seal:
+            try:
+                self._responder.seal(self._to_seal.popleft())
+            except Exception as error:  # noqa: BLE001  (it is computed when it is asked for; the others are computed now)
+                self._log_error("a fingerprint failed", error)
+
     def _serve(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:  # noqa: PLR2004  (identity and request)
             self._count_drop("malformed", _host_of(frames[-1]))
@@ -165,7 +174,7 @@ class Server:
             return
         reply = self._responder.answer(request.bytes)
         if not reply.frames:
-            self._report_taken(reply, request)
+            self._on_taken(identity, reply, request)
             return
         if reply.item and self._shares.is_saturated(identity, reply.item, now):
             reply = self._responder.busy(reply)
@@ -175,6 +184,10 @@ class Server:
             # The peer does not read, or is gone; it asks again if it still wants to know.
             self._count_drop("slow_peer" if error.errno == zmq.EAGAIN else "peer_gone", _host_of(request))
             return
+        if reply.attaches:
+            self._attached[identity] = None
+            if len(self._attached) > _ATTACHED_MAX:
+                self._attached.popitem(last=False)
         if reply.item:
             self._shares.on_sent(identity, reply.item, reply.frames[-1], now)
             self._report_sent(identity, reply, request)
@@ -228,12 +241,18 @@ class Server:
         if self._log.admit(what) is not None:
             logger.error("ZmqECConnector: %s", what, exc_info=error)
 
-    def _report_taken(self, reply: Reply, request: zmq.Frame) -> None:
+    def _on_taken(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
+        """Report a copy that a consumer says it has made, if it has asked where the memory is."""
+        if identity not in self._attached:
+            self._count_drop("unasked", _host_of(request))
+            return
+        self._attached.move_to_end(identity)
+        size = self._responder.take(reply.item)
         observer = self.observer
-        if observer is not None and reply.item:
+        if observer is not None and size:
             now = time.time_ns()
             peer = Peer(_host_of(request))
-            observer.sent(EcTransfer(reply.item, peer, now - reply.taken_in, now, reply.size, ok=True))
+            observer.sent(EcTransfer(reply.item, peer, now - reply.taken_in, now, size, ok=True))
 
     def _report_sent(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
         now = time.time_ns()

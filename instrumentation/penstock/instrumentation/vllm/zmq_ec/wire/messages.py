@@ -21,7 +21,7 @@ Its first four bytes are then the ``crc`` of FETCH and CHUNK. Between processes 
 
     ATTACH model 16s | place 16s                         where is your memory? the place is the consumer's
     AREA   pid u32 | descriptor u32 | bytes u64 | token 16s     there; or MISS from another place
-    TAKEN  model 16s | nanoseconds u64 | item            I have copied it, in that time; without an answer
+    TAKEN  model 16s | nanoseconds u64 | item            I have copied it, in that time; without an answer, and after AREA only
 
 A consumer begins with ATTACH (with a place of zeros, if it wants no memory). A producer of an earlier version refuses it
 as malformed; it is then asked as above, as it is by a consumer of an earlier version.
