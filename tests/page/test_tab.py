@@ -147,10 +147,11 @@ def test_an_agent_that_is_away_keeps_its_position() -> None:
 def test_parts_are_whole_and_small(sizes: list[int]) -> None:
     """Every entry is in one of them, in its order."""
     entries = [_entry(number, "\N{SNOWMAN}" * size) for number, size in enumerate(sizes)]
-    found = parts(entries)
+    found = parts("log", entries)
 
-    assert [entry for part in found for entry in part] == entries
-    assert all(len(message("log", {"entries": part}).data) <= MAX_MESSAGE_BYTES for part in found)
+    assert [entry for part in found for entry in part.entries] == entries
+    assert all(part.message == message("log", {"entries": part.entries}) for part in found)
+    assert all(len(part.message.data) <= MAX_MESSAGE_BYTES for part in found)
 
 
 def test_large_answers_are_asked_for_less_often() -> None:

@@ -83,7 +83,7 @@ def questions(since: float | None = None) -> tuple[Question, ...]:
         ),
         Question("diagnosis", "Diagnose", diagnosis, 10.0, costly=True),
         Question("drills", "ListDrills", admin.ListDrillsRequest(), 5.0),
-        Question("quarantines", "ListQuarantines", admin.ListQuarantinesRequest(), 2.0),
+        Question("quarantines", "ListQuarantines", admin.ListQuarantinesRequest(), 5.0),
         Question("rollouts", "ListPolicyRollouts", admin.ListPolicyRolloutsRequest(), 5.0),
         Question("policies", "ListPolicies", admin.ListPoliciesRequest(), 5.0),
     )
