@@ -53,9 +53,10 @@ _PEERS: Final = 100
 _TABS: Final = 10
 _OBEYING: Final = 64
 _ROLE: Final = "decode"
-_ROUNDS: Final = 7
-# A turn has each of the questions that are asked again and again, the rarest of which is asked twice a minute.
-_TURN_SECONDS, _QUICK_TURN_SECONDS = 25.0, 12.0
+# As many as give a median's interval.
+_ROUNDS: Final = 6
+# The agent saves its counters, and asks for a diagnosis of so many engines, about twice a minute: once a turn.
+_TURN_SECONDS, _QUICK_TURN_SECONDS = 30.0, 12.0
 _SETTLE_SECONDS: Final = 4.0
 _EVENT_SECONDS: Final = 0.1
 _EVENTS_PER_CHANGE: Final = 30
