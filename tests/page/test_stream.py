@@ -190,9 +190,10 @@ def test_nobody_waits_for_a_tab_that_does_not_read(agent: AgentProcess, engine: 
             while not quick.entries() or quick.entries()[-1]["request"] != names[-1]:
                 assert quick.next() is not None
         requests = [entry["request"] for entry in quick.entries()]
+    # Others are of the agent itself, about engines that have gone.
+    published = [each for each in requests if each.startswith("slow-")]
 
-    assert len([each for each in requests if each.startswith("slow-")]) == 60 * 200
-    assert len(requests) == len({*requests})
+    assert len(published) == len({*published}) == 60 * 200
 
 
 def test_the_end_of_the_agent_is_said() -> None:

@@ -147,10 +147,11 @@ def test_an_agent_that_is_away_keeps_its_position() -> None:
 def test_parts_are_whole_and_small(sizes: list[int]) -> None:
     """Every entry is in one of them, in its order."""
     entries = [_entry(number, "\N{SNOWMAN}" * size) for number, size in enumerate(sizes)]
-    found = parts(entries)
+    found = parts("log", entries)
 
-    assert [entry for part in found for entry in part] == entries
-    assert all(len(message("log", {"entries": part}).data) <= MAX_MESSAGE_BYTES for part in found)
+    assert [entry for part in found for entry in part.entries] == entries
+    assert all(part.message == message("log", {"entries": part.entries}) for part in found)
+    assert all(len(part.message.data) <= MAX_MESSAGE_BYTES for part in found)
 
 
 def test_large_answers_are_asked_for_less_often() -> None:
@@ -162,12 +163,12 @@ def test_large_answers_are_asked_for_less_often() -> None:
         return admin.ListPeersResponse(peers=[admin.PeerSummary()] * count)
 
     assert peers.pause(listed(10), 5.0) == 1.0
-    assert peers.pause(listed(6_000), 0.0) == 12.0
+    assert peers.pause(listed(6_000), 0.0) == 15.0
     assert peers.pause(listed(100_000), 0.0) == 60.0
     # What ranks them itself makes a row for few.
-    assert peers.pause(admin.ListPeersResponse(total=200_000), 0.0) == 32.0
-    assert diagnosis.pause(admin.Diagnosis(), 0.1) == 10.0
-    assert diagnosis.pause(admin.Diagnosis(), 0.4) == 40.0
+    assert peers.pause(admin.ListPeersResponse(total=200_000), 0.0) == 40.0
+    assert diagnosis.pause(admin.Diagnosis(), 0.08) == 10.0
+    assert diagnosis.pause(admin.Diagnosis(), 0.4) == 50.0
 
 
 def test_what_is_no_number_is_null() -> None:

@@ -111,6 +111,18 @@ def test_each_click_filters_everything(tab: Tab, server: ScriptedServer) -> None
     assert tab.texts("#peers thead .name") == ["serving/decode-1/0"]
 
 
+def test_an_engine_that_is_none_of_the_worst_has_its_peers_in_its_details(
+    tab: Tab, server: ScriptedServer
+) -> None:
+    """Where the filter leaves nothing of the table, it says where they are, and a click opens them."""
+    server.details["engine"] = detail()
+    opened(tab, server)
+    tab.js("location.hash = 'engine=elsewhere%2F9'")
+    tab.until_text("#peers .empty", "the peers of elsewhere/9 are in its details")
+    tab.js("document.querySelector('#peers .empty .name').click()")
+    tab.until_text("dialog", "It is connected.")
+
+
 def test_a_past_moment_is_never_taken_for_now(tab: Tab, server: ScriptedServer) -> None:
     """The slider goes back by keys; what comes meanwhile does not show; the way back is one key."""
     messages = stream(now() - 30_000)

@@ -82,6 +82,17 @@ test("A moment shows its screen, and the entries up to it", () => {
   assert.deepEqual(past.entries.map((entry) => entry.position), ["1042/0", "1041/0"]);
 });
 
+test("The engine of the filter is unlisted where the table of peers has others only", () => {
+  const {engines} = messages().screen.peers;
+  const filtered = (engine) => selection(next(heard(), {type: "filter", part: {engine}}));
+  assert.equal(filtered("").unlisted, "");
+  assert.equal(filtered(engines[0]).unlisted, "");
+  assert.equal(filtered("elsewhere/9").unlisted, "elsewhere/9");
+  const none = {...messages().screen, peers: {...messages().screen.peers, engines: [], rows: []}};
+  const empty = next(heard({screen: none}), {type: "filter", part: {engine: "elsewhere/9"}});
+  assert.equal(selection(empty).unlisted, "");
+});
+
 test("A moment without connection says so, and of when its screen is", () => {
   let state = next(heard(), {type: "lost", reason: "", now: NOW + 2000});
   state = next(state, {type: "connected", now: NOW + 60_000});

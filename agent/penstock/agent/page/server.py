@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -235,14 +234,9 @@ class PageServer:
             await _send(response, message("hello", self._hello(self._caller(request))).encoded())
             if unknown:
                 await _send(response, message("gap", {"sentence": unknown}).encoded())
-            joining = asyncio.ensure_future(self._hub.join(tab, positions, seconds))
-            try:
-                while (item := await tab.next()) is not None:
-                    await _send(response, self._source.hinted(item.encoded()))
-            finally:
-                joining.cancel()
-                with suppress(asyncio.CancelledError):
-                    await joining
+            self._hub.join(tab, positions, seconds)
+            while (item := await tab.next()) is not None:
+                await _send(response, self._source.hinted(item.encoded()))
         except (ConnectionError, TimeoutError):
             _abort(request)
         finally:

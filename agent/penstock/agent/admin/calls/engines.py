@@ -30,7 +30,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from penstock.agent.admin.support import AgentContext
     from penstock.agent.model import Source
@@ -42,25 +42,42 @@ if TYPE_CHECKING:
 
 
 _ENGINE_STATES = {"": {True, False}, "connected": {True}, "disconnected": {False}}
+# Engines of an answer that are made before the loop goes on: a millisecond.
+_AT_ONCE = 16
 _PEER_STATES = ("", "active", "retired", "all")
 
 
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
-    """Return the selected engines with the current state of their sources."""
+    """Return the selected engines with the current state of their sources, all at one version of the policy feed.
+
+    The loop goes on between any sixteen of them, unless the feed changes meanwhile.
+    """
+    seen, response = agent.feed.changed.version, admin.ListEnginesResponse()
+    for number, engine in enumerate(_engines(agent, request), 1):
+        response.engines.append(engine)
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    if agent.feed.changed.version != seen:
+        # Some would be of before the change, some of after it.
+        return admin.ListEnginesResponse(engines=_engines(agent, request))
+    return response
+
+
+def _engines(agent: AgentContext, request: admin.ListEnginesRequest) -> Iterator[admin.Engine]:
     wanted = _ENGINE_STATES.get(request.state)
     if wanted is None:
         raise ContractError(f"state is {request.state!r}; give connected, disconnected, or omit it for both")
     selection, known = selection_of(request.selector), agent.registry.engines()
     all_targets, holding = targets_by_key(agent, known), policy_states(agent, known).in_force
-    views = [view for view in known if view.connected in wanted and selection.matches(all_targets[view.key])]
     merges = MergedPolicies((policy.manifest for policy in agent.store.policies()), agent.now)
     counted = not request.without_counters
     rows = {row.key: row for row in agent.aggregator.engines(ENGINE_METRICS)} if counted else {}
     counts, refusing = compared_counts(agent.aggregator) if counted else {}, agent.feed.refusing()
     servers = engines_by_server(view.key for view in known if view.connected)
-    response = admin.ListEnginesResponse()
-    for view in views:
+    for view in known:
         target = all_targets[view.key]
+        if view.connected not in wanted or not selection.matches(target):
+            continue
         merged = merges.merged(merges.selected(target))
         engine = _engine(agent, view, target, merged, in_sync=view.key in holding)
         if view.facts is not None:
@@ -72,8 +89,7 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
         if counted:
             compared = counts.get(view.key, EngineCounts())
             engine.compared.CopyFrom(compared_engine(target, compared, refuses=view.key in refusing))
-        response.engines.append(engine)
-    return response
+        yield engine
 
 
 async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:

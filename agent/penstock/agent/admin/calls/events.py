@@ -131,11 +131,11 @@ async def watch_events(
                 yield logged
         while not tail.closed:
             seen = tail.notice.version
-            batches = await _in_thread(reader.batches, position, _READ_AT_ONCE, _BYTES_AT_ONCE)
-            for event in await _in_thread(_events_of, reader, batches, wanted, agent.policies):
+            found, last = await _in_thread(_events_after, reader, position, wanted, agent.policies)
+            for event in found:
                 yield event
-            if batches:
-                position = batches[-1].id
+            if last > position:
+                position = last
             else:
                 await tail.notice.wait(seen, _POLL_SECONDS)
 
@@ -230,6 +230,14 @@ def _list(
         truncated=truncated or scan.cut,
         unreadable_batches=messages.clamp_unsigned(scan.unreadable, messages.MAX_UINT32),
     )
+
+
+def _events_after(
+    reader: Reader, position: int, wanted: Filter, policies: PolicyLookup
+) -> tuple[list[admin.LoggedEvent], int]:
+    """Return the events of the next batches after *position*, and the last of these; *position* for none."""
+    batches = reader.batches(position, _READ_AT_ONCE, _BYTES_AT_ONCE)
+    return _events_of(reader, batches, wanted, policies), batches[-1].id if batches else position
 
 
 def _events_of(

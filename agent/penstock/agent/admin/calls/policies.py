@@ -77,8 +77,9 @@ async def list_policies(
     agent: AgentContext, request: admin.ListPoliciesRequest
 ) -> admin.ListPoliciesResponse:
     """Return all policies, or the named one."""
-    known = targets_by_key(agent).values()
-    stands = policy_states(agent)
+    views = agent.registry.engines()
+    known = targets_by_key(agent, views).values()
+    stands = policy_states(agent, views)
     giving = _giving(agent, known, stands.in_force | stands.paused)
     found = [
         _policy(policy, known, giving, stands)

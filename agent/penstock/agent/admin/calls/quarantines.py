@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import read_in_turn
@@ -10,6 +11,7 @@ from penstock.agent.admin.support import (
     check_engine_names,
     checked_peer,
     checked_ttl,
+    last_snapshots,
     messages,
     new_order_id,
     selected_targets,
@@ -31,12 +33,13 @@ from penstock.proto.v1.events_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.agent.admin.support import AgentContext, PeerKey
     from penstock.agent.journal import Reader
+    from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Selection
-    from penstock.proto.v1.snapshot_pb2 import PeerStatus
+    from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
 _CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)
 # Log entries searched for the reason of a quarantine.
@@ -72,7 +75,8 @@ async def list_quarantines(
     selection = selection_of(request.selector)
     if selection.keys:
         check_engine_names(agent, selection)
-    reported = _reported(agent, selection)
+    # Tens of thousands of peers take longer than the loop may stand still.
+    reported = await asyncio.to_thread(_reported, last_snapshots(selected_views(agent, selection)))
     ordered = _orders(agent, selection)
     # An order has its own.
     reasons = await read_in_turn(agent, _reasons) if reported.keys() - ordered.keys() else {}
@@ -96,13 +100,12 @@ def _check_engines(agent: AgentContext, selection: Selection, *, adds: bool) -> 
             )
 
 
-def _reported(agent: AgentContext, selection: Selection) -> dict[PeerKey, PeerStatus]:
+def _reported(snapshots: Mapping[EngineKey, Sequence[Snapshot]]) -> dict[PeerKey, PeerStatus]:
     return {
-        (view.key, status.peer.address): status
-        for view in selected_views(agent, selection)
-        for live in view.sources
-        if live.snapshot is not None
-        for status in live.snapshot.peers
+        (key, status.peer.address): status
+        for key, sent in snapshots.items()
+        for snapshot in sent
+        for status in snapshot.peers
         if status.quarantine in _CUT_OFF
     }
 

@@ -72,7 +72,11 @@ async def list_requests(
     limit = min(request.limit or _DEFAULT_REQUESTS, MAX_REQUESTS)
     since, now = since_unix_nano(request, agent.clock()), int(agent.clock() * 1e9)
     order = request.sort or ("age" if request.deferred else DEFAULT_SLOW if request.slow else "time")
-    present = [live for live in agent.registry.sources() if selection.matches(source_target(live.source))]
+    present = [
+        live
+        for live in agent.registry.sources()
+        if selection.everything or selection.matches(source_target(live.source))
+    ]
 
     def read(reader: Reader) -> admin.ListRequestsResponse:
         response = (

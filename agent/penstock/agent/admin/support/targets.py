@@ -117,7 +117,13 @@ def targets_by_key(agent: AgentContext, views: Iterable[EngineView] | None = Non
 
 def policy_states(agent: AgentContext, views: Sequence[EngineView] | None = None) -> PolicyStates:
     """Return the engines that acknowledged their policy, and those where a pause holds it back; *views* as above."""
-    engines = rollout_progress(agent.feed, known_engines(agent, views), Selection(), agent.clock())
+    views = agent.registry.engines() if views is None else views
+    # A pause is another question, which needs the processes as well.
+    known = [
+        KnownEngine(_view_target(view), view.connected, view.cores, missing=_is_missing(view, views))
+        for view in views
+    ]
+    engines = rollout_progress(agent.feed, known, Selection(), agent.clock())
     return PolicyStates(
         frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
         frozenset(engine.key for engine in engines if engine.state == "paused"),

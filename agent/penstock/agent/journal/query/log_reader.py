@@ -211,11 +211,13 @@ class LogReader:
         """Return at most *limit* deferrals of a source that have not ended, and how many there are in all."""
         rows = self._database.execute(
             "SELECT start FROM open_deferrals WHERE epoch = ? LIMIT ?", (signed(epoch), limit)
-        )
-        deferrals = [OpenDeferral(epoch, start) for (body,) in rows if (start := event_of(body)) is not None]
-        return deferrals, self._number(
-            "SELECT count(*) FROM open_deferrals WHERE epoch = ?", (signed(epoch),)
-        )
+        ).fetchall()
+        total = len(rows)
+        if total == limit:
+            total = self._number("SELECT count(*) FROM open_deferrals WHERE epoch = ?", (signed(epoch),))
+        return [
+            OpenDeferral(epoch, start) for (body,) in rows if (start := event_of(body)) is not None
+        ], total
 
     def cursor(self, name: str) -> tuple[int, int]:
         """Return the cursor's (low, exported); (0, 0) if it was never saved."""

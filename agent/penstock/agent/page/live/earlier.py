@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.page.live.entries import KINDS, log_entry
-from penstock.agent.page.live.messages import Message, message, parts
+from penstock.agent.page.live.messages import parts
 from penstock.agent.page.wire import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from penstock.agent.page.live.messages import Message
     from penstock.agent.page.wire import AdminCalls
 
 _MAX_ENTRIES = 100
@@ -26,4 +27,4 @@ async def ask_earlier(calls: AdminCalls, seconds: int) -> list[Message]:
         found = (await calls.call("ListEvents", request)).events
     except AnswerError:
         return []
-    return [message("earlier", {"entries": part}) for part in parts([log_entry(item) for item in found])]
+    return [part.message for part in parts("earlier", [log_entry(item) for item in found])]

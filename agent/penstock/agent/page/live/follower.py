@@ -23,7 +23,7 @@ from penstock.agent.page.wire import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.agent.page.live.entries import LogEntry
     from penstock.agent.page.live.tab import Tab
@@ -33,6 +33,7 @@ _log = structlog.get_logger(__name__)
 
 # What comes within it makes one message.
 _GATHER_SECONDS = 0.5
+_REST_SECONDS = 0.4
 _MOST_TOGETHER = 200
 _AGAIN_SECONDS = 1.0
 
@@ -54,8 +55,8 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
         self._relayed = False
 
-    async def join(self, tab: Tab, after: Positions | None) -> None:
-        """Let *tab* begin after a position, or now; it is one of the tabs already.
+    async def join(self, tabs: Mapping[Tab, Positions | None]) -> None:
+        """Let *tabs* begin, each after its position, or now; they are among the tabs already.
 
         Raises:
             AnswerError: the admin service does not answer.
@@ -64,6 +65,18 @@ class Follower:
         status = await self._calls.call("GetStatus", admin.GetStatusRequest())
         self._relayed = not status.state_dir
         self._give()
+        for tab, after in tabs.items():
+            start = self._begin(tab, after, status)
+            if self._task is None:
+                self._follow(start)
+            elif any(place < self._at.get(name, place) for name, place in start.items()):
+                await self.stop()
+                self._follow(
+                    self._at | {name: min(place, self._at.get(name, place)) for name, place in start.items()}
+                )
+
+    def _begin(self, tab: Tab, after: Positions | None, status: admin.AgentStatus) -> Positions:
+        """Tell a tab where it begins, and what it misses; return the position."""
         sentences: list[str] = []
         if after is None:
             # What the stream has not come to yet is the tab's as well.
@@ -76,13 +89,7 @@ class Follower:
         if after is None:
             # A tab that is cut off before the first entry resumes as well.
             tab.put(message("log", {"entries": []}, written(start)))
-        if self._task is None:
-            self._follow(start)
-        elif any(place < self._at.get(name, place) for name, place in start.items()):
-            await self.stop()
-            self._follow(
-                self._at | {name: min(place, self._at.get(name, place)) for name, place in start.items()}
-            )
+        return start
 
     def _follow(self, start: Positions) -> None:
         self._at = dict(start)
@@ -107,6 +114,7 @@ class Follower:
 
     async def _read(self) -> None:
         """Read the stream to its end."""
+        behind = False
         async with aclosing(self._calls.stream("WatchEvents", self._request())) as stream:
             async for event in stream:
                 name, place = of_entry(event)
@@ -121,8 +129,12 @@ class Follower:
                 self._found.append((name, place, log_entry(event)))
                 if len(self._found) >= _MOST_TOGETHER:
                     self._give()
+                    behind = True
                 elif self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._give)
+                    if not behind:
+                        await _rest()
+                    behind = False
 
     def _request(self) -> admin.ListEventsRequest:
         request = admin.ListEventsRequest(kinds=KINDS)
@@ -146,12 +158,16 @@ class Follower:
             self._timer = None
         found, self._found = self._found, []
         begin = 0
-        for part in parts([entry for _, _, entry in found]):
-            given = found[begin : begin + len(part)]
-            begin += len(part)
-            shared = message("log", {"entries": part})
+        for part in parts("log", [entry for _, _, entry in found]):
+            given = found[begin : begin + len(part.entries)]
+            begin += len(part.entries)
             for tab in self._tabs():
-                tab.put_entries(given, shared)
+                tab.put_entries(given, part.message)
+
+
+async def _rest() -> None:
+    """Let entries gather in the log: they are read at once, where each would be a read of its own."""
+    await asyncio.sleep(_REST_SECONDS)
 
 
 def _before(place: Position) -> int:

@@ -40,15 +40,15 @@ class Minute:
     cells: tuple[MinuteCell, ...]
 
 
-async def ask_history(calls: AdminCalls, seconds: int) -> Message:
-    """Return the message of the last *seconds*, as far as the newest entries of the log reach."""
+async def ask_history(calls: AdminCalls, seconds: int) -> list[Message]:
+    """Return the one message of the last *seconds*, as far as the newest entries of the log reach."""
     request = admin.ListEventsRequest(kinds=[_FAILURE, _DEFERRAL], limit=_MAX_EVENTS)
     request.since.FromSeconds(seconds)
     try:
         found = (await calls.call("ListEvents", request)).events
     except AnswerError:
         found = []
-    return Message("history", history(found))
+    return [Message("history", history(found))]
 
 
 def history(found: Iterable[admin.LoggedEvent]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.page.live.earlier import ask_earlier
 from penstock.agent.page.live.follower import Follower
@@ -14,6 +14,8 @@ from penstock.agent.page.live.tab import Tab
 from penstock.agent.page.wire import AnswerError, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from penstock.agent.page.live.positions import Positions
     from penstock.agent.page.wire import AdminCalls
 
@@ -24,13 +26,24 @@ _PULSE_SECONDS = 2.0
 _MAX_MISSING = 50
 
 
+class _Joining(NamedTuple):
+    """A tab that joins after a position, or from now on, with so many *seconds* of history."""
+
+    tab: Tab
+    after: Positions | None
+    seconds: int
+
+
 class Hub:
     """Lets tabs join and leave, and gives each message to all of them."""
 
     def __init__(self, calls: AdminCalls, since: float | None) -> None:
         self._calls = calls
         self._tabs: dict[Tab, None] = {}
-        # One tab joins at a time: each may begin the stream of the log anew.
+        # Tabs that come while others join do so together: what they are told is asked for once.
+        self._waiting: list[_Joining] = []
+        self._joiner: asyncio.Task[None] | None = None
+        # Of those that join, and of the end of the work.
         self._turn = asyncio.Lock()
         self._poller = ScreenPoller(calls, self._publish, since)
         self._follower = Follower(calls, lambda: tuple(self._tabs))
@@ -48,40 +61,73 @@ class Hub:
             self._tabs[tab] = None
         return tab
 
-    async def join(self, tab: Tab, after: Positions | None, seconds: int) -> None:
+    def join(self, tab: Tab, after: Positions | None, seconds: int) -> None:
         """Let an admitted tab have what there is, and what comes: after a position, or from now on."""
         if tab not in self._tabs:
             return
-        async with self._turn:
-            self._poller.start()
-            if self._pulse is None:
-                self._pulse = asyncio.ensure_future(self._keep_pulsing())
-            if self._poller.screen is not None:
-                tab.put(self._poller.screen)
-            tab.put(self._pulse_message())
-            try:
-                tab.put(await ask_history(self._calls, seconds))
-                await self._follower.join(tab, after)
-                if after is None:
-                    for item in await ask_earlier(self._calls, seconds):
-                        tab.put(item)
-            except AnswerError as error:
-                tab.end("stopping", error.sentence)
+        self._waiting.append(_Joining(tab, after, seconds))
+        if self._joiner is None or self._joiner.done():
+            self._joiner = asyncio.ensure_future(self._let_join())
 
     async def leave(self, tab: Tab) -> None:
         """Forget a tab; the last one ends the work. Idempotent."""
-        async with self._turn:
-            self._tabs.pop(tab, None)
-            if not self._tabs:
-                await self._end_work()
+        self._tabs.pop(tab, None)
+        if not self._tabs:
+            await self._stop_joining()
+            async with self._turn:
+                if not self._tabs:
+                    await self._end_work()
 
     async def close(self) -> None:
         """Say goodbye to all tabs, and end the work."""
         self._closed = True
         for tab in self._tabs:
             tab.end("stopping", "the server is stopping; this tab connects again when it is back")
+        await self._stop_joining()
         async with self._turn:
             await self._end_work()
+
+    async def _let_join(self) -> None:
+        while self._waiting:
+            async with self._turn:
+                joining, self._waiting = self._waiting, []
+                present = [each for each in joining if each.tab in self._tabs]
+                try:
+                    await self._join_together(present)
+                except AnswerError as error:
+                    for each in present:
+                        each.tab.end("stopping", error.sentence)
+
+    async def _join_together(self, joining: Sequence[_Joining]) -> None:
+        if not joining:
+            return
+        self._poller.start()
+        if self._pulse is None:
+            self._pulse = asyncio.ensure_future(self._keep_pulsing())
+        pulse = self._pulse_message()
+        for each in joining:
+            if self._poller.screen is not None:
+                each.tab.put(self._poller.screen)
+            each.tab.put(pulse)
+        await self._tell(joining, ask_history)
+        await self._follower.join({each.tab: each.after for each in joining})
+        await self._tell([each for each in joining if each.after is None], ask_earlier)
+
+    async def _tell(
+        self, joining: Sequence[_Joining], ask: Callable[[AdminCalls, int], Awaitable[Sequence[Message]]]
+    ) -> None:
+        """Ask once for each number of seconds, and give the messages to the tabs that want so many."""
+        for seconds in {each.seconds for each in joining}:
+            for item in await ask(self._calls, seconds):
+                for each in joining:
+                    if each.seconds == seconds:
+                        each.tab.put(item)
+
+    async def _stop_joining(self) -> None:
+        joiner, self._joiner = self._joiner, None
+        if joiner is not None:
+            joiner.cancel()
+            await asyncio.wait([joiner])
 
     async def _end_work(self) -> None:
         pulse, self._pulse = self._pulse, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, encode
 
@@ -39,9 +39,19 @@ def message(event: str, value: Any, id_: str = "") -> Message:
     return Message(event, encode(value), id_)
 
 
-def parts(entries: Sequence[LogEntry], most: int = MAX_MESSAGE_BYTES) -> list[Sequence[LogEntry]]:
-    """Return *entries* in parts, each of which makes a message of *most* bytes at most."""
-    if len(entries) < 2 or len(encode({"entries": entries})) <= most:  # noqa: PLR2004
-        return [entries] if entries else []
+class Part(NamedTuple):
+    """Entries that fit into one message, and it."""
+
+    message: Message
+    entries: Sequence[LogEntry]
+
+
+def parts(event: str, entries: Sequence[LogEntry], most: int = MAX_MESSAGE_BYTES) -> list[Part]:
+    """Return the messages of *entries*, each of *most* bytes at most but for one of a single entry."""
+    if not entries:
+        return []
+    whole = Part(message(event, {"entries": entries}), entries)
+    if len(entries) == 1 or len(whole.message.data) <= most:
+        return [whole]
     half = len(entries) // 2
-    return [*parts(entries[:half], most), *parts(entries[half:], most)]
+    return [*parts(event, entries[:half], most), *parts(event, entries[half:], most)]

@@ -144,12 +144,16 @@ class ScreenPoller:
             data_time=min(dates, default=0.0),
             coverage=self._calls.coverage,
         )
-        screen = await asyncio.to_thread(self._build, self.answers)
-        compared = replace(screen, now=0.0, data_time=0.0, verdict=replace(screen.verdict, computed=0.0))
-        if compared != self._shown:
-            self._shown = compared
-            self.screen = Message("screen", (await asyncio.to_thread(fitted, screen))[1])
+        news = await asyncio.to_thread(self._news, self.answers, self._shown)
+        if news is not None:
+            self._shown, self.screen = news
             self._publish(self.screen)
+
+    def _news(self, answers: ScreenAnswers, shown: Screen | None) -> tuple[Screen, Message] | None:
+        """Return the screen without its times, and its message; None where it says what *shown* says. On any thread."""
+        screen = self._build(answers)
+        compared = replace(screen, now=0.0, data_time=0.0, verdict=replace(screen.verdict, computed=0.0))
+        return None if compared == shown else (compared, Message("screen", fitted(screen)[1]))
 
     def _build(self, answers: ScreenAnswers) -> Screen:
         """Make the screen; the table of peers only once for each answer about them."""

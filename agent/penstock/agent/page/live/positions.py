@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import zlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.page.wire import AnswerError
@@ -65,7 +66,13 @@ def begins(status: admin.AgentStatus) -> dict[str, int]:
 
 def written(positions: Mapping[str, Position]) -> str:
     """Return the id of *positions*."""
-    text = json.dumps({name: list(place) for name, place in sorted(positions.items())}, separators=(",", ":"))
+    return _written(tuple(sorted(positions.items())))
+
+
+# Nearly all tabs stand at the same place.
+@lru_cache(maxsize=4)
+def _written(places: tuple[tuple[str, Position], ...]) -> str:
+    text = json.dumps({name: list(place) for name, place in places}, separators=(",", ":"))
     return base64.urlsafe_b64encode(zlib.compress(text.encode("utf-8", "replace"))).decode().rstrip("=")
 
 

@@ -35,23 +35,29 @@ def build_screen(answers: ScreenAnswers, peers: Peers | None = None) -> Screen:
 def fitted(screen: Screen, most: int = MAX_MESSAGE_BYTES) -> tuple[Screen, bytes]:
     """Return *screen* and its JSON, with as many rows as *most* bytes hold."""
     while len(encoded := encode(screen)) > most:
-        smaller = _smaller(screen)
-        if smaller == screen:
-            raise ValueError(f"a screen without rows has {len(encoded)} bytes")
-        screen = smaller
+        screen = _smaller(screen, len(encoded) - most)
     return screen, encoded
 
 
-def _smaller(screen: Screen) -> Screen:
-    """Return the screen with two thirds of the rows of what is largest; the counts say what is left out."""
+def _smaller(screen: Screen, excess: int) -> Screen:
+    """Return the screen with fewer rows of what is largest, until *excess* bytes are gone; the counts say what is left out.
+
+    Raises:
+        ValueError: it has no rows any more.
+
+    """
     sizes = {
         name: len(encode(getattr(screen, name)))
         for name in ("peers", "waits", "policy", "engines", "banners", "verdict")
     }
-    for name in sorted(sizes, key=lambda name: -sizes[name]):
-        cut = _cut(screen, name)
-        if cut != screen:
-            return cut
+    while excess > 0:
+        cuts = ((name, _cut(screen, name)) for name in sorted(sizes, key=lambda name: -sizes[name]))
+        name, cut = next((each for each in cuts if each[1] != screen), ("", screen))
+        if not name:
+            raise ValueError(f"a screen without rows has {excess} bytes too many")
+        screen, size = cut, len(encode(getattr(cut, name)))
+        excess -= sizes[name] - size
+        sizes[name] = size
     return screen
 
 

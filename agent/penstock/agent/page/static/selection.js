@@ -10,6 +10,7 @@ import {countsByMinute, minuteAt, outageAt, screenAt} from "./scrub.js";
  * @typedef {object} Selection
  * @property {import("./messages.js").Screen | null} screen
  * @property {import("./messages.js").Screen | null} whole the same without the filter
+ * @property {string} unlisted the filter's engine, where the table of peers has others only; empty for none
  * @property {import("./messages.js").Minute | null} minute
  * @property {import("./messages.js").LogEntry[]} entries newest first
  * @property {import("./scrub.js").MinuteCount[]} counts
@@ -32,6 +33,7 @@ export function selection(state) {
   return {
     screen: whole && filtered(whole, state.filter),
     whole,
+    unlisted: whole?.peers.rows.length && !whole.peers.engines.includes(state.filter.engine) ? state.filter.engine : "",
     minute: whole ? null : minuteAt(state.minutes, moment),
     entries: state.entries.filter((entry) => (live || entry.time <= moment) && matches(entry.engine, entry.peer)).reverse(),
     counts: countsByMinute(state.minutes, state.entries, state.clock, matches),

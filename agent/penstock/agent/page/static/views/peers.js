@@ -2,7 +2,7 @@
 import {panelOf} from "../filter.js";
 import {counted, minuteOfDay, span} from "../format.js";
 import {html} from "../markup.js";
-import {Copy, Name, Part, Scrolled, useHeldOrder} from "./parts.js";
+import {Copy, Name, Part, Scrolled, Sentence, useHeldOrder} from "./parts.js";
 
 /**
  * @typedef {import("../messages.js").PeerCell} PeerCell
@@ -24,18 +24,22 @@ export function Peers({shown, clock, act}) {
     peers.leftOut === null ? `the worst ${peers.rows.length}` : peers.leftOut > 0 ? `the worst ${peers.rows.length} of ${peers.total}` : "",
     filteredOut > 0 ? `${filteredOut} hidden by the filter` : "",
   ].filter(Boolean);
-  return html`<${Table} peers=${peers} engines=${shown.whole?.engines.rows ?? []} note=${note.join("; ")} clock=${clock} act=${act} />`;
+  return html`<${Table} peers=${peers} engines=${shown.whole?.engines.rows ?? []} unlisted=${shown.unlisted} note=${note.join("; ")} clock=${clock} act=${act} />`;
 }
 
 /**
- * @param {{peers: import("../messages.js").Peers, engines: import("../messages.js").Engine[], note: string, clock: number, act: Act}} props
+ * @param {{peers: import("../messages.js").Peers, engines: import("../messages.js").Engine[], unlisted: string, note: string, clock: number, act: Act}} props
  */
-function Table({peers, engines, note, clock, act}) {
+function Table({peers, engines, unlisted, note, clock, act}) {
   const {shown, held, handlers} = useHeldOrder(peers.rows, (/** @type {PeerRow} */ row) => row.peer);
   const known = new Map(engines.map((engine) => [engine.key, engine]));
   return html`<${Part} id="peers" title="Peers by engine" note=${[note, held ? "order held" : ""].filter(Boolean).join("; ")}>
     ${shown.length === 0
-      ? html`<p class="empty">${peers.rows.length === 0 && note ? "The filter hides all peers." : peers.sentence || "No peer is known."}</p>`
+      ? html`<p class="empty">
+          ${unlisted
+            ? html`<${Unlisted} engine=${unlisted} act=${act} />`
+            : peers.rows.length === 0 && note ? "The filter hides all peers." : peers.sentence || "No peer is known."}
+        </p>`
       : html`<${Scrolled} label="Peers by engine">
           <table ...${handlers}>
             <thead>
@@ -51,6 +55,16 @@ function Table({peers, engines, note, clock, act}) {
           </table>
         <//>`}
   <//>`;
+}
+
+/**
+ * The engine of the filter is none of the worst, whose peers the table has.
+ *
+ * @param {{engine: string, act: Act}} props
+ */
+function Unlisted({engine, act}) {
+  const links = [{text: engine, title: `Open ${engine}`, onClick: () => act.open(panelOf("engine", {engine}))}];
+  return html`<${Sentence} text=${`The table has the worst engines only: the peers of ${engine} are in its details.`} links=${links} />`;
 }
 
 /**
