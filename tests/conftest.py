@@ -5,7 +5,9 @@ A failing test's report ends with the files to look at.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -39,6 +41,20 @@ settings.load_profile("fixed")
 _ENGINES = "tests/e2e/"
 # What is begun late must be short, or one worker waits for the other.
 _LONG = "tests/faults/"
+# What only computes, in one process and without a deadline, is one worker's beside the engines, which leave half of the two
+# cores idle. It gives way to them.
+_BESIDE_ENGINES = (
+    "tests/agent/policy/rollouts/test_comparison.py",
+    "tests/agent/policy/rollouts/test_simulated_fleets.py",
+    "tests/benchmarks/test_replay.py",
+    "tests/dashboards/test_rules.py",
+    "tests/deploy/",
+    "tests/page/test_javascript.py",
+    "tests/proto/",
+    "tests/test_import_rules.py",
+    "tests/test_names.py",
+)
+_GIVES_WAY = 10
 _FAREWELL_SECONDS = 60
 # A worker begins a test only when it knows the next one, so it needs two.
 _AHEAD = 2
@@ -50,7 +66,8 @@ _workers: list[Any] = []
 
 
 def pytest_configure() -> None:
-    """Stop engines and agents before a run ends on a signal, as after Ctrl-C."""
+    """Stop engines and agents before a run ends on a signal, as after Ctrl-C; see :func:`pytest_collection_finish`."""
+    gc.disable()
     signal.signal(signal.SIGTERM, _end)
     # A shell lets what it starts in the background ignore SIGINT, and all that this starts would inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -66,14 +83,24 @@ def _end(number: int, _frame: object) -> None:
 
 
 def _rank(item: pytest.Item) -> int:
+    if item.nodeid.startswith(_BESIDE_ENGINES):
+        return 2
     return item.nodeid.startswith(_ENGINES) - item.nodeid.startswith(_LONG)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests are shared out, begin with the long ones and end with the engines."""
+    """Where tests are shared out, begin with the long ones and end with the engines and what is beside them."""
     if hasattr(config, "workerinput"):
         items.sort(key=_rank)
+
+
+def pytest_collection_finish() -> None:
+    """Let no search for garbage look at what is imported, vLLM above all: neither while it is, nor in each test."""
+    gc.freeze()
+    gc.enable()
+    # Extensions complain of what the interpreter's last search does not find.
+    atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -97,9 +124,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None])
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduler(LoadScopeScheduling):
-        """Keeps a file together, and all engines' tests."""
+        """Keeps a file together, all engines' tests, and all that is beside them."""
 
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(_BESIDE_ENGINES):
+                return "beside engines"
             return _ENGINES if nodeid.startswith(_ENGINES) else nodeid.partition("::")[0]
 
         def _reschedule(self, node: Any) -> None:
@@ -129,8 +158,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note when a test began: what was written before is not about it."""
+    """Note when a test began: what was written before is not about it. A worker that is beside the engines gives way."""
     item.stash[_BEGUN] = time.time()
+    if hasattr(item.config, "workerinput") and item.nodeid.startswith(_BESIDE_ENGINES):
+        os.setpriority(os.PRIO_PROCESS, 0, _GIVES_WAY)
 
 
 @pytest.hookimpl(wrapper=True)
