@@ -54,7 +54,7 @@ _BESIDE_ENGINES = (
     "tests/test_import_rules.py",
     "tests/test_names.py",
 )
-_GIVES_WAY = 10
+_GIVES_WAY = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
 _FAREWELL_SECONDS = 60
 # A worker begins a test only when it knows the next one, so it needs two.
 _AHEAD = 2
@@ -66,8 +66,7 @@ _workers: list[Any] = []
 
 
 def pytest_configure() -> None:
-    """Stop engines and agents before a run ends on a signal, as after Ctrl-C; see :func:`pytest_collection_finish`."""
-    gc.disable()
+    """Stop engines and agents before a run ends on a signal, as after Ctrl-C."""
     signal.signal(signal.SIGTERM, _end)
     # A shell lets what it starts in the background ignore SIGINT, and all that this starts would inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -95,12 +94,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=_rank)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Let no search for garbage look at what is imported, vLLM above all: neither while it is, nor in each test."""
-    gc.freeze()
-    gc.enable()
-    # Extensions complain of what the interpreter's last search does not find.
-    atexit.register(gc.unfreeze)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        # Extensions complain of what the interpreter's last search does not find.
+        atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,8 +1,11 @@
-"""Which worker runs which tests."""
+"""Which worker runs which tests, and what collecting them leaves behind."""
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.support.suite_run import run_suite
 
@@ -24,23 +27,16 @@ def test_meets(number):
         time.sleep(0.01)
     worker = os.environ["PYTEST_XDIST_WORKER"]
     with Path("{name}").open("a") as file:
-        print(worker, os.getpriority(os.PRIO_PROCESS, 0), Path("first").exists(), file=file)
-"""
-FIRST = """
-from pathlib import Path
-
-def test_first():
-    Path("first").touch()
+        print(worker, os.getpriority(os.PRIO_PROCESS, 0), file=file)
 """
 
 
 def test_one_worker_computes_beside_the_engines(tmp_path: Path) -> None:
-    """After all others; engines are one worker's, what is beside them another's, which gives way to the engines."""
+    """Engines are one worker's, what is beside them another's, which gives way to the engines."""
     for path, text in (
         ("tests/e2e/test_engine.py", MEETS.format(name="engine", other="beside")),
         ("tests/proto/test_beside.py", MEETS.format(name="beside", other="engine")),
         ("tests/deploy/test_beside_too.py", MEETS.format(name="beside", other="engine")),
-        ("tests/faults/test_first.py", FIRST),
     ):
         file = tmp_path / path
         file.parent.mkdir(parents=True)
@@ -52,7 +48,16 @@ def test_one_worker_computes_beside_the_engines(tmp_path: Path) -> None:
         {tuple(line.split()) for line in (tmp_path / name).read_text().splitlines()}
         for name in ("engine", "beside")
     )
-    ((engines, usual, _),) = engine
-    ((others, priority, _),) = beside
+    ((engines, usual),) = engine
+    ((others, priority),) = beside
     assert engines != others
-    assert int(priority) > int(usual)
+    assert int(priority) == min(int(usual) + 10, 19)
+
+
+def test_no_search_for_garbage_looks_at_what_was_imported() -> None:
+    """Searches go on, among what tests make."""
+    assert gc.isenabled()
+    made: list[object] = []
+    searched = {id(each) for each in gc.get_objects()}
+    assert id(made) in searched
+    assert id(vars(pytest)) not in searched
