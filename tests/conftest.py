@@ -89,9 +89,15 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests are shared out, begin with the long ones and end with the engines and what is beside them."""
+    """Where tests are shared out, begin with the long ones and end with the engines and what is beside them.
+
+    Of the others, those of the first half, of which many wait, and of the second, of which many compute, take turns.
+    """
     if hasattr(config, "workerinput"):
-        items.sort(key=_rank)
+        others = list(dict.fromkeys(item.path for item in items if not _rank(item)))
+        half = len(others) // 2 + 1
+        turns = {file: number % half for number, file in enumerate(others)}
+        items.sort(key=lambda item: (_rank(item), turns.get(item.path, 0)))
 
 
 @pytest.hookimpl(wrapper=True)
