@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent.agent import short_directory, wait_until
+from tests.support.suite_run import run_suite
 
 ROOT = Path(__file__).parents[1]
 TEST = """
@@ -56,7 +56,7 @@ PASSES = "def test_{}(): pass"
 def test_sigterm_reaches_the_controller_only(tmp_path: Path) -> None:
     """As ``make`` and CI send it; the workers end as well, and stop what they have started."""
     (tmp_path / "test_long.py").write_text(TEST)
-    with _run(tmp_path, workers=1) as controller:
+    with run_suite(tmp_path, workers=1) as controller:
         (tmp_path / "controller").write_text(str(controller.pid))
         printed, _ = controller.communicate(timeout=180)
     assert (tmp_path / "stopped").exists(), printed
@@ -91,28 +91,8 @@ def test_a_worker_that_dies_fails_one_test(tmp_path: Path, name: str) -> None:
     for letter in "bcdefhijklmnopqrstuvwxy":
         (tmp_path / f"test_{letter}.py").write_text(PASSES.format(letter))
     (tmp_path / name).write_text(CRASHES)
-    with _run(tmp_path, workers=2) as controller:
+    with run_suite(tmp_path, workers=2) as controller:
         printed, _ = controller.communicate(timeout=180)
     assert controller.returncode == 1, printed
     assert f"crashed while running '{name}::test_crashes'" in printed
     assert "1 failed, 25 passed" in printed
-
-
-def _run(directory: Path, workers: int) -> subprocess.Popen[str]:
-    """Start a run of the tests in *directory* by so many workers, which takes the suite's own hooks."""
-    environment = {
-        **os.environ,
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
-    for name in [name for name in environment if name.startswith("PYTEST_XDIST")]:
-        del environment[name]
-    options = ["-p", "xdist.plugin", "-p", "tests.conftest", "-c", os.devnull, "--rootdir", "."]
-    return subprocess.Popen(
-        [sys.executable, "-m", "pytest", *options, "-n", str(workers)],
-        cwd=directory,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )

@@ -6,11 +6,13 @@ a CPU, an interpreter for each of its processes, is in ``test_without.py``.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from demo.common.steps import until
 from tests.support.agent.derived import Told
 from tests.support.engine.forked_child import ForkedChild
 from tests.support.engine.stacks import variant_stack
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from demo.stack import Stack
+    from tests.support.kv.bench import Prefilled
 
 _HERE = Path(__file__).parent
 
@@ -71,6 +74,19 @@ def spare(stack: Stack) -> Iterator[Spare]:
     spare = Spare(stack)
     yield spare
     spare.stop()
+
+
+@pytest.fixture(scope="package")
+def unread(stack: Stack, spare: Spare) -> Iterator[Prefilled]:
+    """Give a request that the spare server has computed and that is not read; its lease runs out while other tests run."""
+    bench = Bench(stack)
+    request = bench.prefilled(server=spare.server())
+    until(
+        lambda: re.search(r"spare/0 +lease .*%", bench.agent.ctl("get", "holders").output),
+        lambda: f"agentctl get holders does not show the lease:\n{bench.agent.ctl('get', 'holders').output}",
+    )
+    yield request
+    bench.close()
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from penstock.agent.traces.assembly import AssemblyLimits
@@ -32,40 +33,50 @@ def _requests_of(stack: Stack, trace_id: str) -> list[Span]:
     return found if {span.service for span in found} == {"vllm-prefill", "vllm-decode"} else []
 
 
-def test_one_search_finds_both_servers_below_the_caller(stack: Stack) -> None:
+class Sent(NamedTuple):
+    """What clients have said of two requests: one is in a trace of the caller, the other has a name.
+
+    They are sent together: spans are exported some seconds after the end of their request.
+    """
+
+    trace_id: str
+    name: str
+
+
+@pytest.fixture(scope="module")
+def sent(stack: Stack) -> Sent:
+    """Send both."""
+    sent = Sent(secrets.token_hex(16), f"e2e-{secrets.token_hex(6)}")
+    for headers in (
+        {"traceparent": f"00-{sent.trace_id}-{CALLER_SPAN}-01"},
+        {"X-Request-Id": sent.name},
+    ):
+        prompt = PROMPT + secrets.token_hex(16)
+        _, answer = prefill_decode(stack.prefill.url, stack.decode.url, prompt, headers=headers)
+        assert answer.status == HTTPStatus.OK
+    return sent
+
+
+def test_one_search_finds_both_servers_below_the_caller(stack: Stack, sent: Sent) -> None:
     """With a sampled traceparent both request spans are in its trace, children of the caller's span."""
-    trace_id = secrets.token_hex(16)
-
-    prefill_decode(
-        stack.prefill.url,
-        stack.decode.url,
-        PROMPT + trace_id,
-        headers={"traceparent": f"00-{trace_id}-{CALLER_SPAN}-01"},
+    found = until(
+        lambda: _requests_of(stack, sent.trace_id), f"Trace {sent.trace_id} does not hold both servers"
     )
-
-    found = until(lambda: _requests_of(stack, trace_id), f"Trace {trace_id} does not hold both servers")
     assert {span.parent_id for span in found} == {CALLER_SPAN}
 
 
-def test_the_clients_request_id_is_an_attribute(stack: Stack) -> None:
+def test_the_clients_request_id_is_an_attribute(stack: Stack, sent: Sent) -> None:
     """X-Request-Id is chosen by clients: it can be searched for, but two servers share no id by it."""
-    name = f"e2e-{secrets.token_hex(6)}"
-
-    _, answer = prefill_decode(
-        stack.prefill.url, stack.decode.url, PROMPT + name, headers={"X-Request-Id": name}
-    )
-
-    assert answer.status == 200
 
     def named_spans() -> list[Span]:
         assert stack.receiver is not None
         return [
             span
             for span in stack.receiver.spans()
-            if span.name == "penstock.request" and name in span.attributes["gen_ai.request.id"]
+            if span.name == "penstock.request" and sent.name in span.attributes["gen_ai.request.id"]
         ]
 
-    until(lambda: len(named_spans()) >= 2, f"Fewer than two request spans carry {name}")
+    until(lambda: len(named_spans()) >= 2, f"Fewer than two request spans carry {sent.name}")
     found = named_spans()
     assert sorted(span.service for span in found) == ["vllm-decode", "vllm-prefill"]
     assert len({span.trace_id for span in found}) == 1

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from demo.common.otlp_receiver import Span
     from demo.stack import Stack
+    from demo.steps import GoodRequest
 
 pytestmark = [
     pytest.mark.engine,
@@ -35,10 +36,14 @@ def _no_policy(stack: Stack) -> Iterator[None]:
     forget_policy(stack)
 
 
-def test_a_good_request_is_one_transfer_and_one_trace(stack: Stack) -> None:
-    """Its bytes and its peer are in /metrics, its spans of both servers in one trace, linked."""
-    good = good_request(stack)
+@pytest.fixture(scope="module")
+def good(stack: Stack) -> GoodRequest:
+    """Send a good request, of which several tests look at what is recorded."""
+    return good_request(stack)
 
+
+def test_a_good_request_is_one_transfer_and_one_trace(stack: Stack, good: GoodRequest) -> None:
+    """Its bytes and its peer are in /metrics, its spans of both servers in one trace, linked."""
     assert good.same_text
     assert [sample.labels["peer"] for sample in good.transfers] == [stack.prefill.peer]
     assert good.bytes[0].value > 0
@@ -52,10 +57,8 @@ def test_a_good_request_is_one_transfer_and_one_trace(stack: Stack) -> None:
     assert not any(span.error for span in good.spans)
 
 
-def test_a_request_that_waits_is_deferred_once(stack: Stack) -> None:
+def test_a_request_that_waits_is_deferred_once(good: GoodRequest) -> None:
     """One wait for remote KV is one span, and not longer than the request."""
-    good = good_request(stack)
-
     (decode,) = named(good.spans, "penstock.request")
     (deferral,) = named(good.spans, "penstock.deferral")
     assert deferral.attributes["penstock.ending"] == "ready"
@@ -109,9 +112,9 @@ def test_a_policy_changes_what_happens_without_a_restart(stack: Stack) -> None:
     assert (stack.decode.child.pid, stack.decode.child.running) == (pid, True)
 
 
+@pytest.mark.usefixtures("good")
 def test_every_parent_of_a_span_is_exported(stack: Stack) -> None:
     """Every parent arrives, of all requests so far: a backend shows whole trees."""
-    good_request(stack)
 
     def orphans() -> list[Span]:
         assert stack.receiver is not None

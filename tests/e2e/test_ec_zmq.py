@@ -59,8 +59,6 @@ def served(
 ) -> Iterator[ZmqBench]:
     """Give the stack's language model, or another one beside it."""
     with zmq_bench(stack, request.param, logs=tmp_path_factory.mktemp("ec-zmq")) as bench:
-        if request.param is not None:
-            stack.encoder.prepare()  # for the demo, at the end: it starts while these tests run
         yield bench
 
 
@@ -362,6 +360,7 @@ def test_pictures_of_an_encoder_on_the_same_host(
 @pytest.mark.long
 def test_the_demo(stack: EcStack) -> None:
     """What `make demo-ec` does, step by step; the encoder is killed twice and replaced once."""
+    stack.encoder.prepare()  # it starts during the first steps
     good = good_request(stack)
     assert {"ec.probe", "ec.load", "penstock.request"} <= {span.name for span in good.spans}
     assert not any(span.error for span in good.spans)

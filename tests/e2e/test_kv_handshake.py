@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.usefixtures("unread"),
     pytest.mark.parametrize("stack", [CPU_DEFAULTS], indirect=True, ids=["cpu"]),
 ]
 

@@ -16,7 +16,7 @@ from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.kv.peers import LEASE_SECONDS
 
 if TYPE_CHECKING:
-    from tests.support.kv.bench import Bench
+    from tests.support.kv.bench import Bench, Prefilled
     from tests.support.kv.peers import Spare
 
 pytestmark = [
@@ -25,31 +25,25 @@ pytestmark = [
 ]
 
 
-def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare) -> None:
+def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare, unread: Prefilled) -> None:
     """Unread blocks are freed (expired); a later read may get another request's (late_read)."""
-    request = kv.prefilled(server=spare.server())
-    unread = request.remote_request_id
-    until(
-        lambda: re.search(r"spare/0 +lease .*%", kv.agent.ctl("get", "holders").output),
-        lambda: f"agentctl get holders does not show the lease:\n{kv.agent.ctl('get', 'holders').output}",
-    )
-
-    until(lambda: kv.events("lease_closed", unread), "The lease does not end", seconds=LEASE_SECONDS + 30)
-    lease = kv.event("lease_closed", unread).lease_closed
+    name = unread.remote_request_id
+    until(lambda: kv.events("lease_closed", name), "The lease does not end", seconds=LEASE_SECONDS + 30)
+    lease = kv.event("lease_closed", name).lease_closed
     assert lease.ending == e.LEASE_ENDING_EXPIRED
     assert lease.blocks > 0
-    expired = kv.event("transfer_failure", unread)
-    assert kv.events("transfer_failure", unread) == [expired]
+    expired = kv.event("transfer_failure", name)
+    assert kv.events("transfer_failure", name) == [expired]
     assert expired.transfer_failure.mode == c.FAILURE_MODE_EXPIRED
     assert expired.transfer_failure.direction == c.DIRECTION_SEND
 
     before = kv.agent.metrics().value("penstock_late_reads_total", server="spare")
-    kv.decode(request)
+    kv.decode(unread)
 
     def told() -> bool:
         # An idle engine does not look at what others tell it.
         complete(spare.server().url, "Wake up.", max_tokens=1)
-        modes = [event.transfer_failure.mode for event in kv.events("transfer_failure", unread)]
+        modes = [event.transfer_failure.mode for event in kv.events("transfer_failure", name)]
         return c.FAILURE_MODE_LATE_READ in modes
 
     until(told, "The late read is not told")
@@ -57,7 +51,7 @@ def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare) ->
         lambda: kv.agent.metrics().value("penstock_late_reads_total", server="spare") == before + 1,
         "penstock_late_reads_total does not count the late read",
     )
-    _is_suspect(kv, unread)
+    _is_suspect(kv, name)
     # vLLM has counted both as well.
     agreed = r"engine spare/0: vLLM's own counters agree: .*late read.*expired lease"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -97,6 +98,18 @@ def test_requests_are_served(lonely: Lonely) -> None:
 def test_without_an_endpoint_no_channel_is_opened(lonely: Lonely) -> None:
     """No process of that server runs gRPC's threads."""
     assert not {"event_engine", "grpc_global_tim", "lifeguard"} & _threads(lonely.prefill)
+
+
+def test_an_agent_that_is_away_is_a_line_of_vllms_log(lonely: Lonely) -> None:
+    """The line has the prefix of vLLM's own lines: process, level, time."""
+
+    def lines() -> list[str]:
+        log = lonely.decode.child.log.read_text(errors="replace")
+        return [line for line in log.splitlines() if "penstock delivers nothing" in line]
+
+    until(lines, "vLLM's log does not say that the agent is away")
+    prefix = re.compile(r"\(\S+ pid=\d+\) WARNING \d\d-\d\d \d\d:\d\d:\d\d \[exporter\.py:\d+\] penstock")
+    assert [line for line in lines() if not prefix.match(line)] == []
 
 
 def test_an_agent_that_starts_later_is_found(lonely: Lonely) -> None:
