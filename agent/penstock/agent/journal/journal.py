@@ -83,7 +83,9 @@ class Journal:
         reserve.acquire()
         self.whereabouts = DatabaseFiles(path, self._reopen, claim)
         self._checkpointer = (
-            WalCheckpointer(path, lambda: self.whereabouts.restored) if budget.checkpoints_beside else None
+            WalCheckpointer(path, lambda: self.whereabouts.restored, long_pages=budget.checkpoint_pages // 2)
+            if budget.checkpoints_beside
+            else None
         )
         self._writer = Writer(
             database,
@@ -94,7 +96,9 @@ class Journal:
             group_bytes=budget.transaction,
             damaged=self._note_damage,
             settle=self.whereabouts.restore_if_moved,
-            after=self._checkpointer.wait_if_slow if self._checkpointer is not None else lambda: None,
+            after=self._checkpointer.between_transactions
+            if self._checkpointer is not None
+            else lambda _: None,
         )
 
     @classmethod
