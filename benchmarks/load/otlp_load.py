@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from penstock.instrumentation.telemetry.batcher import ROUTINE_DELAY
+from penstock.instrumentation.telemetry.batcher import URGENT_DELAY
 
 from benchmarks.load.otlp_peer import ATTRIBUTES, SERVICE
 
@@ -76,7 +76,7 @@ async def _source(export: Any, spans: Sequence[Any], per_second: float, until: f
 
     sent = 0
     answers = []
-    await asyncio.sleep(random.random() * ROUTINE_DELAY)
+    await asyncio.sleep(random.random() * URGENT_DELAY)
     start = time.monotonic()
     while (now := time.monotonic()) < until:
         due = min(int((now - start) * per_second) - sent, len(spans))
@@ -86,5 +86,5 @@ async def _source(export: Any, spans: Sequence[Any], per_second: float, until: f
             await export(body)
             answers.append((time.monotonic() - began) * _MS)
             sent += due
-        await asyncio.sleep(max(ROUTINE_DELAY, 1 / per_second if not due else 0))
+        await asyncio.sleep(max(URGENT_DELAY, 1 / per_second if not due else 0))
     return answers

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 from operator import attrgetter
+from unittest.mock import patch
 from weakref import ref
 from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.batch.columns import BatchColumns
+from penstock.agent.batch import columns
+from penstock.agent.batch.columns import FEW, BatchColumns
 from penstock.agent.batch.rows import typed_events
 from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
 from penstock.agent.ingest.message_limits import event_sizes
@@ -67,12 +69,20 @@ _BATCHES = st.builds(
 )
 
 
-@pytest.mark.parametrize("with_body", [True, False])
+def contents_of(batch, few):
+    """Read *batch* in columns if it has *few* events."""
+    with patch.object(columns, "FEW", few):
+        contents = BatchColumns(batch, batch.SerializeToString())
+        assert contents.groups is not None
+    return contents
+
+
+@pytest.mark.parametrize("few", [1, FEW, 1_000])
 @settings(deadline=None)
 @given(_BATCHES)
-def test_columns_are_what_the_events_say(with_body, batch):
+def test_columns_are_what_the_events_say(few, batch):
     """Of every kind and field that there are columns of, whatever is left out because it is 0 or empty."""
-    contents = BatchColumns(batch, batch.SerializeToString() if with_body else b"")
+    contents = contents_of(batch, few)
     rows = typed_events(batch)
     assert list(contents.groups) == list(dict.fromkeys(kind for kind, _ in rows))
     assert contents.in_order(contents.groups) == rows
@@ -87,11 +97,12 @@ def test_columns_are_what_the_events_say(with_body, batch):
             assert list(group.column(path)) == expected
 
 
+@pytest.mark.parametrize("few", [1, FEW])
 @settings(deadline=None)
 @given(_BATCHES)
-def test_indexes_are_what_the_events_say(batch):
+def test_indexes_are_what_the_events_say(few, batch):
     """Kinds with their newest time, ids of requests and their keys."""
-    contents = BatchColumns(batch, batch.SerializeToString())
+    contents = contents_of(batch, few)
     newest: dict[str, int] = {}
     for kind, each in typed_events(batch):
         newest[kind] = max(newest.get(kind, 0), each.time_unix_nano)
@@ -114,12 +125,21 @@ def test_sizes_are_those_of_the_events(batch):
 
 def test_bytes_that_are_a_batch_and_no_columns():
     """A time that came as a list of three bytes is unknown in an event; the events are read one by one then."""
-    body = Batch(events=[deferral_start("a", remote_request_id="b")]).SerializeToString()
+    body = Batch(events=[deferral_start("a", remote_request_id="b")] * FEW).SerializeToString()
     body += b"\x2a\x05\x0a\x03\x01\x02\x03"
     contents = BatchColumns(Batch.FromString(body), body)
     assert transposed_events(body) is None
     assert request_ids(contents) == {"a", "b"}
-    assert [list(group.times) for group in contents.groups.values()] == [[TIME], [0]]
+    assert [list(group.times) for group in contents.groups.values()] == [[TIME] * FEW, [0]]
+
+
+def test_columns_are_made_for_many_events_only():
+    """Of a few, parsing the bytes again costs more than it saves."""
+    for number in (1, FEW - 1, FEW):
+        batch = Batch(events=[deferral_start("a", remote_request_id="b")] * number)
+        with patch.object(columns, "transposed_events", wraps=transposed_events) as made:
+            BatchColumns(batch, batch.SerializeToString()).groups  # noqa: B018
+        assert made.called is (number >= FEW)
 
 
 def test_contents_go_with_their_last_reference():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import grpc
@@ -35,6 +36,17 @@ def test_a_greeting_then_acknowledgements_after_the_commit(ingest):
         wait_until(lambda: len(ingest.acks) == 3, "the latencies are observed")
 
 
+def test_the_acknowledgement_leaves_before_the_batch_is_counted(ingest):
+    """While the loop counts a batch, its sender has the acknowledgement already."""
+    acknowledged = threading.Event()
+    waited: list[bool] = []
+    ingest.journal.on_commit(lambda *_: waited.append(acknowledged.wait(60)))
+    with FakeEngine(ingest.address) as engine:
+        engine.publish(transfer_failure("r"))
+        acknowledged.set()
+        assert ingest.call(list, waited) == [True]
+
+
 def test_the_body_is_logged_as_it_came(ingest):
     """Byte for byte, fields of a newer engine included."""
     with FakeEngine(ingest.address) as engine:
@@ -61,7 +73,7 @@ def test_after_a_reconnect_the_sender_resumes_at_the_watermark(ingest):
     engine.publish(transfer_failure("c"))
     engine.disconnect()
     assert seqs(ingest) == [1, 2, 3]
-    assert [number for number, _, _ in ingest.committed] == [1, 2, 3]
+    assert [number for number, _, _ in ingest.call(list, ingest.committed)] == [1, 2, 3]
 
 
 def test_a_newer_stream_of_a_source_aborts_the_older(ingest):
@@ -226,7 +238,7 @@ def test_a_goodbye_closes_the_source(ingest):
 def test_the_sender_learns_of_a_full_journal(ingest, monkeypatch):
     """RESOURCE_EXHAUSTED: later, not never."""
 
-    async def full(*_):
+    async def full(*_, **__):
         raise FullError("the disk is full; try again later")
 
     with FakeEngine(ingest.address) as engine:

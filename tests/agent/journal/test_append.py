@@ -65,6 +65,22 @@ async def test_commits_are_announced_once_each_in_the_order_of_the_log(journal, 
     assert heard == [(seq, seq) for seq in range(1, 30)]
 
 
+async def test_an_append_ahead_returns_before_the_callbacks(journal, source):
+    """They follow in the same turn of the loop; other appends wait for them."""
+    heard: list[int] = []
+    journal.on_commit(lambda _id, _source, contents: heard.append(contents.batch.seq))
+
+    async def append(seq: int, *, ahead: bool) -> list[int]:
+        batch = Batch(epoch=source.epoch, seq=seq)
+        assert await journal.append(source, batch, batch.SerializeToString(), ahead=ahead) == seq
+        return heard.copy()
+
+    assert await append(1, ahead=True) == []
+    await asyncio.sleep(0)
+    assert heard == [1]
+    assert await append(2, ahead=False) == [1, 2]
+
+
 async def test_the_order_of_the_calls_is_the_order_of_the_log(journal, log):
     """Also of the first ones of a source, between which the writer has a turn."""
     opened = threading.Event()

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.batch import GATES
+from penstock.agent.batch import FEW, GATES
+from penstock.agent.batch import columns as columns_module
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.errors import StateError
@@ -106,7 +107,8 @@ def test_what_is_counted_at_once_is_as_one_by_one(log: Log, cap: int, total: int
     """Ended waits and requests: the same counters, times and label sets, at the caps too."""
     at_once, one_by_one = Aggregator(cap, total), Aggregator(cap, total)
     for origin, batch in log:
-        at_once.apply(origin, BatchColumns(batch, batch.SerializeToString()))
+        with patch.object(aggregator_module, "FEW", 1), patch.object(columns_module, "FEW", 1):
+            at_once.apply(origin, BatchColumns(batch, batch.SerializeToString()))
         with (
             patch.object(aggregator_module, "_add_ended", return_value=False),
             patch.object(aggregator_module, "_add_closed", return_value=False),
@@ -117,7 +119,7 @@ def test_what_is_counted_at_once_is_as_one_by_one(log: Log, cap: int, total: int
 
 def test_waits_that_cannot_be_counted_at_once_are_counted_one_by_one() -> None:
     """A bug in the short way costs time, no entry."""
-    batch = Batch(events=[deferral_end("r"), deferral_end("r", reason=99)])
+    batch = Batch(events=[deferral_end("r"), deferral_end("r", reason=99)] * FEW)
     origin = source()
     with patch.object(aggregator_module, "ended_bulks", side_effect=RuntimeError("a bug")):
         one_by_one = aggregated([(origin, batch)] * 2)
@@ -132,7 +134,7 @@ def closed(first_token: int = TIME, **gates: int) -> Event:
 def test_each_request_counts_at_every_gate() -> None:
     """The sums of the gates are the time to first token, and each gate has the same number of requests."""
     batch = Batch(
-        events=[closed(queue_nano=2, own_prefill_nano=40), closed(peer_nano=10**9, own_prefill_nano=8)]
+        events=[closed(queue_nano=2, own_prefill_nano=40), closed(peer_nano=10**9, own_prefill_nano=8)] * FEW
     )
     aggregator = Aggregator()
     aggregator.apply(source(), BatchColumns(batch))
@@ -141,11 +143,11 @@ def test_each_request_counts_at_every_gate() -> None:
     (engine,) = aggregator.engines()
     rows = engine.rows[c.TIME_TO_FIRST_TOKEN]
     assert {row.labels: row.total for row in rows if row.total} == {
-        ("queue",): 4,
-        ("peer",): 2 * 10**9,
-        ("own_prefill",): 96,
+        ("queue",): 4 * FEW,
+        ("peer",): 2 * 10**9 * FEW,
+        ("own_prefill",): 96 * FEW,
     }
-    assert {row.labels[0]: sum(row.counts) for row in rows} == dict.fromkeys(GATES, 4)
+    assert {row.labels[0]: sum(row.counts) for row in rows} == dict.fromkeys(GATES, 4 * FEW)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_each_request_counts_at_every_gate() -> None:
     ],
     ids=["an older engine", "no first token", "before 1970", "no time"],
 )
-@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("others", [0, 1, FEW])
 def test_a_request_without_a_known_time_to_first_token_does_not_count(ended: Event, others: int) -> None:
     """Nothing is shown where nothing is known; other requests of its batch count."""
     batch = Batch(events=[ended, *([closed(queue_nano=1, own_prefill_nano=2)] * others)])
@@ -167,7 +169,9 @@ def test_a_request_without_a_known_time_to_first_token_does_not_count(ended: Eve
         aggregator.apply(source(), BatchColumns(batch, batch.SerializeToString()))
     (engine,) = aggregator.engines()
     rows = engine.rows.get(c.TIME_TO_FIRST_TOKEN, [])
-    assert {row.labels[0]: sum(row.counts) for row in rows} == (dict.fromkeys(GATES, 2) if others else {})
+    assert {row.labels[0]: sum(row.counts) for row in rows} == (
+        dict.fromkeys(GATES, 2 * others) if others else {}
+    )
 
 
 def test_some_metrics_of_the_copy_are_those_of_the_whole_copy() -> None:

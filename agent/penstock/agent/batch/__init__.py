@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from penstock.agent.batch.balancedness import balancedness
-from penstock.agent.batch.columns import BatchColumns, EventGroup, SampleColumns, Samples
+from penstock.agent.batch.columns import FEW, BatchColumns, EventGroup, SampleColumns, Samples
 from penstock.agent.batch.gates import GATES, GateTimes, gate_times
 from penstock.agent.batch.rows import ProbeSample, TransferSample, probe_rows, transfer_rows, typed_events
 
 __all__ = [
+    "FEW",
     "GATES",
     "BatchColumns",
     "EventGroup",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import repeat
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
 from penstock.proto.v1.events_pb2 import Event
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Samples: TypeAlias = TransferSamples | ProbeSamples
 _T = TypeVar("_T")
+
+FEW: Final = 8
+"""Events of a batch, or of a kind in it, below which they are read one by one: columns cost more than they save."""
 
 # Not by its instance: that would look for a field of this name first.
 _which = Event.WhichOneof
@@ -40,7 +43,7 @@ class _Events:
 
     def __init__(self, batch: Batch, body: bytes) -> None:
         self.rows: Sequence[Event] = batch.events[:]
-        self.transposed: Any = transposed_events(body) if body and self.rows else None
+        self.transposed: Any = transposed_events(body) if body and len(self.rows) >= FEW else None
 
     @cached_property
     def times(self) -> Sequence[int]:

@@ -286,7 +286,7 @@ class IngestService:
                 raise ContractError("a second Hello came; one stream has one")
             self._registry.snapshot(epoch, batch.snapshot)
             return None
-        watermark = await self._journal.append(stream.source, batch, body, contents)
+        watermark = await self._journal.append(stream.source, batch, body, contents, ahead=True)
         stream.goodbye = stream.goodbye or batch.HasField("goodbye")
         return watermark
 

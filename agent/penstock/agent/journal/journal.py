@@ -48,6 +48,15 @@ def _call(callback: OnCommit, batch_id: int, source: Source, contents: BatchColu
         _log.exception("a callback failed on a committed batch", batch=batch_id, epoch=source.epoch)
 
 
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return  # It has its result, or its caller was cancelled.
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
 class Journal:
     """The durable log. Its coroutines belong to one loop; the other methods may be called from any thread.
 
@@ -83,7 +92,9 @@ class Journal:
         reserve.acquire()
         self.whereabouts = DatabaseFiles(path, self._reopen, claim)
         self._checkpointer = (
-            WalCheckpointer(path, lambda: self.whereabouts.restored) if budget.checkpoints_beside else None
+            WalCheckpointer(path, lambda: self.whereabouts.restored, long_pages=budget.checkpoint_pages // 2)
+            if budget.checkpoints_beside
+            else None
         )
         self._writer = Writer(
             database,
@@ -94,7 +105,9 @@ class Journal:
             group_bytes=budget.transaction,
             damaged=self._note_damage,
             settle=self.whereabouts.restore_if_moved,
-            after=self._checkpointer.wait_if_slow if self._checkpointer is not None else lambda: None,
+            after=self._checkpointer.between_transactions
+            if self._checkpointer is not None
+            else lambda _: None,
         )
 
     @classmethod
@@ -148,7 +161,7 @@ class Journal:
     def on_commit(self, callback: OnCommit) -> None:
         """Call *callback* (batch id, source, batch) on the loop for each new batch.
 
-        In log order, once per batch, before its :meth:`append` returns, and even if the caller of that was cancelled.
+        In log order, once per batch, and even if the caller of its :meth:`append` was cancelled.
         """
         self._on_commit.append(callback)
 
@@ -173,12 +186,21 @@ class Journal:
         return await command.future
 
     async def append(
-        self, source: Source, batch: Batch, body: bytes, contents: BatchColumns | None = None
+        self,
+        source: Source,
+        batch: Batch,
+        body: bytes,
+        contents: BatchColumns | None = None,
+        *,
+        ahead: bool = False,
     ) -> int:
-        """Append a batch; returns the source's watermark once it is committed.
+        """Append a batch; returns the source's watermark once it is committed and the callbacks have run.
 
         Batches are appended in the order of the calls; the first one opens its source. A batch at or below the
         watermark changes nothing. *body* is the batch as it came, *contents* what was read of it already.
+
+        With *ahead* it returns before the callbacks, which follow before the loop looks for anything that has come in
+        since: a peer that gets its acknowledgement and then asks finds the batch counted.
 
         Raises:
             GapError: its number is not the next one.
@@ -192,6 +214,7 @@ class Journal:
             body,
             asyncio.get_running_loop().create_future(),
             len(body),
+            ahead,
         )
         self._writer.put(command)
         return (await command.future).watermark
@@ -208,15 +231,18 @@ class Journal:
 
     def _resolve(self, pairs: list[tuple[Append | Open, Any]]) -> None:
         for command, result in pairs:
+            if isinstance(command, Append) and command.ahead:
+                _settle(command.future, result)
+        # Behind the tasks that wait for these: their acknowledgements leave first.
+        asyncio.get_running_loop().call_soon(self._announce, pairs)
+
+    def _announce(self, pairs: list[tuple[Append | Open, Any]]) -> None:
+        """Call the callbacks for what was appended, and answer those who wait for that."""
+        for command, result in pairs:
             if isinstance(command, Append) and isinstance(result, Appended) and result.batch_id:
                 for callback in self._on_commit:
                     _call(callback, result.batch_id, command.source, command.contents)
-            if command.future.done():
-                continue  # Its caller was cancelled.
-            if isinstance(result, Exception):
-                command.future.set_exception(result)
-            else:
-                command.future.set_result(result)
+            _settle(command.future, result)
 
     def reader(self, stopped: Callable[[], bool] = lambda: False) -> Reader:
         """Return a reader with a connection of its own, which reads no batch any more once *stopped* returns True.

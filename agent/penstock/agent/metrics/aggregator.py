@@ -12,6 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
+from penstock.agent.batch import FEW
 from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics.catalogue import BY_NAME
 from penstock.agent.metrics.catalogue import from_log as c
@@ -339,6 +340,8 @@ def _apply_events(
 
 def _add_ended(engine: EngineSeries, group: EventGroup) -> bool:
     """Count ended waits all at once; False if they have to be counted one by one, in their order."""
+    if len(group) < FEW:
+        return False
     try:
         return engine.add_known(tuple(ended_bulks(group)))
     except Exception:  # noqa: BLE001  (one by one, each costs itself)
@@ -347,6 +350,8 @@ def _add_ended(engine: EngineSeries, group: EventGroup) -> bool:
 
 def _add_closed(engine: EngineSeries, group: EventGroup) -> bool:
     """Count ended requests all at once; False if they have to be counted one by one."""
+    if len(group) < FEW:
+        return False
     try:
         # Most requests have no verification.
         if group.may_have("verifications.channel") or (bulks := closed_bulks(group)) is None:

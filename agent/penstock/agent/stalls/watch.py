@@ -15,7 +15,7 @@ from penstock.agent.stalls.process_state import EngineState, ProcessState
 from penstock.agent.stalls.stall import Stall, StallKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import LiveSource
@@ -42,38 +42,47 @@ class StallWatch:
         self.now: Mapping[EngineKey, tuple[Stall, ...]] = {}
 
     async def keep_looking(self) -> None:
-        """Look once a second, until cancelled."""
+        """Look once a second, until cancelled; the loop has other turns between two engines."""
         while True:
             try:
-                self.look()
+                for _ in self._each_engine():
+                    await asyncio.sleep(0)
             except Exception:  # noqa: BLE001  (a bug must not end the loop)
                 _log.exception("the look-out for stalls failed; the last ones stay")
             await asyncio.sleep(_SECONDS)
 
     def look(self) -> None:
         """Read what the sources say now."""
+        for _ in self._each_engine():
+            pass
+
+    def _each_engine(self) -> Iterator[None]:
+        """Look at one engine at a step; all that is found is there after the last."""
         now = self._clock()
-        engines: defaultdict[EngineKey, list[ProcessState]] = defaultdict(list)
-        present: dict[int, CountHistory] = {}
+        engines: defaultdict[EngineKey, list[LiveSource]] = defaultdict(list)
         for live in self._sources():
-            if not live.source.key.engine:
-                continue
-            history = self._histories.get(live.source.epoch) or CountHistory(self._limits.window)
-            process = ProcessState(live, history)
-            if process.progress is not None:
-                history.add(Reading.of(process.progress, now))
-            elif not live.connected or live.snapshot is not None:
-                # What a pause or an absence hides is no silence of what is counted.
-                history = CountHistory(self._limits.window)
-                process = ProcessState(live, history)
-            present[live.source.epoch] = history
-            engines[live.source.key].append(process)
+            if live.source.key.engine:
+                engines[live.source.key].append(live)
+        present: dict[int, CountHistory] = {}
+        found: dict[EngineKey, tuple[Stall, ...]] = {}
+        for key, sources in engines.items():
+            states = [self._read(live, now) for live in sources]
+            present |= {state.live.source.epoch: state.history for state in states}
+            found[key] = self._stalls(key, EngineState(now, states, self._begin))
+            yield
         self._histories = present
-        found = {
-            key: self._stalls(key, EngineState(now, states, self._begin)) for key, states in engines.items()
-        }
         self._report(found)
         self.now = {key: stalls for key, stalls in found.items() if stalls}
+
+    def _read(self, live: LiveSource, now: float) -> ProcessState:
+        history = self._histories.get(live.source.epoch) or CountHistory(self._limits.window)
+        process = ProcessState(live, history)
+        if process.progress is not None:
+            history.add(Reading.of(process.progress, now))
+        elif not live.connected or live.snapshot is not None:
+            # What a pause or an absence hides is no silence of what is counted.
+            return ProcessState(live, CountHistory(self._limits.window))
+        return process
 
     def _stalls(self, key: EngineKey, engine: EngineState) -> tuple[Stall, ...]:
         before = {(each.kind, each.peer): each for each in self.now.get(key, ())}

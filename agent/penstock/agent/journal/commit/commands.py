@@ -43,13 +43,19 @@ def run_command(command: Command, transaction: Transaction) -> Any:
 
 @dataclass(slots=True)
 class Append:
-    """Append a batch."""
+    """Append a batch.
+
+    Attributes:
+        ahead: the future is resolved before what follows the log has the batch.
+
+    """
 
     source: Source
     contents: BatchColumns
     body: bytes
     future: asyncio.Future[Appended]
     size: int
+    ahead: bool = False
 
     def run(self, transaction: Transaction) -> Appended:
         """Append it, received now."""

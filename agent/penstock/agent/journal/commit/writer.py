@@ -45,8 +45,8 @@ class Writer:
     """Runs commands in the order of :meth:`put`, many in one transaction.
 
     *done* is called on the writer's thread after each commit (or rollback) with each command and its result, or
-    its error, in order. *damaged* is called on it when the database turns out to be damaged, *after* when the results
-    of a transaction have been handed on; it may wait. *settle* is called on it before each transaction, and once a second:
+    its error, in order. *damaged* is called on it when the database turns out to be damaged, *after*, with the connection,
+    when the results of a transaction have been handed on; it may wait. *settle* is called on it before each transaction, and once a second:
     it returns the connection to write with, *database* as long as that is still where it was.
     """
 
@@ -61,7 +61,7 @@ class Writer:
         group_bytes: int,
         damaged: Callable[[str], None],
         settle: Callable[[sqlite3.Connection], sqlite3.Connection] = lambda database: database,
-        after: Callable[[], None] = lambda: None,
+        after: Callable[[sqlite3.Connection], None] = lambda _: None,
     ) -> None:
         self._database = database
         self._done = done
@@ -143,7 +143,7 @@ class Writer:
                     break
             begun = time.monotonic()
             self._done(self._settled(group, latest))
-            self._after()
+            self._after(self._database)
             self._trim(group)
             if last:
                 break

@@ -2,12 +2,15 @@
 
 SQLite does that inside of the commit that makes the log too long, and waits there until the disk has everything: 25 to
 50 ms now and then, for all acknowledgements that are due. A passive checkpoint on a connection of its own blocks
-no commit; what is left for the writer is little and rare.
+no commit. But a writer that never pauses has committed more by its end, and SQLite begins the log again only when all of
+it is copied. So from some length on the writer copies that rest, between two transactions, right after a checkpoint that
+has left it little to copy and little to wait for.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import sys
 import threading
 import time
 from contextlib import closing
@@ -35,12 +38,18 @@ class WalCheckpointer:
     Args:
         path: of the database.
         restored: how often its files were put back; after that it is opened again.
+        long_pages: pages of a write-ahead log that is to begin again.
 
     """
 
-    def __init__(self, path: Path, restored: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, path: Path, restored: Callable[[], int] = lambda: 0, *, long_pages: int = sys.maxsize
+    ) -> None:
         self._path = path
         self._restored = restored
+        self._long_pages = long_pages
+        # A checkpoint of a long log has ended, and the writer has not copied the rest yet.
+        self._rest_is_left = False
         self._ending = threading.Event()
         self._turn = threading.Lock()
         # When the checkpoint that is under way began; infinity between two.
@@ -48,11 +57,17 @@ class WalCheckpointer:
         self._thread = threading.Thread(target=self._run, name="penstock-checkpoint", daemon=True)
         self._thread.start()
 
-    def wait_if_slow(self) -> None:
-        """Wait for a slow checkpoint to end; called by the writer after each commit."""
+    def between_transactions(self, database: sqlite3.Connection) -> None:
+        """Wait for a slow checkpoint to end, and copy the rest of a long log; called by the writer, with its connection."""
         if time.monotonic() - self._begun > _PATIENCE_SECONDS:
             with self._turn:
                 pass
+        if self._rest_is_left:
+            self._rest_is_left = False
+            try:
+                _checkpoint(database)
+            except sqlite3.Error as error:
+                _log.debug("the rest of the log is left to the next commit", error=str(error))
 
     def close(self) -> None:
         """Stop; blocks until a running checkpoint is done. Idempotent."""
@@ -87,6 +102,12 @@ class WalCheckpointer:
         with self._turn:
             self._begun = time.monotonic()
             try:
-                database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self._rest_is_left = _checkpoint(database) >= self._long_pages
             finally:
                 self._begun = float("inf")
+
+
+def _checkpoint(database: sqlite3.Connection) -> int:
+    """Copy what can be copied without waiting for another connection; return the log's length in pages."""
+    _busy, pages, _copied = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return int(pages)
