@@ -59,10 +59,9 @@ def _bound(answer: Answer, sections: Sequence[Section]) -> list[str]:
 def _notes(sections: Sequence[Section]) -> str:
     lines = []
     for section in sections:
+        variable = VARIABLES[section.area]
         measured = "; ".join(f"{name} {value}" for name, value in section.circumstances.items())
-        lines.append(
-            _wrapped(f"{'; '.join(section.notes)}. <sub>{measured}</sub>", f"- **{section.title}**: ")
-        )
+        lines.append(_wrapped(f"{variable.note}. <sub>{measured}</sub>", f"- **{variable.unit}** "))
     return "\n".join(lines) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
@@ -73,6 +74,12 @@ class _Engine:
         await asyncio.wait([asyncio.ensure_future(self._call.code())], timeout=_END_SECONDS)
 
 
+@cache
+def _runner() -> asyncio.Runner:
+    """Return the event loop of all fleets: gRPC hands what a closed one left behind to the next."""
+    return asyncio.Runner()
+
+
 class Fleet:
     """Engines of one agent; one thread.
 
@@ -94,7 +101,7 @@ class Fleet:
         self._names = engines
         self._engines: list[_Engine] = []
         self._rng = np.random.default_rng(0)
-        self._runner = asyncio.Runner()
+        self._runner = _runner()
         self._channel: Any = None
 
     def __enter__(self) -> Self:
@@ -107,7 +114,6 @@ class Fleet:
     ) -> None:
         """Close all streams."""
         self._runner.run(self._channel.close())
-        self._runner.close()
 
     async def _connect(self) -> None:
         self._channel = grpc.aio.insecure_channel(self._address)

@@ -30,8 +30,6 @@ _LIMIT_OF_A_WEEK: Final = 64 << 20
 _PASSES: Final = 2
 # Full batches of each engine between two looks at the size of the journal.
 _BATCHES: Final = 16
-# At the limit the log stays a little below it.
-_FULL: Final = 0.95
 
 # Two in an hour, each longer than --retire-after.
 _STEP_SECONDS: Final = 30 * 60
@@ -44,15 +42,13 @@ class Variable(NamedTuple):
     """What one part of the command measures.
 
     Attributes:
-        title: of its rows in the tables.
-        unit: of its axis.
+        unit: of its axis, and of its rows in the tables.
         points: where it is measured, rising.
         note: what is held, and how.
         measure: to the rows of all points; a point's group is its number.
 
     """
 
-    title: str
     unit: str
     points: tuple[int, ...]
     note: str
@@ -93,23 +89,24 @@ def _peers(points: tuple[int, ...], say: Callable[[str], None]) -> list[Row]:
 
 
 def _journal(points: tuple[int, ...], say: Callable[[str], None]) -> list[Row]:
-    """Fill one journal, the last point until old entries are deleted for new ones or it is as good as full."""
+    """Fill one journal to each size, or until its oldest entries are deleted for new ones."""
     rows = []
     with _fleet(ENGINES, PEERS) as (subject, fleet):
         fleet.tell()
         for size in points:
             say(f"{size} MiB")
-            while _journal_bytes(subject) < min(size * _MIB, _FULL * _LIMIT):
+            while not _is_filled(subject, size * _MIB):
                 fleet.fill(_BATCHES)
             fleet.tell(1)
             rows += measured(subject, fleet.asked, str(size))
     return rows
 
 
-def _journal_bytes(subject: Subject) -> int:
+def _is_filled(subject: Subject, size: int) -> bool:
     with grpc.insecure_channel(subject.agent.admin) as channel:
         stub: Any = AdminStub(channel)  # type: ignore[no-untyped-call]
-        return int(stub.GetStatus(GetStatusRequest()).state_bytes)
+        status = stub.GetStatus(GetStatusRequest())
+    return status.state_bytes >= size or status.log_first > 1
 
 
 def _uptime(points: tuple[int, ...], say: Callable[[str], None]) -> list[Row]:
@@ -138,27 +135,22 @@ def _live_an_hour(subject: Subject, fleet: Fleet, hour: int) -> None:
 VARIABLES: Final[Mapping[str, Variable]] = {
     "engines": Variable(
         "engines",
-        "engines",
         (1, 8, ENGINES),
-        f"engines, each with {PEERS:,} peers: each pair of them has had two requests or more",
+        f"each with {PEERS:,} peers; each pair has had two requests or more",
         _engines,
     ),
-    "peers": Variable(
-        "peers", "peers", (10, 100, PEERS), f"peers of each of {ENGINES} engines, the same way", _peers
-    ),
+    "peers": Variable("peers", (10, 100, PEERS), f"of each of {ENGINES} engines, the same way", _peers),
     "journal": Variable(
-        "journal",
         "MiB of journal",
         (32, 256, 1024),
-        f"MiB of journal of {ENGINES} engines and {PEERS:,} peers, filled with transfers, each of a request of its own; "
-        f"the last is the default --state-limit, from {_FULL:.0%} of which on it counts as full",
+        f"of {ENGINES} engines and {PEERS:,} peers, filled with transfers, each of a request of its own; "
+        "the last is the default --state-limit, at which the oldest entries go",
         _journal,
     ),
     "uptime": Variable(
-        "uptime",
         "hours of uptime",
         (1, 24, 168),
-        f"hours of uptime of {ENGINES} engines and {PEERS:,} peers, by clocks set forward by half an hour at a time: in each hour "
+        f"of {ENGINES} engines and {PEERS:,} peers, by clocks set forward by half an hour at a time: in each hour "
         f"{_RESTARTS} engines are killed and restart, one leaves for one with a new name, {_NEW_PEERS} peers for new ones, "
         f"and each engine ends {3600 // _STEP_SECONDS * REQUESTS} requests; --state-limit is {_LIMIT_OF_A_WEEK // _MIB} MiB, so that the log is filled again and again",
         _uptime,
@@ -170,4 +162,4 @@ VARIABLES: Final[Mapping[str, Variable]] = {
 def measure(name: str, say: Callable[[str], None]) -> Section:
     """Measure one variable at all of its points."""
     variable = VARIABLES[name]
-    return Section(name, variable.title, (variable.note,), variable.measure(variable.points, say))
+    return Section(name, variable.unit, (), variable.measure(variable.points, say))

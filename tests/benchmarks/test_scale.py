@@ -161,7 +161,7 @@ def _section(name: str, points: Mapping[int, float], circumstances: Mapping[str,
             str(at),
         )
     ]
-    return Section(name, name, (f"what {name} are",), rows, circumstances)
+    return Section(name, name, (), rows, circumstances)
 
 
 SECTIONS = [
@@ -174,7 +174,8 @@ def test_the_document_states_bounds_and_has_a_plot_and_a_table_of_each_answer() 
     """Of each bound the worst median, where it was, and whether all repetitions held it."""
     text = generated(SECTIONS)
     assert "| A scrape | ≤ 5.000 s | 4.750 s | 1,000 peers | not decided |\n" in text
-    assert "- **engines**: what engines are. <sub>Measured today</sub>\n" in text
+    assert "- **engines** each with 1,000 peers; " in text
+    assert text.count("<sub>Measured yesterday</sub>") == 1
     assert "![A scrape, over each variable](images/scale-scrape.svg)\n" in text
     assert "| peers | 10: 1.000 | 1,000: 4.750 |\n" in text
     assert "| peers, newest request" not in text
