@@ -106,7 +106,7 @@ def _is_filled(subject: Subject, size: int) -> bool:
     with grpc.insecure_channel(subject.agent.admin) as channel:
         stub: Any = AdminStub(channel)  # type: ignore[no-untyped-call]
         status = stub.GetStatus(GetStatusRequest())
-    return status.state_bytes >= size or status.log_first > 1
+    return bool(status.state_bytes >= size or status.log_first > 1)
 
 
 def _uptime(points: tuple[int, ...], say: Callable[[str], None]) -> list[Row]:
