@@ -107,7 +107,7 @@ bench: setup nats valgrind ## All benchmarks, beside their peers; writes docs/be
 bench-quick: setup ## Ratios only, no engine, against benchmarks/ratios.json; UPDATE=1 stores them.
 	@$(PYTHON_IN_VENV) -m benchmarks --quick $(if $(filter 1,$(UPDATE)),--update) $(ONLY)
 
-scale: setup ## How an agent's answers grow, and their bounds; writes docs/scale.md (12 minutes; ONLY="engines peers journal uptime" for a part).
+scale: setup ## How an agent's answers grow, and their bounds; writes docs/scale.md (10 minutes; ONLY="engines peers journal uptime" for a part).
 	@$(PYTHON_IN_VENV) -m benchmarks.scale $(ONLY)
 
 profile: setup ## Sample an engine and the agent under load with py-spy; what it says: docs/profiles.md.

@@ -1,7 +1,7 @@
 """How an agent's answers grow with engines, peers, journal and uptime, and whether their bounds hold: ``make scale``.
 
 Real agents, and engines that send to them over gRPC; at each point of a variable the agent is asked everything. All parts take
-about twelve minutes on two cores (journal five, uptime three, the others two each); each that is finished is written into
+about ten minutes on two cores (uptime five, journal four, the others half a minute each); each that is finished is written into
 benchmarks/scale.json, docs/scale.md and docs/images/scale-*.svg, beside what was measured of the others before.
 """
 
