@@ -11,7 +11,7 @@ COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -106,6 +106,9 @@ bench: setup nats valgrind ## All benchmarks, beside their peers; writes docs/be
 
 bench-quick: setup ## Ratios only, no engine, against benchmarks/ratios.json; UPDATE=1 stores them.
 	@$(PYTHON_IN_VENV) -m benchmarks --quick $(if $(filter 1,$(UPDATE)),--update) $(ONLY)
+
+scale: setup ## How an agent's answers grow, and their bounds; writes docs/scale.md (10 minutes; ONLY="engines peers journal uptime" for a part).
+	@$(PYTHON_IN_VENV) -m benchmarks.scale $(ONLY)
 
 profile: setup ## Sample an engine and the agent under load with py-spy; what it says: docs/profiles.md.
 	@$(PYTHON_IN_VENV) -m benchmarks.profile

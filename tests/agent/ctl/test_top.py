@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -181,6 +182,15 @@ def test_what_does_not_fit_is_counted_and_can_be_scrolled_to() -> None:
     end = _shown(history, scroll=1000)
     assert "35 to 50 of 50 peers" in end
     assert "10.0.0.49:1" in end
+
+
+def test_of_many_peers_the_worst_are_shown_and_all_are_counted() -> None:
+    """The caption says so, also where all rows that were asked for fit."""
+    few = tuple(_peer(f"10.0.0.{number:02}:1") for number in range(3))
+    sample = replace(_sample(0, _engine("0"), peers=few), total_peers=64_000)
+    assert "3 peers, the worst of 64000\n" in _shown(_history(sample))
+    many = replace(sample, peers=tuple(_peer(f"10.0.0.{number:02}:1") for number in range(50)))
+    assert "1 to 16 of 50 peers, the worst of 64000\n" in _shown(_history(many))
 
 
 _NAMES = st.text(st.characters(codec="utf-8"), max_size=40)

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.tls import ClientTls
+from penstock.agent.ctl.top import poll
 from penstock.agent.ctl.top.poll import Poller, poll_agent
 from penstock.agent.ctl.top.view import AgentState
 from penstock.proto.v1 import admin_pb2 as admin
@@ -60,6 +62,20 @@ def test_where_there_is_no_terminal_it_prints(
     assert "handshake/refused" in result.stdout
     assert "\x1b" not in result.stdout
     assert "q quit" not in result.stdout
+
+
+def test_it_asks_for_the_worst_peers_only(
+    harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 engines with 1,000 peers each have 64,000 rows, for which no agent answers within its time."""
+    monkeypatch.setattr(poll, "MOST_PEERS", 2)
+    core = harness.source("0")
+    for number in range(3):
+        failure = transfer_failure(f"r{number}", peer=f"10.0.0.{number}:5600", time_ns=time.time_ns())
+        harness.append(core, failure)
+    shown = agentctl("top", "--count", "1").stdout
+    assert "2 peers, the worst of 3" in shown
+    assert shown.count(":5600") == 2
 
 
 def test_the_counters_of_an_engine_are_those_of_the_log(filled: AdminHarness) -> None:

@@ -76,9 +76,8 @@ def screen(history: History, sort: str, scroll: int, width: int, height: int, no
         room = max(0, height - len(lines) - 5)
         engine_rows = min(len(engines), max(_LEAST_ROWS, room // 2, room - len(peers)))
         lines += _table(_ENGINES, *_page(engines, scroll, engine_rows, "engines"), _engine_cells, width, now)
-        lines += _table(
-            _PEERS, *_page(peers, scroll, max(room - engine_rows, 0), "peers"), _peer_cells, width, now
-        )
+        shown, caption = _page(peers, scroll, max(room - engine_rows, 0), "peers")
+        lines += _table(_PEERS, shown, _of_all(caption, sample), _peer_cells, width, now)
     body = lines[: height - 1] if height > 1 else lines[:1]
     return [_cut(line, width) for line in (*body, *([footer] if height > 1 else []))]
 
@@ -185,6 +184,13 @@ def _page(rows: Sequence[T], scroll: int, count: int, things: str) -> tuple[Sequ
     begin = max(0, min(scroll, len(rows) - count))
     which = f"{begin + 1} to {begin + count} of {len(rows)}" if count else f"{len(rows)}"
     return rows[begin : begin + count], f"{which} {things}"
+
+
+def _of_all(caption: str, sample: AgentState) -> str:
+    """Return the caption of peers, and of how many these are the worst."""
+    if sample.total_peers <= len(sample.peers):
+        return caption
+    return f"{caption or f'{len(sample.peers)} peers'}, the worst of {sample.total_peers}"
 
 
 def _table(

@@ -27,7 +27,9 @@ class AgentState:
     Attributes:
         at: monotonic, for rates.
         now: seconds since the epoch, for ages.
+        peers: the worst first; of many the worst only.
         error: why there is no state; empty if there is one.
+        total_peers: rows of the whole list; 0 from an agent that sends it whole.
 
     """
 
@@ -37,6 +39,7 @@ class AgentState:
     engines: tuple[admin.Engine, ...] = ()
     peers: tuple[admin.PeerSummary, ...] = ()
     error: str = ""
+    total_peers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

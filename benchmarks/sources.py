@@ -1,4 +1,4 @@
-"""How the agent's cost grows with the number of sources: ``python -m benchmarks.scale``.
+"""How the agent's cost grows with the number of sources: ``python -m benchmarks.sources``.
 
 For each number of sources, simulated engine processes send to a new agent over real gRPC: one stream each, one batch in flight,
 a batch every 200 ms at most and a snapshot every second, as the exporter of an engine with failures does (a healthy one sends a
