@@ -19,7 +19,7 @@ DELAY = 0.2
 @pytest.mark.parametrize("keeps", [False, True])
 def test_every_span_is_taken_and_what_is_kept_is_on_disk(keeps, monkeypatch):
     """From several sources; a call's body is in the database when it has been answered."""
-    monkeypatch.setattr(otlp_load, "ROUTINE_DELAY", DELAY)
+    monkeypatch.setattr(otlp_load, "URGENT_DELAY", DELAY)
     with running_peer(keeps=keeps) as peer:
         found = asyncio.run(
             otlp_load.load(peer, sources=3, rate=300, seconds=2.5 * DELAY, warm_up=1.5 * DELAY)

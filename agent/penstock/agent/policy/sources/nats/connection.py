@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -125,17 +124,14 @@ async def _close(client: Client) -> None:
 
     After an error the client closes itself on a task of its own, and its ``close`` returns at once.
     """
-    for close in (client.close, partial(_close_transport, client)):
-        with suppress(Exception):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await close()
-
-
-async def _close_transport(client: Client) -> None:
+    with suppress(Exception):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await client.close()
     transport = client._transport  # noqa: SLF001  (there is no public way)
     if transport is not None:
-        transport.close()
-        await transport.wait_closed()
+        with suppress(Exception):
+            transport.close()
+        await asyncio.sleep(0)  # in which the loop lets go of it
 
 
 def sentence(error: Exception, bucket: str) -> str:  # noqa: PLR0911
