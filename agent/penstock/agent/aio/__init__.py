@@ -1,16 +1,18 @@
-"""Five small asyncio tools that the standard library lacks."""
+"""Six small tools for the loop, and for threads beside it, that the standard library lacks."""
 
 from __future__ import annotations
 
 from penstock.agent.aio.cancellation import is_cancelled, raise_if_cancelled
 from penstock.agent.aio.change_signal import ChangeSignal, Listeners
 from penstock.agent.aio.daemon_thread import run_on_daemon_thread
+from penstock.agent.aio.let_go import LetGo
 from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
 from penstock.agent.aio.shield import to_completion
 
 __all__ = [
     "ByteSemaphore",
     "ChangeSignal",
+    "LetGo",
     "Listeners",
     "TokenBucket",
     "is_cancelled",

@@ -20,6 +20,7 @@ from penstock.agent.admin.support import (
     subscribed_engines,
     targets_by_key,
 )
+from penstock.agent.aio import LetGo
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import select
 from penstock.agent.policy.orders import MAX_QUARANTINE, QuarantineOrder
@@ -101,13 +102,16 @@ def _check_engines(agent: AgentContext, selection: Selection, *, adds: bool) -> 
 
 
 def _reported(snapshots: Mapping[EngineKey, Sequence[Snapshot]]) -> dict[PeerKey, PeerStatus]:
-    return {
-        (key, status.peer.address): status
-        for key, sent in snapshots.items()
-        for snapshot in sent
-        for status in snapshot.peers
-        if status.quarantine in _CUT_OFF
-    }
+    """Return the peers that their engines have cut off. On a thread of its own."""
+    found: dict[PeerKey, PeerStatus] = {}
+    let_go = LetGo()
+    for key, sent in snapshots.items():
+        let_go()
+        for snapshot in sent:
+            for status in snapshot.peers:
+                if status.quarantine in _CUT_OFF:
+                    found[key, status.peer.address] = status
+    return found
 
 
 def _orders(agent: AgentContext, selection: Selection) -> dict[PeerKey, QuarantineOrder]:

@@ -83,12 +83,19 @@ def clock_offsets(views: Iterable[EngineView]) -> dict[EngineKey, int]:
     return ahead
 
 
-def known_peers(sources: PeerSources, only: Container[str] | None = None) -> KnownPeers:
-    """Return the peers of the selected engines: of *only* these addresses, None for all."""
+def known_peers(
+    sources: PeerSources, only: Container[str] | None = None, *, between: Callable[[], None] = lambda: None
+) -> KnownPeers:
+    """Return the peers of the selected engines: of *only* these addresses, None for all.
+
+    *between* is called after each engine.
+    """
     known = KnownPeers()
     for key in filter(sources.selects, sources.aggregator.known()):
         known.newest[key] = sources.aggregator.newest_of_peers(key, PEER_METRICS)
+        between()
     for key, snapshots in sources.snapshots.items():
+        between()
         newest = known.newest.setdefault(key, {})
         for snapshot in snapshots:
             _add_statuses(known, key, newest, snapshot)

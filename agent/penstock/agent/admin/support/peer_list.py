@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.admin.support.known_peers import known_peers
 from penstock.agent.admin.support.peer_order import PeerOrder
 from penstock.agent.admin.support.peers import peer_summaries
+from penstock.agent.aio import LetGo
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -23,29 +24,32 @@ def listed_peers(
     *,
     only_suspected: bool = False,
 ) -> admin.ListPeersResponse:
-    """Return the peers that *request* asks for, what is wrong now first.
+    """Return the peers that *request* asks for, what is wrong now first. On a thread of its own.
 
     A peer is retired if its engine does not use it and has no entry for it after *since_unix_nano*, by the agent's clock.
     One that only its engine reports, without any entry, is not. With *only_suspected* there are no rows of peers without
     durations, failures, waits and quarantine; they count in the totals.
     """
-    known = known_peers(sources, frozenset(request.peers) if request.peers else None)
+    let_go = LetGo()
+    known = known_peers(sources, frozenset(request.peers) if request.peers else None, between=let_go)
     retired: dict[EngineKey, frozenset[str]] = {}
     listed: dict[EngineKey, AbstractSet[str]] = {}
     for key, names in known.newest.items():
+        let_go()
         since = since_unix_nano + sources.ahead.get(key, 0)
         retired[key] = frozenset(name for name, newest in names.items() if 0 < newest < since)
         states: dict[str, AbstractSet[str]] = {"all": names.keys(), "retired": retired[key]}
         listed[key] = states.get(request.state, names.keys() - retired[key])
-    order = PeerOrder(sources, known, listed)
+    order = PeerOrder(sources, known, listed, between=let_go)
     if only_suspected:
         places = order.suspected()
     elif request.most_peers and request.most_engines:
         places = order.table(request.most_peers, request.most_engines)
     else:
         places = order.first(request.limit)
-    summaries = peer_summaries(sources, known.present, places)
+    summaries = peer_summaries(sources, known.present, places, between=let_go)
     for place, summary in summaries.items():
+        let_go()
         key, address = place
         condition = order.condition(place)
         summary.condition, summary.condition_reason = condition.condition, condition.reason

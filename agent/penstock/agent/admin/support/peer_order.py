@@ -13,7 +13,7 @@ from penstock.agent.admin.support.peer_conditions import Condition, Present, pee
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from penstock.agent.admin.support.known_peers import KnownPeers, PeerKey, PeerSources
@@ -37,6 +37,7 @@ class PeerOrder:
         sources: durations and clocks.
         known: what is in flight, waited for or in quarantine.
         listed: the addresses of each engine.
+        between: called after each peer that is looked at.
 
     Attributes:
         totals: how many there are.
@@ -44,7 +45,12 @@ class PeerOrder:
     """
 
     def __init__(
-        self, sources: PeerSources, known: KnownPeers, listed: Mapping[EngineKey, AbstractSet[str]]
+        self,
+        sources: PeerSources,
+        known: KnownPeers,
+        listed: Mapping[EngineKey, AbstractSet[str]],
+        *,
+        between: Callable[[], None] = lambda: None,
     ) -> None:
         self._listed = listed
         addresses = frozenset[str]().union(*listed.values())
@@ -53,6 +59,7 @@ class PeerOrder:
         self._suspected = sorted(place for place in suspected if place[1] in listed.get(place[0], ()))
         found: list[tuple[PeerKey, Condition]] = []
         for place in self._suspected:
+            between()
             key, address = place
             now = sources.now_of(key)
             windows = sources.aggregator.peer_windows(key, address, now)

@@ -16,7 +16,7 @@ from penstock.proto.v1.common_pb2 import ErrorType, FailureMode, Peer
 from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from penstock.agent.admin.support.known_peers import PeerKey, PeerSources
     from penstock.agent.metrics import DurationWindow, DurationWindows, Metric, PeerWindows, Row
@@ -40,14 +40,22 @@ class _Account:
 
 
 def peer_summaries(
-    sources: PeerSources, present: Mapping[PeerKey, Present], places: Iterable[PeerKey]
+    sources: PeerSources,
+    present: Mapping[PeerKey, Present],
+    places: Iterable[PeerKey],
+    *,
+    between: Callable[[], None] = lambda: None,
 ) -> dict[PeerKey, admin.PeerSummary]:
-    """Return the summary of each of *places*, with its windows and without its condition."""
+    """Return the summary of each of *places*, with its windows and without its condition.
+
+    *between* is called after each of them.
+    """
     accounts = {place: _Account() for place in places}
     wanted: dict[EngineKey, set[str]] = {}
     for key, address in accounts:
         wanted.setdefault(key, set()).add(address)
     for key, names in wanted.items():
+        between()
         for metric, series in sources.aggregator.rows_of_peers(key, PEER_METRICS, names).items():
             for row in series:
                 _count(accounts, key, metric, row)
@@ -55,6 +63,7 @@ def peer_summaries(
             _add_statuses(accounts, key, names, snapshot)
     found = {}
     for place, account in accounts.items():
+        between()
         if place in sources.ordered and account.status.HasField("peer"):
             account.status.quarantine = sources.ordered[place]  # type: ignore[assignment]
         found[place] = summary = _summary(place, account, present.get(place, _NOTHING))
