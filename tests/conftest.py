@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import time
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from tests.support import where_to_look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator
 
 # The same examples in every run: who changes one thing does not land on a rare example of another (fresh ones: ``make
 # properties``). How fast they are is for benchmarks to say.
@@ -37,25 +36,12 @@ settings.register_profile("long", settings.get_profile("fixed"), max_examples=10
 settings.register_profile("fresh", settings.get_profile("fixed"), derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
-# Two cores have room for one set of engines: their tests come last, with nothing beside them (vLLM's own handshake has a
-# deadline of five seconds), and who shares a set has to be in one process.
+# All engines' tests are one worker's, who shares a set has to be in one process; they come first. Engines leave half of two
+# cores idle. The others' tests give way to them: vLLM's own handshake has a deadline of five seconds.
 _ENGINES = "tests/e2e/"
+_GIVES_WAY = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 # What is begun late must be short, or one worker waits for the other.
 _LONG = "tests/faults/"
-# What only computes, in one process and without a deadline, is one worker's beside the engines, which leave half of the two
-# cores idle. It gives way to them; without engines it comes first.
-_BESIDE_ENGINES = (
-    "tests/agent/policy/rollouts/test_comparison.py",
-    "tests/agent/policy/rollouts/test_simulated_fleets.py",
-    "tests/benchmarks/test_replay.py",
-    "tests/dashboards/test_rules.py",
-    "tests/deploy/",
-    "tests/page/test_javascript.py",
-    "tests/proto/",
-    "tests/test_import_rules.py",
-    "tests/test_names.py",
-)
-_GIVES_WAY = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
 _FAREWELL_SECONDS = 60
 # A worker begins a test only when it knows the next one, so it needs two.
 _AHEAD = 2
@@ -83,30 +69,22 @@ def _end(number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _has_engines(nodeids: Iterable[str]) -> bool:
-    return any(nodeid.startswith(_ENGINES) for nodeid in nodeids)
-
-
 def _rank(item: pytest.Item) -> int:
-    if item.nodeid.startswith(_BESIDE_ENGINES):
-        return 2 if item.config.stash[_WITH_ENGINES] else -1
-    return item.nodeid.startswith(_ENGINES) - item.nodeid.startswith(_LONG)
+    return -2 * item.nodeid.startswith(_ENGINES) - item.nodeid.startswith(_LONG)
 
 
-def _scope(nodeid: str, *, with_engines: bool) -> str:
+def _scope(nodeid: str) -> str:
     """Return what names the tests that one worker runs one after the other."""
-    if with_engines and nodeid.startswith(_BESIDE_ENGINES):
-        return "beside engines"
     return _ENGINES if nodeid.startswith(_ENGINES) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests are shared out, begin with the long ones and end with the engines and what is beside them.
+    """Where tests are shared out, begin with the engines and the other long ones.
 
     Of the others, those of the first half, of which many wait, and of the second, of which many compute, take turns.
     """
-    config.stash[_WITH_ENGINES] = _has_engines(item.nodeid for item in items)
+    config.stash[_WITH_ENGINES] = any(item.nodeid.startswith(_ENGINES) for item in items)
     if hasattr(config, "workerinput"):
         others = list(dict.fromkeys(item.path for item in items if not _rank(item)))
         half = len(others) // 2 + 1
@@ -148,14 +126,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None])
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduler(LoadScopeScheduling):
-        """Keeps a file together, all engines' tests, and all that is beside them."""
-
-        @cached_property
-        def _with_engines(self) -> bool:
-            return _has_engines(self.collection)
+        """Keeps a file together, and all engines' tests."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return _scope(nodeid, with_engines=self._with_engines)
+            return _scope(nodeid)
 
         def _reschedule(self, node: Any) -> None:
             """Give *node* tests until it has some to run: it reports nothing, and so gets nothing, before it has run one."""
@@ -184,9 +158,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note when a test began: what was written before is not about it. A worker that is beside the engines gives way."""
+    """Note when a test began: what was written before is not about it. A worker that is beside engines gives way."""
     item.stash[_BEGUN] = time.time()
-    if hasattr(item.config, "workerinput") and _rank(item) > 1:
+    config = item.config
+    if (
+        hasattr(config, "workerinput")
+        and config.stash[_WITH_ENGINES]
+        and not item.nodeid.startswith(_ENGINES)
+    ):
         os.setpriority(os.PRIO_PROCESS, 0, _GIVES_WAY)
 
 

@@ -39,7 +39,7 @@ def test_one_worker_computes_beside_the_engines(tmp_path: Path) -> None:
     _write(tmp_path / "tests/deploy/test_beside_too.py", name="beside", other="engine")
     ((engines, usual),), ((others, priority),) = _ran(tmp_path, "engine", "beside")
     assert engines != others
-    assert int(priority) == min(int(usual) + 10, 19)
+    assert int(priority) == min(int(usual) + 5, 19)
 
 
 def test_without_engines_all_compute_at_once(tmp_path: Path) -> None:

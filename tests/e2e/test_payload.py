@@ -44,7 +44,7 @@ class ImageChild(ForkedChild):
         if imported not in cls._fork_servers:
             spec = ServerSpec("any", env={"PYTHONPATH": cls.path})
             env = environment(spec, side_channel_port=0)
-            cls._fork_servers[imported] = ForkServer(imported, env=env, cwd=ROOT)
+            cls._fork_servers[imported] = ForkServer(imported, env=env, cwd=ROOT, read=["OMP_NUM_THREADS"])
         return cls._fork_servers[imported]
 
 

@@ -1,4 +1,4 @@
-"""Agents that are forks of a process that has imported the agent: a start takes a tenth of a second of a core, not a whole one."""
+"""Agents and relays that are forks of a process that has imported both: a start takes a tenth of a second of a core, not a whole one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _IMPORTED = (
     "penstock.agent.daemon.main",
     "penstock.agent.daemon.daemon",
     "penstock.agent.daemon.backup_command",
+    "penstock.agent.relay.main",
+    "penstock.agent.relay.run",
     "tests.faults.agent_main",
 )
 
@@ -34,7 +36,7 @@ def _server() -> ForkServer:
 
 
 def launch(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Fork | subprocess.Popen[bytes]:
-    """Start an agent, whose standard error is appended to *log*; in an interpreter of its own where a fork does not fit."""
+    """Start an agent or a relay, whose standard error is appended to *log*; in an interpreter of its own where a fork does not fit."""
     server = _server()
     if server.fits(command, env):
         return server.fork(command, env=env, cwd=_ROOT, errors=log)

@@ -17,6 +17,7 @@ from penstock.agent.ctl.tls import ClientTls
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.agent import wait_until
+from tests.support.agent.forked_agent import launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from click.testing import Result
     from google.protobuf.message import Message
 
-_CODE = "from penstock.agent.__main__ import relay; relay()"
+    from tests.support.forks.fork_server import Fork
+
+_MODULE = "tests.support.agent.relay_main"
 
 
 class RelayProcess:
@@ -40,17 +43,15 @@ class RelayProcess:
             else [f"--admin-listen={self.address}"]
         )
         self.flags = [*own, "--http=127.0.0.1:0", "--page=off", *flags]
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Fork | subprocess.Popen[bytes] | None = None
 
     def start(self) -> RelayProcess:
         """Start it and wait until it answers."""
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_"))
         }
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, *self.flags], stderr=log, env=environment
-            )
+        command = [sys.executable, "-m", _MODULE, *self.flags]
+        self.process = launch(command, env=environment, log=self._log)
         wait_until(self._answers, "the relay answers")
         return self
 

@@ -40,7 +40,7 @@ class ForkedChild(Child):
     def _server(cls, imported: str) -> ForkServer:
         if imported not in cls._fork_servers:
             common = environment(ServerSpec("any"), side_channel_port=0)
-            cls._fork_servers[imported] = ForkServer(imported, env=common, cwd=ROOT)
+            cls._fork_servers[imported] = ForkServer(imported, env=common, cwd=ROOT, read=["OMP_NUM_THREADS"])
         return cls._fork_servers[imported]
 
     @classmethod

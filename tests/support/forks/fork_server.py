@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from tests.support.forks.zygote import Poll, Start
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 _POLL_SECONDS = 0.02
-# What an interpreter or a library reads before a fork could tell it otherwise.
-_READ_AT_START = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "OMP_NUM_THREADS", "PYTHONUTF8")
+# What an interpreter reads before a fork could tell it otherwise.
+_READ_AT_START = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONUTF8")
 
 
 class ForkServer:
@@ -30,11 +30,13 @@ class ForkServer:
         preloaded: modules that it imports.
         env: its environment, without what is for one fork only.
         cwd: where it imports from.
+        read: variables that what it imports reads then; a command with another value is not for a fork.
 
     """
 
-    def __init__(self, *preloaded: str, env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(self, *preloaded: str, env: Mapping[str, str], cwd: Path, read: Iterable[str] = ()) -> None:
         self._env = dict(env)
+        self._read = (*_READ_AT_START, *read)
         self._lock = Lock()
         self._connection, theirs = multiprocessing.Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
@@ -56,7 +58,7 @@ class ForkServer:
         return (
             list(command[:2]) == [sys.executable, "-m"]
             and self._process.poll() is None
-            and all(env.get(name) == self._env.get(name) for name in _READ_AT_START)
+            and all(env.get(name) == self._env.get(name) for name in self._read)
         )
 
     def fork(
