@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV := $(or $(PENSTOCK_VENV),.venv)
 PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest
-# Tests at a time: most of them wait for processes. Those of engines come last, one after the other.
+# Tests at a time: most of them wait for processes. Those of engines run one after the other, beside the rest.
 TOGETHER := -n $(or $(JOBS),4)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
