@@ -15,7 +15,7 @@ _SLEPT_SECONDS: Final = 0.000_02
 
 
 class LetGo:
-    """Called between the pieces of a long computation on a thread of its own; sleeps when it last did so long ago."""
+    """Called between the pieces of a long computation, on a thread of its own: it sleeps if the last sleep was long ago."""
 
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
@@ -24,7 +24,7 @@ class LetGo:
         self._since = clock()
 
     def __call__(self) -> None:
-        """Let other threads run if this one has computed for a fifth of a millisecond. Never on the loop's thread."""
+        """Let other threads run if this one has computed for a fifth of a millisecond."""
         if self._clock() - self._since >= _COMPUTED_SECONDS:
             self._sleep(_SLEPT_SECONDS)
             self._since = self._clock()

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
+from penstock.agent.aio import LetGo
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.database import (
     BATCH_COLUMNS,
@@ -137,12 +138,14 @@ class LogReader:
         return int(row[0]) if row is not None and row[0] is not None else 0
 
     def _batches(self, query: str, values: Sequence[int | str] = ()) -> Generator[LoggedBatch, None, None]:
-        """Yield what *query* finds, one in memory at a time."""
+        """Yield what *query* finds, one in memory at a time; between them others may run."""
+        let_go = LetGo()
         with closing(self._database.execute(query, values)) as rows:
             for row in rows:
                 if self._stopped():
                     raise ImpossibleError("the agent is stopping; ask again")
                 yield logged_of(row)
+                let_go()
 
     def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
         """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*.

@@ -40,7 +40,7 @@ class Hub:
     def __init__(self, calls: AdminCalls, since: float | None) -> None:
         self._calls = calls
         self._tabs: dict[Tab, None] = {}
-        # Tabs that come while others join do so together: what they are told is asked for once.
+        # Tabs that come while others join do so together: what they show is asked for once.
         self._waiting: list[_Joining] = []
         self._joiner: asyncio.Task[None] | None = None
         # Of those that join, and of the end of the work.
