@@ -32,18 +32,19 @@ def test_meets(number):
 """
 
 
-def test_one_worker_computes_beside_the_engines(tmp_path: Path) -> None:
-    """Engines are one worker's, what is beside them another's, which gives way to the engines."""
+def test_engines_are_one_workers_and_the_rest_gives_way(tmp_path: Path) -> None:
+    """All engines' tests run in one process, at the usual priority; what is beside them and after them, at a lower one."""
     _write(tmp_path / "tests/e2e/test_engine.py", name="engine", other="beside")
+    _write(tmp_path / "tests/e2e/test_engine_too.py", name="engine", other="beside")
     _write(tmp_path / "tests/proto/test_beside.py", name="beside", other="engine")
     _write(tmp_path / "tests/deploy/test_beside_too.py", name="beside", other="engine")
-    ((engines, usual),), ((others, priority),) = _ran(tmp_path, "engine", "beside")
-    assert engines != others
-    assert int(priority) == min(int(usual) + 5, 19)
+    ((engines, usual),), others = _ran(tmp_path, "engine", "beside")
+    assert {worker for worker, _ in others} - {engines}
+    assert {int(priority) for _, priority in others} == {min(int(usual) + 5, 19)}
 
 
 def test_without_engines_all_compute_at_once(tmp_path: Path) -> None:
-    """What is beside engines otherwise is shared out by file, at the usual priority."""
+    """All is shared out by file, at the usual priority."""
     _write(tmp_path / "tests/proto/test_one.py", name="one", other="two")
     _write(tmp_path / "tests/deploy/test_two.py", name="two", other="one")
     ((one, usual),), ((two, priority),) = _ran(tmp_path, "one", "two")
@@ -52,7 +53,7 @@ def test_without_engines_all_compute_at_once(tmp_path: Path) -> None:
 
 
 def _write(file: Path, **names: str) -> None:
-    file.parent.mkdir(parents=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(MEETS.format(**names))
 
 
