@@ -13,7 +13,7 @@ import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.journal.commit.retention import Retention
 from penstock.agent.journal.index import requests as request_index
-from penstock.agent.journal.index.keys import request_ids
+from penstock.agent.journal.index.keys import request_ids, request_key
 from penstock.agent.journal.query.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -85,6 +85,22 @@ async def test_it_finds_what_the_log_holds(journal, log):
     assert 0 < recent <= RUN_KEYS
     assert runs > 5
     assert buckets > runs
+
+
+async def test_a_look_up_reads_no_recent_batch_again(journal, log):
+    """A thousand requests are looked up among the keys that the first look-up has read."""
+    for seq in range(1, RUN_KEYS // 2):
+        await log(seq, transfer_failure(f"r{seq}"))
+    read: list[object] = []
+    database = sqlite3.connect(journal.path)
+    database.row_factory = lambda _, row: (read.append(row), row)[1]
+    lookup = request_index.RequestLookup(database)
+    assert not lookup.batches(request_key("never"), 1 << 62)
+    assert len(read) == RUN_KEYS // 2 - 1
+    for seq in range(1, RUN_KEYS // 2):
+        assert len(lookup.batches(request_key(f"r{seq}"), 1 << 62)) == 1
+    assert len(read) == RUN_KEYS // 2 - 1
+    database.close()
 
 
 async def test_what_goes_from_the_log_goes_from_the_index(journal, log):

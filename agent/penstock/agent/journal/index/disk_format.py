@@ -62,12 +62,7 @@ def unpack_keys(stored: bytes) -> array[int]:
     return keys
 
 
-def holds(stored: bytes, key: int) -> bool:
-    """Return whether *key* is among the packed keys of a batch."""
-    return any(True for _ in places(stored, key))
-
-
-def places(stored: bytes, key: int, end: int | None = None) -> Iterator[int]:
+def places(stored: bytes | bytearray, key: int, end: int | None = None) -> Iterator[int]:
     """Yield the indexes at which *key* stands among the packed keys of *stored*, up to the byte *end*."""
     wanted = key.to_bytes(_KEY_BYTES, "little")
     at = stored.find(wanted, 0, end)

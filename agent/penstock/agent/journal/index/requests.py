@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,10 @@ from penstock.agent.journal.index.disk_format import (
     RUN_KEYS,
     batches_in,
     bucket_of,
-    holds,
     make_run,
     pack_keys,
     passes,
+    places,
     unpack_keys,
 )
 
@@ -113,40 +115,48 @@ _SHIFT = 32 - _BITS
 
 
 class _Recent:
-    """Keys that are in no run yet, with a filter: most look-ups are about new requests."""
+    """Keys that were in no run when they were read, with a filter: most look-ups are about new requests.
+
+    They are kept as they are stored, one batch behind the other: one search in C finds a key among all.
+    """
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self._begin()
 
     def _begin(self) -> None:
-        self._at = self._held = 0
         self._bits = bytearray(1 << (_BITS - 3))
+        self._keys = bytearray()
+        # Of each batch the place of its first key.
+        self._starts = array("Q")
+        self._batches = array("q")
 
     def find(self, key: int) -> list[int]:
-        if self._held > 2 * RUN_KEYS:
+        if len(self._keys) > 2 * RUN_KEYS * _KEY_BYTES:
             # Most of them have moved into runs.
             self._begin()
         self._read_new()
         bit = key >> _SHIFT
         if not self._bits[bit >> 3] & (1 << (bit & 7)):
             return []
-        wanted = pack_keys((key,))
-        rows = self._database.execute("SELECT batch, keys FROM recent")
-        return [batch for batch, keys in rows if wanted in blob(keys) and holds(keys, key)]
+        return [self._batches[bisect_right(self._starts, place) - 1] for place in places(self._keys, key)]
 
     def _read_new(self) -> None:
-        """Add the keys of batches since the last look-up to the filter."""
+        """Add the keys of batches since the last look-up."""
         bits = self._bits
         rows = self._database.execute(
-            "SELECT batch, keys FROM recent WHERE batch > ? ORDER BY batch", (self._at,)
+            "SELECT batch, keys FROM recent WHERE batch > ? ORDER BY batch",
+            (self._batches[-1] if self._batches else 0,),
         )
         for batch, stored in rows:
             keys = unpack_keys(blob(stored))
+            if not keys:
+                continue
             for key in keys:
                 bits[key >> (_SHIFT + 3)] |= 1 << (key >> _SHIFT & 7)
-            self._at = batch
-            self._held += len(keys)
+            self._starts.append(len(self._keys) // _KEY_BYTES)
+            self._batches.append(batch)
+            self._keys += pack_keys(keys)
 
 
 class RequestLookup:
