@@ -64,7 +64,7 @@ def test_other_numbers_are_those_of_their_documents() -> None:
     assert f"The trace export takes {export} % of a core" in _FOLDED
     readme = _document("README.md")
     for number in (
-        "87 MiB",
+        "84 MiB",
         "0.2 % of a core when idle",
         "20 to 25 µs a request",
         "80 to 120 µs one with a remote",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -12,7 +9,11 @@ import pytest
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.runtime import Runtime
 
+from tests.support.script import run_script
+
 if TYPE_CHECKING:
+    import subprocess
+
     from tests.support.agent.fake_agent import FakeAgent
 
 PRELUDE = """
@@ -68,16 +69,7 @@ def reap(pid):
 
 def host(agent: FakeAgent, script: str, kind: str = "loop") -> subprocess.CompletedProcess[str]:
     """Run a host process to its end; it must end well."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), agent.listen, kind],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "GRPC_VERBOSITY": "ERROR"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done
+    return run_script(PRELUDE + textwrap.dedent(script), agent.listen, kind)
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
@@ -214,14 +206,7 @@ def test_fork_without_penstock_costs_nothing() -> None:
     reap(child(lambda: None))
     assert not any(name.startswith(("grpc", "google")) for name in sys.modules)
     """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), "unix:///nowhere", "loop"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_script(PRELUDE + textwrap.dedent(script), "unix:///nowhere", "loop")
 
 
 def test_threads_of_the_hosts_own_grpc_delay_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import sys
 import textwrap
 
 
-def run_script(script: str, *arguments: str) -> str:
-    """Run *script* to its end in a process where nothing else uses grpc; return what it printed."""
+def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run *script* in a process where nothing else uses grpc to its end, which must be a good one."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *arguments],
         capture_output=True,
@@ -19,4 +19,4 @@ def run_script(script: str, *arguments: str) -> str:
         env={**os.environ, "GRPC_VERBOSITY": "ERROR"},
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done

@@ -97,7 +97,7 @@ def test_a_process_where_the_poller_does_not_begin(directory: Path) -> None:
         streams.leave()
     assert len(pollers) == 1
     """
-    assert run_script(script, f"unix://{directory}/missing.sock") == "ThreadedStream\n" * 3
+    assert run_script(script, f"unix://{directory}/missing.sock").stdout == "ThreadedStream\n" * 3
 
 
 def test_a_host_may_use_grpc_where_no_thread_is_left_for_ours(directory: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_host_may_use_grpc_where_no_thread_is_left_for_ours(directory: Path) -
         stream.close()
         streams.leave()
     """
-    said = run_script(script, f"unix://{directory}/missing.sock")
+    said = run_script(script, f"unix://{directory}/missing.sock").stdout
     assert said == "can't start new thread UNAVAILABLE\n" * 2 + "LoopStream UNAVAILABLE\n"
 
 

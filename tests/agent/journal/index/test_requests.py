@@ -92,8 +92,13 @@ async def test_a_look_up_reads_no_recent_batch_again(journal, log):
     for seq in range(1, RUN_KEYS // 2):
         await log(seq, transfer_failure(f"r{seq}"))
     read: list[object] = []
+
+    def note(_: sqlite3.Cursor, row: tuple[object, ...]) -> tuple[object, ...]:
+        read.append(row)
+        return row
+
     database = sqlite3.connect(journal.path)
-    database.row_factory = lambda _, row: (read.append(row), row)[1]
+    database.row_factory = note
     lookup = request_index.RequestLookup(database)
     assert not lookup.batches(request_key("never"), 1 << 62)
     assert len(read) == RUN_KEYS // 2 - 1
