@@ -23,11 +23,10 @@ BUCKET = "policies"
 
 def _write(server: NatsServer, **values: str) -> None:
     async def write() -> None:
-        client = await server.client()
-        bucket = await client.jetstream().create_key_value(bucket=BUCKET)
-        for key, value in values.items():
-            await bucket.put(key, value.encode())
-        await client.close()
+        async with await server.client() as client:
+            bucket = await client.jetstream().create_key_value(bucket=BUCKET)
+            for key, value in values.items():
+                await bucket.put(key, value.encode())
 
     asyncio.run(write())
 

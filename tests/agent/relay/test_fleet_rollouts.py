@@ -35,9 +35,8 @@ def _holds(relay: RelayProcess) -> bool:
 
 
 async def _create(server: NatsServer) -> None:
-    client = await server.client()
-    await client.jetstream().create_key_value(KeyValueConfig(bucket="policies", history=64))
-    await client.close()
+    async with await server.client() as client:
+        await client.jetstream().create_key_value(KeyValueConfig(bucket="policies", history=64))
 
 
 async def test_a_bad_policy_aborts_itself_over_a_fleet(tmp_path: Path) -> None:

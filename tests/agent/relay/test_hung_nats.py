@@ -58,23 +58,21 @@ async def test_a_bucket_of_a_server_alone(tmp_path: Path) -> None:
     """It has one replica; one that is there stays as it is."""
     alone = NatsServer(tmp_path / "alone").start()
     try:
-        client = await alone.client()
-        stream = client.jetstream()
-        for history in (8, 1):
-            await open_or_create(stream, KeyValueConfig(bucket="b", history=history))
-        config = (await stream.stream_info("KV_b")).config
-        assert (config.num_replicas, config.max_msgs_per_subject) == (1, 8)
-        await client.close()
+        async with await alone.client() as client:
+            stream = client.jetstream()
+            for history in (8, 1):
+                await open_or_create(stream, KeyValueConfig(bucket="b", history=history))
+            config = (await stream.stream_info("KV_b")).config
+            assert (config.num_replicas, config.max_msgs_per_subject) == (1, 8)
     finally:
         alone.kill()
 
 
 async def test_one_server_hangs(cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each bucket has three replicas. The lease is taken at another server, and policies are written there at once."""
-    client = await cluster.servers["n0"].client()
-    stream = client.jetstream(timeout=1)
-    leaders = {await _created(stream, bucket) for bucket in ("policies", "policies-leader")}
-    await client.close()
+    async with await cluster.servers["n0"].client() as client:
+        stream = client.jetstream(timeout=1)
+        leaders = {await _created(stream, bucket) for bucket in ("policies", "policies-leader")}
     hung = next(name for name in cluster.servers if name not in leaders)
     first = [cluster.servers[hung].url, *(url for url in cluster.urls if url != cluster.servers[hung].url)]
     access = NatsAccess(tuple(first))

@@ -11,6 +11,7 @@ from penstock.agent.policy.manifest.manifest import parse_manifest
 from penstock.agent.policy.rollouts.leader import RolloutLeader
 from penstock.agent.policy.rollouts.state import RolloutPlan, RolloutState, state_of
 from penstock.agent.policy.sources.nats.connection import NatsAccess
+from penstock.agent.policy.sources.nats.entries import bucket_info
 from penstock.agent.relay.policies.compared_engines import ComparedEngines
 from penstock.agent.relay.policies.led_policies import LedPolicies
 from penstock.agent.relay.policies.nats_policies import NatsPolicies
@@ -118,17 +119,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 async def fleet(server: NatsServer, tmp_path: Path) -> _Fleet:
     """Return a fleet with a bucket of its own."""
     bucket = tmp_path.name.replace("_", "-")
-    client = await server.client()
-    await client.jetstream().create_key_value(KeyValueConfig(bucket=bucket, history=64))
-    await client.close()
+    async with await server.client() as client:
+        await client.jetstream().create_key_value(KeyValueConfig(bucket=bucket, history=64))
     return _Fleet(NatsPolicies("nats", NatsAccess((server.url,)), bucket))
 
 
 async def _revisions(server: NatsServer, bucket: str) -> list[Manifest]:
-    client = await server.client()
-    values = await (await client.jetstream().key_value(bucket)).history("p")
-    await client.close()
-    return [parse_manifest((each.value or b"").decode()) for each in values]
+    async with await server.client() as client:
+        stream = client.jetstream()
+        state = (await bucket_info(stream, bucket)).state
+        kept = range(state.first_seq, state.last_seq + 1)
+        messages = [await stream.get_msg(f"KV_{bucket}", number) for number in kept]
+    return [parse_manifest((each.data or b"").decode()) for each in messages]
 
 
 async def test_a_bad_policy_aborts_itself_in_the_first_engines(server: NatsServer, fleet: _Fleet) -> None:

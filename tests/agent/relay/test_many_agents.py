@@ -30,13 +30,11 @@ SPECIAL = ("hung", "refusing", "wrong")
 
 
 async def _bucket(server: NatsServer) -> None:
-    client = await server.client()
-    bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket="policies", history=8))
-    # An emptied bucket is looked at twice, ten seconds apart.
-    await bucket.put(
-        "stays", json.dumps(document("stays", selector={"matchLabels": {"role": "no"}})).encode()
-    )
-    await client.close()
+    stays = document("stays", selector={"matchLabels": {"role": "no"}})
+    async with await server.client() as client:
+        bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket="policies", history=8))
+        # An emptied bucket is looked at twice, ten seconds apart.
+        await bucket.put("stays", json.dumps(stays).encode())
 
 
 def _over_tls(authority: Authority, files: Files, allow: str) -> list[str]:

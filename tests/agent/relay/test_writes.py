@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from nats.js.api import KeyValueConfig
+from penstock.agent.policy.sources.nats.entries import read_entries
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
@@ -46,21 +47,17 @@ class Fleet(NamedTuple):
         return asyncio.run(self._values())
 
     async def _values(self) -> dict[str, str]:
-        client = await self.server.client()
-        try:
-            bucket = await client.jetstream().key_value("policies")
-            return {key: (await bucket.get(key)).value.decode() for key in await bucket.keys()}
-        finally:
-            await client.close()
+        async with await self.server.client() as client:
+            entries = await read_entries(client.jetstream(), "policies", 100)
+            return {entry.key: entry.value.decode() for entry in entries}
 
 
 async def _create(server: NatsServer) -> None:
-    client = await server.client()
-    bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket="policies", history=8))
-    # An emptied bucket is looked at twice, ten seconds apart.
     stays = document("stays", selector={"matchLabels": {"role": "prefill"}})
-    await bucket.put("stays", json.dumps(stays).encode())
-    await client.close()
+    async with await server.client() as client:
+        bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket="policies", history=8))
+        # An emptied bucket is looked at twice, ten seconds apart.
+        await bucket.put("stays", json.dumps(stays).encode())
 
 
 @contextmanager
@@ -169,8 +166,7 @@ def test_a_source_that_is_away(fleet: Fleet) -> None:
 
 async def test_two_writers(fleet: Fleet) -> None:
     """One of two that write at the generation that both read is refused."""
-    client = await fleet.server.client()
-    try:
+    async with await fleet.server.client() as client:
         bucket = await client.jetstream().key_value("policies")
         revision = await bucket.put(
             "five", json.dumps(document("five", kvLoadFailure=action("fail"))).encode()
@@ -178,8 +174,6 @@ async def test_two_writers(fleet: Fleet) -> None:
         await bucket.update("five", json.dumps(document("five")).encode(), last=revision)
         code, text = await asyncio.to_thread(_set, fleet, "five", "auto", f"--if-generation={revision}")
         assert (code, f"not at {revision}" in text) == (1, True), text
-    finally:
-        await client.close()
 
 
 def _asked(agent: str) -> admin.GetEffectivePolicyRequest:

@@ -92,11 +92,8 @@ async def following(database: PolicyDatabase, *servers: str, **access: Any) -> A
 @asynccontextmanager
 async def bucket_of(server: NatsServer, **options: Any) -> AsyncIterator[Any]:
     """Create the bucket with a history of 8, or open it."""
-    client = await server.client()
-    try:
-        replicas = options.pop("replicas", 1)
+    replicas = options.pop("replicas", 1)
+    async with await server.client() as client:
         yield await client.jetstream().create_key_value(
             KeyValueConfig(bucket=BUCKET, history=8, replicas=replicas)
         )
-    finally:
-        await client.close()

@@ -71,7 +71,11 @@ class NatsServer:
         self._process.send_signal(number)
 
     async def client(self, **options: object) -> Client:
-        """Connect a client of the test's own."""
+        """Connect a client of the test's own; ``async with`` closes it, whatever the test finds.
+
+        Its ``keys``, ``history`` and ``watch`` may say that a bucket with keys has none: what they ask first may be
+        answered after a key is sent and before it arrives. :func:`read_entries` reads what is there.
+        """
         return await nats.connect(self.url, **options)
 
     def _listens(self) -> bool:

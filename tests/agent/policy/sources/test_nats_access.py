@@ -26,10 +26,9 @@ async def test_wrong_credentials(tmp_path: Path, database: PolicyDatabase) -> No
         async with following(database, server.url, user="agent", password="wrong") as followed:
             await until(lambda: "refuses the credentials" in followed.state.error, followed.state.error)
             assert "wrong" not in followed.state.error
-        client = await server.client(user="agent", password="right")
-        bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET))
-        await bucket.put("a", value("a"))
-        await client.close()
+        async with await server.client(user="agent", password="right") as client:
+            bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET))
+            await bucket.put("a", value("a"))
         async with following(database, server.url, user="agent", password="right") as followed:
             await followed.shows({"a": 1})
     finally:
@@ -47,10 +46,9 @@ async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, database:
             await followed.shows({"a": 1})
             await bucket.put("a", value("a", 2))
             await followed.shows({"a": 2})
-            agent = await server.client(user="agent", password="a", error_cb=_ignore)
-            await agent.publish(f"$KV.{BUCKET}.a", b"")
-            await agent.flush()
-            await agent.close()
+            async with await server.client(user="agent", password="a", error_cb=_ignore) as agent:
+                await agent.publish(f"$KV.{BUCKET}.a", b"")
+                await agent.flush()
             assert (await bucket.get("a")).value == value("a", 2)
     finally:
         await operator.close()
@@ -82,10 +80,9 @@ async def test_tls_with_a_certificate_of_the_client(tmp_path: Path, database: Po
     pair: dict[str, Any] = {"cert": files["cert"], "key": files["key"]}
     try:
         access = NatsAccess((url,), ca=files["ca"], **pair)
-        client = await server.client(tls=access.options()["tls"])
-        bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET))
-        await bucket.put("a", value("a"))
-        await client.close()
+        async with await server.client(tls=access.options()["tls"]) as client:
+            bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET))
+            await bucket.put("a", value("a"))
         for wrong in ({"ca": files["ca"]}, {"ca": files["other"], **pair}, {"ca": tmp_path / "none"}):
             async with following(database, url, **wrong) as followed:
                 await until(is_away(followed), "away")

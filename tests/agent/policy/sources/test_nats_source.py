@@ -108,9 +108,8 @@ async def test_a_deleted_bucket_withdraws_nothing(server: NatsServer, database: 
         await bucket.put("a", value("a"))
         async with following(database, server.url) as followed:
             await followed.shows({"a": 1})
-            client = await server.client()
-            await client.jetstream().delete_key_value(BUCKET)
-            await client.close()
+            async with await server.client() as client:
+                await client.jetstream().delete_key_value(BUCKET)
             await until(lambda: "nats kv add policies" in followed.state.error, "the missing bucket")
             assert (followed.state.state, followed.items()) == ("away", {"a": 1})
             async with bucket_of(server) as new:
@@ -122,9 +121,8 @@ async def test_a_bucket_that_is_deleted_while_it_is_read(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no bucket without keys."""
-    async with bucket_of(server) as bucket:
+    async with bucket_of(server) as bucket, await server.client() as client:
         await bucket.put("a", value("a"))
-        client = await server.client()
         stream = client.jetstream()
         assert await entries.read_entry(stream, BUCKET, "missing") is None
         ask = JetStreamContext.get_msg
@@ -136,16 +134,14 @@ async def test_a_bucket_that_is_deleted_while_it_is_read(
         monkeypatch.setattr(JetStreamContext, "get_msg", delete_first)
         with pytest.raises(BucketNotFoundError):
             await read_bucket(stream, BUCKET)
-        await client.close()
 
 
 async def test_a_bucket_that_changes_while_it_is_read(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read again: a policy that moves to another key is in one of them; one that never rests has an end, too."""
-    async with bucket_of(server) as bucket:
+    async with bucket_of(server) as bucket, await server.client() as client:
         await bucket.put("a", value("a"))
-        client = await server.client()
         stream = client.jetstream()
         ask = JetStreamContext.get_msg
         changes = [("b", value("b")), ("a", None)]
@@ -167,7 +163,6 @@ async def test_a_bucket_that_changes_while_it_is_read(
         reads = 0
         assert set((await read_bucket(stream, BUCKET)).items) >= {"b"}
         assert reads < len(changes)
-        await client.close()
 
 
 async def test_an_entry_without_an_answer_withdraws_nothing(
