@@ -36,8 +36,8 @@ settings.register_profile("long", settings.get_profile("fixed"), max_examples=10
 settings.register_profile("fresh", settings.get_profile("fixed"), derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
-# All engines' tests are one worker's, who shares a set has to be in one process; they come first. Engines leave half of two
-# cores idle. The others' tests give way to them: vLLM's own handshake has a deadline of five seconds.
+# One worker runs all tests of engines, and begins with them: tests share a set of engines only within a process. Engines
+# leave half of two cores idle for the other tests, which give way to them: vLLM's own handshake has a deadline of five seconds.
 _ENGINES = "tests/e2e/"
 _GIVES_WAY = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 # What is begun late must be short, or one worker waits for the other.

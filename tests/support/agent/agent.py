@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import where_to_look
-from tests.support.agent.forked_agent import launch, run
+from tests.support.agent.forked_agent import inherited, launch, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,11 +79,8 @@ class AgentProcess:
         self.http = ""
         self.process: Fork | subprocess.Popen[bytes] | None = None
         self._args = list(args)
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_"))
-        }
         # No endpoint unless a test names one: nothing is to leave the machine.
-        self._env = {**inherited, **(env or {})}
+        self._env = {**inherited(), **(env or {})}
         self._log = directory / "agent.log"
 
     def command(self) -> list[str]:

@@ -26,10 +26,22 @@ _IMPORTED = (
 )
 
 
+def inherited() -> dict[str, str]:
+    """Return what an agent or a relay gets of this process's environment.
+
+    Not LD_PRELOAD: vLLM sets it for its children when it is configured for the CPU, as a test of the scheduler does.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OTEL_", "PENSTOCK_")) and name != "LD_PRELOAD"
+    }
+
+
 @functools.cache
 def _server() -> ForkServer:
     """Start the fork server; it ends with this process."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_"))}
+    env = inherited()
     # gRPC reads it when it is imported, which an agent of its own interpreter does after setting it.
     env.setdefault("GRPC_VERBOSITY", "NONE")
     return ForkServer(*_IMPORTED, env=env, cwd=_ROOT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from penstock.agent.ctl.tls import ClientTls
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.agent import wait_until
-from tests.support.agent.forked_agent import launch
+from tests.support.agent.forked_agent import inherited, launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,11 +46,8 @@ class RelayProcess:
 
     def start(self) -> RelayProcess:
         """Start it and wait until it answers."""
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_"))
-        }
         command = [sys.executable, "-m", _MODULE, *self.flags]
-        self.process = launch(command, env=environment, log=self._log)
+        self.process = launch(command, env=inherited(), log=self._log)
         wait_until(self._answers, "the relay answers")
         return self
 
