@@ -5,6 +5,8 @@ PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest
 # Tests at a time: most of them wait for processes. Those of engines run one after the other, beside the rest.
 TOGETHER := -n $(or $(JOBS),4)
+# Real peers of tests; each target does nothing where it is there.
+TEST_PEERS := prometheus nats kubectl page-tools chromium
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 # What the tests start, some thousand agents, commands and engines, need not compile the code anew.
@@ -43,22 +45,22 @@ demo-eplb: setup ## Two processes move expert weights through vLLM's balancer; w
 demo-fleet: setup nats $(if $(wildcard .cache/kubernetes/api-server/kube-apiserver),kubectl) ## Three agents, two relays, one source of policies (SOURCE=kubernetes|nats); a roll-out that aborts itself. KEEP=1 leaves it up.
 	@$(PYTHON_IN_VENV) -m demo.fleet $(if $(filter 1,$(KEEP)),--keep) $(if $(SOURCE),--source $(SOURCE))
 
-test: setup prometheus nats kubectl page-tools chromium ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other).
+test: setup $(TEST_PEERS) ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other).
 	@$(PYTEST) $(TOGETHER) -m "not long" $(ARGS)
 
-test-fast: setup prometheus nats kubectl page-tools chromium ## The same without engines.
+test-fast: setup $(TEST_PEERS) ## The same without engines.
 	@$(PYTEST) $(TOGETHER) -m "not long and not engine" $(ARGS)
 
 test-engine: setup ## The same, only the tests that start vLLM.
 	@$(PYTEST) -m "engine and not long" $(ARGS)
 
-test-long: setup prometheus nats kubectl page-tools chromium ## What `make test` leaves out: exhaustive variants, engines included, the five incidents, and all examples of properties.
+test-long: setup $(TEST_PEERS) ## What `make test` leaves out: exhaustive variants, engines included, the five incidents, and all examples of properties.
 	@$(PYTEST) $(TOGETHER) -m "long or hypothesis" --hypothesis-profile=long $(ARGS)
 
 record-incidents: setup ## Cause the incidents on engines and store their bundles in tests/golden/incidents (ARGS="-k name" for one; 15 minutes in all).
 	@PENSTOCK_RECORD_INCIDENTS=$(CURDIR)/tests/golden/incidents $(PYTEST) -m long -o timeout=900 tests/e2e/test_incidents.py tests/e2e/test_incidents_of_the_field.py tests/e2e/test_stuck_calls.py $(ARGS)
 
-test-repeat: setup prometheus nats kubectl ## `make test` N=10 times beside a busy loop; ends at the first failure.
+test-repeat: setup $(TEST_PEERS) ## `make test` N=10 times beside a busy loop; ends at the first failure.
 	@scripts/test-repeat.sh $(or $(N),10) $(PYTEST) $(TOGETHER) -m "not long" $(ARGS)
 
 test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
