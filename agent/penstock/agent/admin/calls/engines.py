@@ -14,6 +14,7 @@ from penstock.agent.admin.support import (
     compared_counts,
     compared_engine,
     engine_counters,
+    feed_states,
     last_loads,
     last_snapshots,
     listed_peers,
@@ -32,10 +33,9 @@ from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.support import AgentContext, FeedState
     from penstock.agent.model import Source
     from penstock.agent.parsing import Target
-    from penstock.agent.policy.distribution import Subscriber
     from penstock.agent.policy.manifest import Merged
     from penstock.agent.sources import EngineView, LiveSource
     from penstock.proto.v1.snapshot_pb2 import Leases
@@ -48,18 +48,16 @@ _PEER_STATES = ("", "active", "retired", "all")
 
 
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
-    """Return the selected engines with the current state of their sources, all at one version of the policy feed.
+    """Return the selected engines with the current state of their sources.
 
-    The loop goes on between any sixteen of them, unless the feed changes meanwhile.
+    The loop goes on between any sixteen of them; which engines there are and what the policy feed has of them is of the
+    moment of the call.
     """
-    seen, response = agent.feed.changed.version, admin.ListEnginesResponse()
+    response = admin.ListEnginesResponse()
     for number, engine in enumerate(_engines(agent, request), 1):
         response.engines.append(engine)
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
-    if agent.feed.changed.version != seen:
-        # Some would be of before the change, some of after it.
-        return admin.ListEnginesResponse(engines=_engines(agent, request))
     return response
 
 
@@ -74,12 +72,16 @@ def _engines(agent: AgentContext, request: admin.ListEnginesRequest) -> Iterator
     rows = {row.key: row for row in agent.aggregator.engines(ENGINE_METRICS)} if counted else {}
     counts, refusing = compared_counts(agent.aggregator) if counted else {}, agent.feed.refusing()
     servers = engines_by_server(view.key for view in known if view.connected)
+    states, moment = feed_states(agent, (view.key for view in known)), int(agent.clock() * 1e9)
+    # All that changes with the feed is read above: the loop goes on between two engines.
     for view in known:
         target = all_targets[view.key]
         if view.connected not in wanted or not selection.matches(target):
             continue
         merged = merges.merged(merges.selected(target))
-        engine = _engine(agent, view, target, merged, in_sync=view.key in holding)
+        state = states[view.key]
+        engine = _engine(agent, view, target, merged, state, moment)
+        engine.in_sync = view.key in holding
         if view.facts is not None:
             reported = view.facts.data_parallel_size
             engine.facts.data_parallel_size = max(reported, servers.get(view.key.server, 0))
@@ -136,10 +138,9 @@ def _peer_sources(agent: AgentContext, selector: admin.EngineSelector) -> PeerSo
 
 
 def _engine(
-    agent: AgentContext, view: EngineView, target: Target, merged: Merged, *, in_sync: bool
+    agent: AgentContext, view: EngineView, target: Target, merged: Merged, state: FeedState, moment: int
 ) -> admin.Engine:
-    subscriber = agent.feed.subscriber(view.key)
-    wanted = agent.feed.wanted(view.key)
+    """Return an engine with its *state* at *moment*, nanoseconds since the epoch."""
     snapshots = [live.snapshot for live in view.sources if live.snapshot is not None]
     engine = admin.Engine(
         key=messages.key_message(view.key),
@@ -150,29 +151,31 @@ def _engine(
         labels=dict(target.labels),
         facts=view.facts,
         policy=view.policy,
-        wanted_hash=merged.hash if wanted is None else wanted,
-        in_sync=in_sync,
+        wanted_hash=merged.hash if state.wanted is None else state.wanted,
         # An answer is newer than the last snapshot.
-        paused=_paused(subscriber, view),
+        paused=_paused(state, view),
         sources=map(source_message, view.sources),
         wanted_kv_action=_action(merged, "kvLoadFailure"),
         wanted_ec_action=_action(merged, "ecLoadFailure"),
         said_goodbye=view.said_goodbye,
     )
-    order = agent.pauses.of(view.key)
-    if order is not None:
-        engine.pause.CopyFrom(messages.pause_message(order))
+    if state.pause is not None:
+        engine.pause.CopyFrom(messages.pause_message(state.pause))
     if not view.connected:
         retires = agent.clock() + agent.retirement.seconds_left(view.key)
         engine.retires.FromNanoseconds(int(retires * 1e9))
-    if view.policy is not None and subscriber is not None and subscriber.connected:
-        _set_present(engine, "" if engine.paused else subscriber.hash_in_force)
-    names = agent.policies.now
-    engine.policies.extend(messages.source_messages(names(view.key, engine.policy.hash)))
-    engine.wanted_policies.extend(messages.source_messages(names(view.key, engine.wanted_hash)))
-    refusal = _refusal(subscriber)
-    if refusal:
-        engine.policy.last_error = refusal
+    if view.policy is not None and state.connected:
+        _set_present(engine, "" if engine.paused else state.hash_in_force)
+    if state.wanted is not None:
+        for names, hash_ in (
+            (engine.policies, engine.policy.hash),
+            (engine.wanted_policies, engine.wanted_hash),
+        ):
+            names.extend(
+                messages.source_messages(agent.store.sources(hash_, target, moment) if hash_ else ())
+            )
+    if state.refusal:
+        engine.policy.last_error = state.refusal
     for snapshot in snapshots:
         engine.deferred.extend(snapshot.deferred)
         engine.in_flight.extend(snapshot.in_flight)
@@ -200,21 +203,11 @@ def _action(merged: Merged, section: str) -> str:
     return "" if given is None else str(given.value)
 
 
-def _refusal(subscriber: Subscriber | None) -> str:
-    """Return why an engine refuses its policy; empty if it does not."""
-    if subscriber is None or not (subscriber.connected and subscriber.settled):
-        return ""
-    answer = subscriber.answer
-    if answer is None or not answer.error:
-        return ""
-    return f"{answer.field}: {answer.error}" if answer.field else answer.error
-
-
-def _paused(subscriber: Subscriber | None, view: EngineView) -> bool:
-    if subscriber is None or subscriber.answer is None or not (subscriber.connected and subscriber.settled):
+def _paused(state: FeedState, view: EngineView) -> bool:
+    if state.answer is None:
         return view.paused
     # After a refused push, only the engine knows whether it is paused.
-    return subscriber.answer.paused or (bool(subscriber.answer.error) and view.paused)
+    return state.answer.paused or (bool(state.answer.error) and view.paused)
 
 
 def _add_leases(engine: admin.Engine, leases: list[Leases]) -> None:

@@ -18,6 +18,7 @@ from penstock.agent.admin.support.engine_counters import (
     compared_engine,
     engine_counters,
 )
+from penstock.agent.admin.support.feed_states import FeedState, feed_states
 from penstock.agent.admin.support.holders import engine_holders
 from penstock.agent.admin.support.known_peers import PeerKey, PeerSources, clock_offsets, last_snapshots
 from penstock.agent.admin.support.last_loads import last_loads
@@ -72,6 +73,7 @@ __all__ = [
     "ORDERS",
     "AgentContext",
     "EventScan",
+    "FeedState",
     "FoundEvent",
     "MergedPolicies",
     "PeerKey",
@@ -99,6 +101,7 @@ __all__ = [
     "engine_counters",
     "engine_holders",
     "engine_key_of",
+    "feed_states",
     "find_target",
     "key_message",
     "known_engines",

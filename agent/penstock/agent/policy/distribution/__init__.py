@@ -14,9 +14,10 @@ from penstock.agent.policy.distribution.rollout import (
 )
 from penstock.agent.policy.distribution.sample_ratio import SampleRatios
 from penstock.agent.policy.distribution.service import PolicyFeedService
-from penstock.agent.policy.distribution.subscriber import Subscriber
+from penstock.agent.policy.distribution.subscriber import EngineAck, Subscriber
 
 __all__ = [
+    "EngineAck",
     "EngineProgress",
     "KnownEngine",
     "PolicyFeed",
