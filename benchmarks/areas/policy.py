@@ -352,7 +352,7 @@ def _rows(group: str, found: Sequence[Round], budget: Budget | None) -> list[Row
     everyone = [took for each in found for took in each.each]
     return [
         Row("in force, an engine, p50", "ms", Spread.of([statistics.median(each.each) for each in found]), group),
-        # Those of a round are not independent, so no interval can be told.
+        # Those of a round are not independent, so there is no interval.
         Row("in force, an engine, p99", "ms", Spread.one(Spread.percentile(everyone, 99).median), group),
         Row(
             "in force on all, p99", "ms", Spread.percentile(slowest, 99), group,
