@@ -19,7 +19,7 @@ _ENOUGH = 0.5
 
 
 def diagnose(facts: Facts) -> Verdict:
-    """Return what is wrong, the most harmful first; that nothing is; or why that cannot be told."""
+    """Return what is wrong, the most harmful first; that nothing is; or why the facts do not show it."""
     shares = attribute(facts)
     causes = _without_effects([cause for rule in RULES for cause in rule(facts, shares)])
     causes = sorted(causes, key=_rank)
@@ -63,7 +63,7 @@ def _summary(causes: Sequence[FoundCause]) -> str:
     return f"{causes[0].sentence}{more}"
 
 
-# Causes that are an effect where one of another kind is about the same engine: a lost engine is told with its peer.
+# Causes that are an effect where one of another kind is about the same engine: a lost engine is part of its peer's cause.
 _EFFECTS: Final = frozenset({"engine_lost", "engine_away"})
 
 
@@ -130,7 +130,7 @@ def _left_out(number: int) -> Iterator[str]:
 
 
 def _unknown(facts: Facts) -> Iterator[str]:
-    """Yield why it cannot be told that nothing is wrong."""
+    """Yield why the facts do not show that nothing is wrong."""
     connected = [engine for engine in facts.engines if engine.connected]
     since = words.span(facts.present.seconds)
     if not facts.engines:

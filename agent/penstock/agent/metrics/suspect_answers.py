@@ -43,7 +43,7 @@ class SuspectAnswers:
             if not reason:
                 continue
             row = _row(key, event.request_id, reason)
-            # What names no request cannot be told from another.
+            # Two that name no request may be one or two.
             if row not in self._counted or not event.request_id:
                 found[reason] += 1
             self._counted[row] = None

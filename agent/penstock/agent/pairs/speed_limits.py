@@ -15,7 +15,7 @@ SLOW_AGAINST_SIBLINGS: Final = 0.33
 
 
 def slowness(speed: admin.PairSpeed) -> str:
-    """Return what a pair is slower than, ``usual`` or ``siblings``; empty if it is not slow, or that cannot be told."""
+    """Return what a pair is slower than, ``usual`` or ``siblings``; empty if it is not slow, or not known to be."""
     if speed.HasField("usual_ratio") and speed.usual_ratio < SLOW_AGAINST_USUAL:
         return "usual"
     if speed.HasField("siblings_ratio") and speed.siblings_ratio < SLOW_AGAINST_SIBLINGS:

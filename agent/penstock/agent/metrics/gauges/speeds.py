@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_speeds(sheet: GaugeSet, key: EngineKey, speeds: Mapping[PairKey, Speed]) -> None:
-    """Put the speeds of one engine; a ratio that cannot be told is absent."""
+    """Put the speeds of one engine; a ratio that is not known is absent."""
     for pair, speed in speeds.items():
         labels = (label(common.Channel, pair.channel), pair.peer)
         sheet.merge(MIN, c.THROUGHPUT, key, speed.now, *labels)

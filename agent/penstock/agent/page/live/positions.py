@@ -23,7 +23,7 @@ MAX_AGENTS = 4_096
 WHOLE = 1 << 32
 """The place behind all entries of a batch."""
 MAX_BEHIND = 20_000
-"""Batches that a tab may have missed; beyond them it goes on later, and is told so."""
+"""Batches that a tab may have missed; beyond them it goes on later, and a message says so."""
 
 _MAX_BYTES = 1 << 20
 _UINT64 = 1 << 64

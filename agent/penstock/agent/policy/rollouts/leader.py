@@ -272,7 +272,7 @@ class RolloutLeader:
                     f"somebody has taken the change out of policy {name!r}; 'agentctl rollout abort {name}' ends its "
                     "roll-out and leaves the policy as it is"
                 )
-            # Of what is in the policy now, whoever changed it.
+            # Of what is in the policy now, also by another's change.
             after = machine.adopt(after, content_of(policy.manifest), policy.manifest.percent)
         await self._write(policy, after, author)
 
@@ -308,7 +308,7 @@ class RolloutLeader:
         raise NotFoundError(f"policy {name!r} does not exist; 'agentctl get policy' lists policies")
 
     def _check_alone(self, manifest: Manifest) -> None:
-        """Check that no other roll-out is in the same engines: neither could be told from the other."""
+        """Check that no other roll-out is in the same engines: a comparison would measure both."""
         engines = list(self._engines())
         mine = {target.key for target in select(engines, manifest.spec.selector.selection)}
         for policy in self._store.policies():

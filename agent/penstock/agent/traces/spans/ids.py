@@ -102,8 +102,8 @@ class RequestIdentity:
     def key(self) -> tuple[str | int, ...]:
         """Identifies the request, or a segment of it that is not its end.
 
-        Decode's has two parts, because both sides can have the same internal id: vLLM can be told not to
-        randomize it (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION).
+        Decode's has two parts, because both sides can have the same internal id:
+        VLLM_DISABLE_REQUEST_ID_RANDOMIZATION keeps vLLM from randomizing it.
         """
         apart = ("apart", self.apart) if self.apart else ()
         if self.prefill_request_id:

@@ -50,8 +50,8 @@ def diagnose(
 ) -> int:
     """Say what is wrong, the most harmful first: evidence, what else it could be, and what to run next.
 
-    Compares the last 10 minutes with the hour before. Exits with 0 if nothing is wrong, 1 if a cause was found, 3 if that
-    cannot be told, and 4 if no answer came.
+    Compares the last 10 minutes with the hour before. Exits with 0 if nothing is wrong, 1 if a cause was found, 3 if the
+    log does not show which, and 4 if no answer came.
     """
     request = admin.DiagnoseRequest(selector=engine_selector(selector, engines))
     if since is not None:
