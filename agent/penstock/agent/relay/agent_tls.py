@@ -42,7 +42,9 @@ class AgentTls:
         except ConfigError as error:
             if str(error) != self._error:
                 self._error = str(error)
-                _log.warning("the certificates of the last time stay", reason=self._error)
+                _log.warning(
+                    "new certificates cannot be read; the present ones stay in use", reason=self._error
+                )
         else:
             self._error = ""
         return self._last

@@ -48,7 +48,7 @@ class StallWatch:
                 for _ in self._each_engine():
                     await asyncio.sleep(0)
             except Exception:  # noqa: BLE001  (a bug must not end the loop)
-                _log.exception("the look-out for stalls failed; the last ones stay")
+                _log.exception("stall detection failed; the last result stays")
             await asyncio.sleep(_SECONDS)
 
     def look(self) -> None:

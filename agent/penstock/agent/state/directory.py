@@ -164,7 +164,7 @@ class StateDirectory:
                 shutil.copyfile(path, self.path / path.name)
         self.trouble = f"{reason}; until then counters, traces and policies are kept in {self.path} and are lost with the agent"
         _log.error(
-            "the state is on a substitute directory and ends with the agent",
+            "the state is in a substitute directory and is lost when the agent ends",
             reason=reason,
             place=str(self.path),
         )

@@ -39,7 +39,7 @@ _PROGRESS_SECONDS = 1.0
     default="1h",
     show_default=True,
     metavar="DURATION",
-    help="Of the log: how far back.",
+    help="How much of the log to include.",
 )
 @click.option(
     "--filename",

@@ -123,7 +123,7 @@ class JournalTail:
         if isinstance(error, sqlite3.Error):
             raise error
         self.skipped += 1
-        _log.error("an entry of the log gives no span", after=self.position, exc_info=error)
+        _log.error("a log entry could not be turned into a span", after=self.position, exc_info=error)
 
     def _deliver(self, finished: Iterable[Finished]) -> bool:
         # What is at or before the cursor was delivered before a restart; the walk only needed its entries.
@@ -148,7 +148,7 @@ class JournalTail:
         try:
             return with_policy_names(spans, self._policies)
         except Exception as error:  # noqa: BLE001  (a name is not worth a span)
-            _log.error("spans go out without the names of their policies", exc_info=error)
+            _log.error("spans are exported without policy names", exc_info=error)
             return spans
 
     def _move_cursor(self, unsent: Collection[Finished]) -> None:

@@ -62,7 +62,7 @@ def bill(client: Client, since: timedelta, by: str | None, selector: str, output
     warn_unreadable(found.unreadable_batches)
     if found.truncated:
         say(
-            f"only the newest {found.entries} entries were added up; use --since to ask for less time",
+            f"only the newest {found.entries} entries were added up; give a shorter --since",
             err=True,
         )
     if not found.lines:

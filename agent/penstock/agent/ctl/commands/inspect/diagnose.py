@@ -36,8 +36,8 @@ class DiagnosisError(FailedError):
 @click.command()
 @click.argument("engines", nargs=-1, type=ENGINE, metavar="[ENGINE]...")
 @with_selector
-@click.option("--since", type=DURATION, help="The time until now that is looked at.  [default: 10m]")
-@click.option("--baseline", type=DURATION, help="The time before it to compare with.  [default: 1h]")
+@click.option("--since", type=DURATION, help="Window to diagnose, up to now.  [default: 10m]")
+@click.option("--baseline", type=DURATION, help="Window before it to compare with.  [default: 1h]")
 @with_output()
 @with_client
 def diagnose(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--worst",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Only the first N of the list, which has what is wrong now first.",
+    help="Only the N peers in the worst condition.",
 )
 @with_listing
 @with_client

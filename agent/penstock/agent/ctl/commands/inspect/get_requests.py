@@ -63,7 +63,7 @@ def requests(
     selector: str,
     style: ListStyle,
 ) -> None:
-    """List requests of the log, newest first, or those that are named, in full or by how their ids begin.
+    """List requests of the log, newest first, or only those named by an id or a prefix of it.
 
     'agentctl explain REQUEST' explains one.
     """

@@ -23,7 +23,7 @@ _TURN_SECONDS = 0.5
 
 @click.command()
 @click.option(
-    "--since", type=DURATION, help="The time before the bundle that the verdict is about.  [default: 10m]"
+    "--since", type=DURATION, help="Window before the bundle that the verdict covers.  [default: 10m]"
 )
 @click.option(
     "--port", type=click.IntRange(0, _MAX_PORT), default=0, help="Port of 127.0.0.1.  [default: a free one]"

@@ -109,7 +109,7 @@ def _show(found: admin.WhatIfResponse, selector: str) -> None:
     warn_unreadable(found.unreadable_batches)
     if found.truncated:
         say(
-            f"only the newest {found.entries} entries were replayed; use --since to ask for less time",
+            f"only the newest {found.entries} entries were replayed; give a shorter --since",
             err=True,
         )
     if not found.engines:

@@ -76,7 +76,7 @@ def rollout() -> None:
     "-f",
     "--filename",
     metavar="FILE",
-    help="What NAME, which is in force, becomes: the other engines keep it as it is until the end.",
+    help="New content of NAME, which is in force; the other engines keep NAME as it is until promotion.",
 )
 @click.option("--reason", default="", help="Reason, for the audit log.")
 @with_output()
@@ -186,7 +186,7 @@ def promote(client: Client, name: str, reason: str, output: str) -> None:
 @with_output()
 @with_client
 def abort(client: Client, name: str, reason: str, output: str) -> None:
-    """Take NAME away from all engines; the policy stays, at 0 %. Of a change, all engines have NAME as it was."""
+    """Withdraw NAME from all engines; it stays, at 0 %. A change (start -f) is withdrawn; NAME stays in force."""
     _order(client, name, "abort", reason, output)
 
 
