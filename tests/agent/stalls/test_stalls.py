@@ -65,17 +65,17 @@ class Scene:
         return [stall.kind for stall in self.watch.now.get(KEY, ())]
 
 
-async def test_the_loop_has_turns_between_two_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_rests_between_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has to do meanwhile does not wait for the look at all engines; what is found is there at the end."""
     loop, turns = asyncio.get_running_loop(), []
     registry = Registry(lambda: 0)
-    for number in (1, 2, 3):
+    for number in range(1, 21):
         registry.connect(Source(epoch=number, key=EngineKey("", str(number)), process="engine-core"), 0)
     watch = StallWatch(registry.sources, lambda: START)
     found, done = Stall(StallKind.STEP_STUCK, 1, START, "found"), asyncio.Event()
 
     def look(key: EngineKey, _: object) -> tuple[Stall, ...]:
-        turns.append(key.engine)
+        turns.append("engine")
         loop.call_soon(turns.append, "other")
         return (found,)
 
@@ -84,8 +84,8 @@ async def test_the_loop_has_turns_between_two_engines(monkeypatch: pytest.Monkey
     looking = asyncio.ensure_future(watch.keep_looking())
     await done.wait()
     looking.cancel()
-    assert turns == ["1", "other", "2", "other", "3", "other"]
-    assert set(watch.now) == {EngineKey("", number) for number in "123"}
+    assert turns[:32] == 2 * (8 * ["engine"] + 8 * ["other"])
+    assert len(watch.now) == 20
 
 
 def test_a_good_run_has_no_stall() -> None:

@@ -12,6 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
+from penstock.agent.aio import LetGo
 from penstock.agent.batch import FEW
 from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics.catalogue import BY_NAME
@@ -39,7 +40,7 @@ from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.sources import Account, Accounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container
+    from collections.abc import Collection, Container, Iterable
 
     from penstock.agent.batch import BatchColumns, EventGroup
     from penstock.agent.metrics.catalogue import Metric
@@ -221,17 +222,23 @@ class Aggregator:
 
     def dump(self) -> bytes:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""
+        let_go = LetGo()
         with self._lock:
-            engines = [_engine_text(key, engine) for key, engine in sorted(self._engines.items())]
+            engines = _each(
+                (_engine_text(key, engine) for key, engine in sorted(self._engines.items())), let_go
+            )
             accounts, ended = _json(self._accounts.dump()), _json(self._ended.dump())
             suspects = _json(self._suspects.dump())
-            peers = [_json(row) for row in self._latencies.dump()]
-            speeds = [_json(row) for row in self._speeds.dump()]
-        text = (
-            f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts},"ended":{ended},"late":{suspects},'
-            f'"peers":[{",".join(peers)}],"speeds":[{",".join(speeds)}]}}'
-        )
-        return zlib.compress(text.encode(), 1)
+            peers = _each(map(_json, self._latencies.dump()), let_go)
+            speeds = _each(map(_json, self._speeds.dump()), let_go)
+        pieces = (
+            f'{{"version":{self.VERSION},"engines":[', *engines,
+            f'],"accounts":{accounts},"ended":{ended},"late":{suspects},"peers":[', *peers,
+            '],"speeds":[', *speeds, "]}",
+        )  # fmt: skip
+        # Each gives the interpreter away while it is compressed.
+        stream = zlib.compressobj(1)
+        return b"".join((*(stream.compress(each.encode()) for each in pieces), stream.flush()))
 
     def load(self, blob: bytes) -> None:
         """Restore the state that :meth:`dump` returned; a removed metric is left out, a new one starts at 0.
@@ -295,6 +302,15 @@ def _load_windows(windows: _W, rows: Any) -> _W:
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         _log.warning("the saved windows of peers cannot be used; they begin empty", reason=repr(error))
     return windows
+
+
+def _each(texts: Iterable[str], let_go: LetGo) -> list[str]:
+    """Return the items of a JSON list, with its commas, each made after the others have had their turn."""
+    found: list[str] = []
+    for text in texts:
+        found.append(f",{text}" if found else text)
+        let_go()
+    return found
 
 
 def _engine_text(key: EngineKey, engine: EngineSeries) -> str:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from penstock.agent.sources import LiveSource
 
 _SECONDS: Final = 1.0
+# Half a millisecond, and then as long as a thread takes that waits for the interpreter.
+_AT_ONCE: Final = 8
+_REST_SECONDS: Final = 0.001
 _log = structlog.get_logger(__name__)
 
 
@@ -42,11 +45,12 @@ class StallWatch:
         self.now: Mapping[EngineKey, tuple[Stall, ...]] = {}
 
     async def keep_looking(self) -> None:
-        """Look once a second, until cancelled; the loop has other turns between two engines."""
+        """Look once a second, until cancelled; the loop rests after any eight engines."""
         while True:
             try:
-                for _ in self._each_engine():
-                    await asyncio.sleep(0)
+                for number, _ in enumerate(self._each_engine(), 1):
+                    if number % _AT_ONCE == 0:
+                        await asyncio.sleep(_REST_SECONDS)
             except Exception:  # noqa: BLE001  (a bug must not end the loop)
                 _log.exception("stall detection failed; the last result stays")
             await asyncio.sleep(_SECONDS)

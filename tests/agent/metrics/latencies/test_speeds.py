@@ -181,9 +181,9 @@ def test_order_and_restarts_change_nothing(rows: list[tuple[int, int, int]], ran
         for seconds, rate, size in order:
             add(speeds, [NOW - seconds * NANOS], rate * MB, size=size * MB)
         restored = speeds_at()
-        restored.load(json.loads(json.dumps(speeds.dump())))
+        restored.load(json.loads(json.dumps(list(speeds.dump()))))
         assert restored.speeds(KEY, NOW) == speeds.speeds(KEY, NOW)
-        states.append(speeds.dump())
+        states.append(list(speeds.dump()))
     assert states[0] == states[1]
 
 

@@ -38,7 +38,8 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
     since = _seconds(request.since, "since") if request.HasField("since") else _SINCE
     baseline = _seconds(request.baseline, "baseline") if request.HasField("baseline") else _BASELINE
     selection = selection_of(request.selector)
-    check_engine_names(agent, selection)
+    if selection.keys:
+        check_engine_names(agent, selection)
     engines = await list_engines(
         agent, admin.ListEnginesRequest(selector=request.selector, without_counters=True)
     )

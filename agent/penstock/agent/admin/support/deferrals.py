@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.bounded_scan import MAX_EVENTS
 from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
+from penstock.agent.aio import LetGo
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -38,11 +39,14 @@ def deferred_requests(
     """
     response = admin.ListRequestsResponse()
     found: list[tuple[Source, Event, Peer | None]] = []
-    left = MAX_EVENTS
+    left, let_go, waiting = MAX_EVENTS, LetGo(), reader.waiting_epochs()
     for live in present:
+        let_go()
         if not live.connected:
             continue
-        opened, total = reader.open_deferrals(live.source.epoch, left)
+        opened, total = (
+            reader.open_deferrals(live.source.epoch, left) if live.source.epoch in waiting else ([], 0)
+        )
         left -= len(opened)
         response.truncated |= total > len(opened)
         starts = [item.start for item in opened if not _is_over(item.start, live.snapshot)]

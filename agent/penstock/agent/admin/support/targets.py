@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_engine, parse_labels, select
-from penstock.agent.policy.distribution import KnownEngine, rollout_progress
+from penstock.agent.policy.distribution import KnownEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -118,16 +118,20 @@ def targets_by_key(agent: AgentContext, views: Iterable[EngineView] | None = Non
 def policy_states(agent: AgentContext, views: Sequence[EngineView] | None = None) -> PolicyStates:
     """Return the engines that acknowledged their policy, and those where a pause holds it back; *views* as above."""
     views = agent.registry.engines() if views is None else views
-    # A pause is another question, which needs the processes as well.
-    known = [
-        KnownEngine(_view_target(view), view.connected, view.cores, missing=_is_missing(view, views))
-        for view in views
-    ]
-    engines = rollout_progress(agent.feed, known, Selection(), agent.clock())
-    return PolicyStates(
-        frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
-        frozenset(engine.key for engine in engines if engine.state == "paused"),
-    )
+    # Of an engine with two EngineCores it is not known which one has acknowledged.
+    contested = {view.key for view in views if view.cores > 1}
+    in_force: set[EngineKey] = set()
+    paused: set[EngineKey] = set()
+    for subscriber in agent.feed.subscribers():
+        key, answer = subscriber.target.key, subscriber.answer
+        if key in contested:
+            continue
+        if subscriber.in_force:
+            in_force.add(key)
+        elif subscriber.connected and subscriber.settled and answer is not None and not answer.error:
+            # The kill switch holds it back.
+            paused.add(key)
+    return PolicyStates(frozenset(in_force), frozenset(paused))
 
 
 def find_target(agent: AgentContext, key: EngineKey) -> Target:

@@ -122,18 +122,21 @@ class _Recent:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        self._begin()
-
-    def _begin(self) -> None:
-        self._bits = bytearray(1 << (_BITS - 3))
+        # Of two mebibytes, from the first look-up on: most readers have none.
+        self._bits = bytearray()
         self._keys = bytearray()
         # Of each batch the place of its first key.
         self._starts = array("Q")
         self._batches = array("q")
 
+    def _begin(self) -> None:
+        self._bits = bytearray(1 << (_BITS - 3))
+        self._keys.clear()
+        del self._starts[:], self._batches[:]
+
     def find(self, key: int) -> list[int]:
-        if len(self._keys) > 2 * RUN_KEYS * _KEY_BYTES:
-            # Most of them have moved into runs.
+        if not self._bits or len(self._keys) > 2 * RUN_KEYS * _KEY_BYTES:
+            # Of so many keys most have moved into runs.
             self._begin()
         self._read_new()
         bit = key >> _SHIFT

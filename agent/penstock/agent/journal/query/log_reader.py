@@ -82,6 +82,8 @@ class LogReader:
         self._whereabouts = whereabouts
         self._damaged = damaged
         self._parser = BatchParser()
+        # Of all queries: most of a scan is one that asks for a batch at a time, and what is done with each.
+        self._let_go = LetGo()
         self._open()
 
     def _open(self) -> None:
@@ -139,13 +141,12 @@ class LogReader:
 
     def _batches(self, query: str, values: Sequence[int | str] = ()) -> Generator[LoggedBatch, None, None]:
         """Yield what *query* finds, one in memory at a time; between them others may run."""
-        let_go = LetGo()
         with closing(self._database.execute(query, values)) as rows:
             for row in rows:
                 if self._stopped():
                     raise ImpossibleError("the agent is stopping; ask again")
                 yield logged_of(row)
-                let_go()
+                self._let_go()
 
     def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
         """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*.
@@ -209,6 +210,16 @@ class LogReader:
     def batch(self, number: int) -> LoggedBatch | None:
         """Return one batch; None if it is gone."""
         return next(iter(list(self._batches(f"{BATCH_QUERY} WHERE id = ?", (number,)))), None)
+
+    def waiting_epochs(self) -> set[int]:
+        """Return the sources that have deferrals which have not ended."""
+        # A search for each, and not a look at each deferral.
+        rows = self._database.execute(
+            "WITH RECURSIVE found(epoch) AS (SELECT min(epoch) FROM open_deferrals UNION ALL"
+            " SELECT (SELECT min(epoch) FROM open_deferrals WHERE epoch > found.epoch) FROM found WHERE epoch IS NOT NULL)"
+            " SELECT epoch FROM found WHERE epoch IS NOT NULL"
+        )
+        return {unsigned(epoch) for (epoch,) in rows}
 
     def open_deferrals(self, epoch: int, limit: int = 10_000) -> tuple[list[OpenDeferral], int]:
         """Return at most *limit* deferrals of a source that have not ended, and how many there are in all."""

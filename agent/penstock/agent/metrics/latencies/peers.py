@@ -148,12 +148,10 @@ class PeerLatencies:
         oldest = min((found.newest for found in self._peers.values()), default=now)
         self._none_idle_before = oldest + IDLE_NANO
 
-    def dump(self) -> list[Any]:
-        """Return the state for JSON."""
-        return [
-            [key, peer, found.transfers.dump(), found.waits.dump(), found.failures.dump()]
-            for (key, peer), found in sorted(self._peers.items(), key=lambda item: item[0])
-        ]
+    def dump(self) -> Iterator[Any]:
+        """Yield the state for JSON, a row for each peer."""
+        for (key, peer), found in sorted(self._peers.items(), key=lambda item: item[0]):
+            yield [key, peer, found.transfers.dump(), found.waits.dump(), found.failures.dump()]
 
     def load(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take over what :meth:`dump` returned.

@@ -156,9 +156,10 @@ class PairSpeeds:
         oldest = min((slots.newest for slots in self._slots.values()), default=now)
         self._none_idle_before = oldest + IDLE_NANO
 
-    def dump(self) -> list[Any]:
-        """Return the state for JSON."""
-        return [[*key, slots.dump()] for key, slots in sorted(self._slots.items(), key=lambda item: item[0])]
+    def dump(self) -> Iterator[Any]:
+        """Yield the state for JSON, a row for each pair."""
+        for key, slots in sorted(self._slots.items(), key=lambda item: item[0]):
+            yield [*key, slots.dump()]
 
     def load(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take over what :meth:`dump` returned.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.agent.aio import LetGo
 from penstock.agent.ctl.render import text
 from penstock.agent.ctl.render.events import event_peer
 from penstock.agent.page.live.messages import Message
@@ -13,7 +15,7 @@ from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AdminCalls, AnswerError,
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 MAX_SECONDS = 3_600
 _MINUTE_NANO = 60 * 10**9
@@ -48,11 +50,14 @@ async def ask_history(calls: AdminCalls, seconds: int) -> list[Message]:
         found = (await calls.call("ListEvents", request)).events
     except AnswerError:
         found = []
-    return [Message("history", history(found))]
+    return [Message("history", await asyncio.to_thread(history, found, between=LetGo()))]
 
 
-def history(found: Iterable[admin.LoggedEvent]) -> bytes:
-    """Return the minutes of events as JSON of 64 KiB at most: where there is too much, the smallest counts are left out."""
+def history(found: Iterable[admin.LoggedEvent], *, between: Callable[[], None] = lambda: None) -> bytes:
+    """Return the minutes of events as JSON of 64 KiB at most: where there is too much, the smallest counts are left out.
+
+    *between* is called after each event.
+    """
     counts: defaultdict[int, Counter[tuple[str, str, str]]] = defaultdict(Counter)
     for item in found:
         kind = item.event.WhichOneof("body")
@@ -60,6 +65,7 @@ def history(found: Iterable[admin.LoggedEvent]) -> bytes:
             peer = event_peer(item.event)
             key = (plain(text.engine(item.key), 120), "" if peer == _NO_PEER else plain(peer, 120), kind)
             counts[item.event.time_unix_nano // _MINUTE_NANO][key] += 1
+        between()
     most = 200
     while len(encoded := encode({"minutes": _minutes(counts, most)})) > MAX_MESSAGE_BYTES and most:
         most //= 2

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.aio import LetGo
 from penstock.agent.page.live.messages import Message
 from penstock.agent.page.live.questions import Question, questions
 from penstock.agent.page.screen import Peers, Screen, ScreenAnswers, build_screen, fitted, hashes, peer_table
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _SCREEN_SECONDS = 1.0
 _LEAST_SECONDS = 0.25
 _AGAIN_SECONDS = 2.0
+# Between two questions: long enough that a commit which has waited for the loop ends.
+_BETWEEN_SECONDS = 0.002
 # The first screen waits for the first diagnosis, but not for long.
 _DIAGNOSIS_SECONDS = 0.25
 # Different policies that are looked up.
@@ -84,7 +87,7 @@ class ScreenPoller:
                 for each in due:
                     asking.create_task(self._ask(each))
                     # An agent's answer is computed on this loop: what comes in need not wait for all of them.
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(_BETWEEN_SECONDS)
             await self._look_up()
             if self._shown is None:
                 with suppress(TimeoutError):
@@ -131,6 +134,7 @@ class ScreenPoller:
                 except AnswerError:
                     # The engine has gone meanwhile; it is asked for again.
                     continue
+                await asyncio.sleep(_BETWEEN_SECONDS)
         self.answers = replace(self.answers, effective=found)
 
     async def _show(self) -> None:
@@ -151,14 +155,15 @@ class ScreenPoller:
 
     def _news(self, answers: ScreenAnswers, shown: Screen | None) -> tuple[Screen, Message] | None:
         """Return the screen without its times, and its message; None where it says what *shown* says. On any thread."""
-        screen = self._build(answers)
+        let_go = LetGo()
+        screen = self._build(answers, let_go)
         compared = replace(screen, now=0.0, data_time=0.0, verdict=replace(screen.verdict, computed=0.0))
-        return None if compared == shown else (compared, Message("screen", fitted(screen)[1]))
+        return None if compared == shown else (compared, Message("screen", fitted(screen, between=let_go)[1]))
 
-    def _build(self, answers: ScreenAnswers) -> Screen:
+    def _build(self, answers: ScreenAnswers, let_go: LetGo) -> Screen:
         """Make the screen; the table of peers only once for each answer about them."""
         known, table = self._peers
         if known is None or known is not answers.peers:
-            table = peer_table(answers)
+            table = peer_table(answers, between=let_go)
             self._peers = (answers.peers, table)
-        return build_screen(answers, table)
+        return build_screen(answers, table, between=let_go)

@@ -12,53 +12,68 @@ from penstock.agent.page.screen.peers import peer_table
 from penstock.agent.page.screen.policy import policy_table
 from penstock.agent.page.screen.verdict import verdict
 from penstock.agent.page.screen.waits import waits
-from penstock.agent.page.wire import MAX_MESSAGE_BYTES, encode
+from penstock.agent.page.wire import MAX_MESSAGE_BYTES, encode, encode_fields, join_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from penstock.agent.page.screen.answers import ScreenAnswers
 
+_CUT = ("peers", "waits", "policy", "engines", "banners", "verdict")
 
-def build_screen(answers: ScreenAnswers, peers: Peers | None = None) -> Screen:
-    """Return the screen of *answers*, of any size; *peers*: their table, if it is there already."""
+
+def build_screen(
+    answers: ScreenAnswers, peers: Peers | None = None, *, between: Callable[[], None] = lambda: None
+) -> Screen:
+    """Return the screen of *answers*, of any size.
+
+    Args:
+        answers: what is shown.
+        peers: their table, if it is there already.
+        between: called again and again: after each table, and after rows of the large ones.
+
+    """
+    table = peer_table(answers, between=between) if peers is None else peers
+    found = banners(answers)
+    between()
+    policy = policy_table(answers)
+    between()
     return Screen(
         now=round(answers.now * 1e3),
         data_time=round(answers.data_time * 1e3),
         verdict=verdict(answers),
-        banners=banners(answers),
-        peers=peer_table(answers) if peers is None else peers,
+        banners=found,
+        peers=table,
         waits=waits(answers),
-        policy=policy_table(answers),
-        engines=engine_table(answers),
+        policy=policy,
+        engines=engine_table(answers, between=between),
     )
 
 
-def fitted(screen: Screen, most: int = MAX_MESSAGE_BYTES) -> tuple[Screen, bytes]:
-    """Return *screen* and its JSON, with as many rows as *most* bytes hold."""
-    while len(encoded := encode(screen)) > most:
-        screen = _smaller(screen, len(encoded) - most)
+def fitted(
+    screen: Screen, most: int = MAX_MESSAGE_BYTES, *, between: Callable[[], None] = lambda: None
+) -> tuple[Screen, bytes]:
+    """Return *screen* and its JSON, with as many rows as *most* bytes hold; *between* is called after each field.
+
+    Raises:
+        ValueError: without rows it has too many bytes, too.
+
+    """
+    fields = encode_fields(screen, between)
+    while len(encoded := join_fields(Screen, fields)) > most:
+        name, screen = _smaller(screen, fields, len(encoded) - most)
+        fields[name] = encode(getattr(screen, name))
+        between()
     return screen, encoded
 
 
-def _smaller(screen: Screen, excess: int) -> Screen:
-    """Return the screen with fewer rows of what is largest, until *excess* bytes are gone; the counts say what is left out.
-
-    Raises:
-        ValueError: it has no rows any more.
-
-    """
-    sizes = {
-        name: len(encode(getattr(screen, name)))
-        for name in ("peers", "waits", "policy", "engines", "banners", "verdict")
-    }
-    while excess > 0:
-        cuts = ((name, _cut(screen, name)) for name in sorted(sizes, key=lambda name: -sizes[name]))
-        name, cut = next((each for each in cuts if each[1] != screen), ("", screen))
-        if not name:
-            raise ValueError(f"a screen without rows has {excess} bytes too many")
-        screen, size = cut, len(encode(getattr(cut, name)))
-        excess -= sizes[name] - size
-        sizes[name] = size
-    return screen
+def _smaller(screen: Screen, fields: Mapping[str, bytes], excess: int) -> tuple[str, Screen]:
+    """Return the largest field that has rows, and the screen with fewer of them; the counts say what is left out."""
+    for name in sorted(_CUT, key=lambda name: -len(fields[name])):
+        cut = _cut(screen, name)
+        if cut != screen:
+            return name, cut
+    raise ValueError(f"a screen without rows has {excess} bytes too many")
 
 
 def _cut(screen: Screen, name: str) -> Screen:

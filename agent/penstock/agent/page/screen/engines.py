@@ -9,18 +9,23 @@ from penstock.agent.page.screen.model import Engines, EngineTableRow
 from penstock.agent.page.wire import about, milliseconds, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.agent.page.screen.answers import ScreenAnswers
     from penstock.proto.v1 import admin_pb2 as admin
 
 MOST_ROWS = 60
 
 
-def engine_table(answers: ScreenAnswers) -> Engines:
-    """Return the engines."""
+def engine_table(answers: ScreenAnswers, *, between: Callable[[], None] = lambda: None) -> Engines:
+    """Return the engines; *between* is called after each row."""
     items = [] if answers.engines is None else list(answers.engines.engines)
     items.sort(key=lambda item: (item.connected, item.in_sync, not item.stalls, text.engine(item.key)))
-    shown = tuple(_row(item, answers.now) for item in items[:MOST_ROWS])
-    return Engines(shown, len(items), len(items) - len(shown))
+    shown: list[EngineTableRow] = []
+    for item in items[:MOST_ROWS]:
+        between()
+        shown.append(_row(item, answers.now))
+    return Engines(tuple(shown), len(items), len(items) - len(shown))
 
 
 def _row(item: admin.Engine, now: float) -> EngineTableRow:

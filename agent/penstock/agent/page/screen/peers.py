@@ -10,7 +10,7 @@ from penstock.agent.page.wire import about, plain
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from penstock.agent.page.screen.answers import ScreenAnswers
 
@@ -27,10 +27,11 @@ _CONDITIONS = {
 }
 
 
-def peer_table(answers: ScreenAnswers) -> Peers:
+def peer_table(answers: ScreenAnswers, *, between: Callable[[], None] = lambda: None) -> Peers:
     """Return the table; the agent's order is the worst first, and it stays.
 
-    The answer may have only the rows of the table, and the first of each peer and engine of it.
+    The answer may have only the rows of the table, and the first of each peer and engine of it. *between* is called
+    after each row.
     """
     if answers.peers is None:
         return Peers((), (), 0, 0, answers.trouble or "the agent has not answered yet")
@@ -45,10 +46,14 @@ def peer_table(answers: ScreenAnswers) -> Peers:
         if item.peer.address in wanted:
             found[item.peer.address].setdefault(text.engine(item.key), item)
     engines = _worst_engines(items)
-    table = tuple(_row(name, found[name], engines) for name in shown)
+    between()
+    table: list[PeerTableRow] = []
+    for name in shown:
+        table.append(_row(name, found[name], engines))
+        between()
     total = answers.peers.total_peers or (None if answers.peers.total > len(items) else len(names))
     left = None if total is None else total - len(table)
-    return Peers(tuple(map(plain, engines)), table, total, left, "")
+    return Peers(tuple(map(plain, engines)), tuple(table), total, left, "")
 
 
 def _worst_engines(items: Iterable[admin.PeerSummary]) -> tuple[str, ...]:
@@ -63,18 +68,17 @@ def _worst_engines(items: Iterable[admin.PeerSummary]) -> tuple[str, ...]:
 
 
 def _row(name: str, by_engine: dict[str, admin.PeerSummary], engines: tuple[str, ...]) -> PeerTableRow:
-    first = next(iter(by_engine.values()))
+    first, line = next(iter(by_engine.values())), about("get", "peers", name=name)
     return PeerTableRow(
         peer=plain(name),
         address=plain(first.peer.address),
         worst=_CONDITIONS.get(max(item.condition for item in by_engine.values()), _NONE),
         command=about("describe", "peer", name=name),
-        cells=tuple(_cell(engine, by_engine.get(engine), name) for engine in engines),
+        cells=tuple(_cell(engine, by_engine.get(engine), line) for engine in engines),
     )
 
 
-def _cell(engine: str, item: admin.PeerSummary | None, peer: str) -> PeerCell:
-    line = about("get", "peers", name=peer)
+def _cell(engine: str, item: admin.PeerSummary | None, line: str) -> PeerCell:
     if item is None:
         return PeerCell(plain(engine), _NONE, "", "", 0, None, None, 0, 0, line)
     return PeerCell(

@@ -10,6 +10,8 @@ from penstock.agent.page.wire.encoding import (
     MAX_TEXT,
     as_values,
     encode,
+    encode_fields,
+    join_fields,
     milliseconds,
     plain,
 )
@@ -24,6 +26,8 @@ __all__ = [
     "as_values",
     "command",
     "encode",
+    "encode_fields",
+    "join_fields",
     "milliseconds",
     "plain",
 ]

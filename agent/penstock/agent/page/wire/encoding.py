@@ -7,7 +7,10 @@ import math
 import re
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 MAX_MESSAGE_BYTES = 64 * 1024
 """Maximum bytes of a message's JSON."""
@@ -34,6 +37,21 @@ def milliseconds(unix_nano: int) -> float:
 def encode(value: Any) -> bytes:
     """Return a dataclass, or values of JSON, as JSON."""
     return json.dumps(as_values(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def encode_fields(value: Any, between: Callable[[], None] = lambda: None) -> dict[str, bytes]:
+    """Return each field of a dataclass as JSON, by its name; *between* is called after each."""
+    kind: type = type(value)
+    found: dict[str, bytes] = {}
+    for name, _ in _names(kind):
+        found[name] = encode(getattr(value, name))
+        between()
+    return found
+
+
+def join_fields(kind: type, encoded: Mapping[str, bytes]) -> bytes:
+    """Return what :func:`encode` returns of a dataclass of *kind* with the fields of :func:`encode_fields`."""
+    return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), encoded[each]) for each, name in _names(kind))
 
 
 def as_values(value: Any) -> Any:
