@@ -72,7 +72,8 @@ def test_a_router_that_sends_no_parameters(kv: Bench) -> None:
     said = kv.agent.ctl("doctor").output
     assert re.search(r"\d+ of \d+ requests of the last .* came without kv_transfer_params", said)
     assert "the router sends requests here without prefill" in said
-    assert kv.value("penstock_stalls", kind="no_transfer_params") >= 40
+    # The snapshot that showed the stall need not have all of them.
+    until(lambda: kv.value("penstock_stalls", kind="no_transfer_params") >= 40, "Not all are counted")
 
 
 def test_stacks(kv: Bench) -> None:

@@ -46,7 +46,8 @@ def _ask(kv: Bench, since: float, *manifests: dict[str, Any]) -> admin.WhatIfEng
         only=True,
         selector=admin.EngineSelector(labels="role=decode"),
     )
-    request.since.FromNanoseconds(int((time.time() - since) * 1e9))
+    # The agent counts the time back from when it gets its turn; what is before has no loads.
+    request.since.FromNanoseconds(int((time.time() - since + 1) * 1e9))
     (engine,) = kv.admin.WhatIf(request, timeout=60).engines
     found: admin.WhatIfEngine = engine
     return found

@@ -119,9 +119,8 @@ def fork(word: str, path: Path) -> None:
 def finish(ledger: Ledger, traffic: Traffic, deadline: float) -> bool:
     """Wait until all is acknowledged, end, and write the last line; tell whether all was."""
     end = time.monotonic() + deadline
-    while not acknowledged(runtime) and time.monotonic() < end:
+    while not (settled := acknowledged(runtime)) and time.monotonic() < end:
         time.sleep(0.01)
-    settled = acknowledged(runtime)
     runtime.stop(60.0)
     ledger.write(emitted=traffic.emitted, settled=settled)
     return settled

@@ -27,7 +27,7 @@ from nats.js.api import KeyValueConfig
 
 from tests.faults.fleet.expected import Ledger
 from tests.faults.fleet.fleet import OBJECTS, Fleet
-from tests.faults.fleet.intruder import MARK, Intruder
+from tests.faults.fleet.intruder import MARK, REFUSING, Intruder
 from tests.faults.fleet.writers import BUCKET, ClusterWriter, NatsWriter, change, random_change, read_now
 from tests.support.agent.agent import short_directory
 from tests.support.kubernetes.api_server import ApiServer
@@ -117,7 +117,10 @@ class Chaos:
         await self._parts.aclose()
 
     async def run(self, seconds: float, changes: int, kills: int = 0) -> None:
-        """Make *changes*, evenly over *seconds*, while servers are killed; go on until the leader was killed *kills* times."""
+        """Make *changes*, evenly over *seconds*, while servers are killed.
+
+        Go on until the leader was killed *kills* times, and the intruder refused at each place.
+        """
         over = asyncio.Event()
         faults = [self._again(self._kill_nats, over), self._again(self._kill_relay, over)]
         faults.append(self._again(self.intruder.attempt, over))
@@ -129,7 +132,8 @@ class Chaos:
                 group.create_task(fault)
             writes = [group.create_task(each) for each in self._writes(seconds, changes)]
             await asyncio.gather(*writes)
-            while self.done[LEADER] < kills:  # noqa: ASYNC110  (each kill is counted elsewhere)
+            # Each kill and each refusal is counted elsewhere.
+            while self.done[LEADER] < kills or not all(map(self.intruder.refused.get, REFUSING)):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             over.set()
 

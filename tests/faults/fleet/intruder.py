@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.support.kubernetes.api_server import ApiServer
 
 MARK = "intruder"
+REFUSING = ("bucket", "owned policies")
+"""Places of every fleet at which an attempt is refused."""
 # Names of policies that others write, and one that nobody has.
 _NAMES = ("p0", "p1", "nats-base", "objects-base", MARK)
 

@@ -251,8 +251,11 @@ def test_a_loop_that_begins_late_is_not_begun_again(directory: Path, monkeypatch
             stream = streams.open(f"unix://{directory}/missing.sock", METHOD, bytes, inbox)
             assert isinstance(stream, ThreadedStream)
             stream.close()
-        assert len(begins) == 1
-        go.set()
+        try:
+            wait_until(lambda: begins, "the loop's thread has begun")
+            assert len(begins) == 1
+        finally:
+            go.set()
         wait_until(lambda: not _threads(), "the late loop has ended")
     stream = streams.open(f"unix://{directory}/missing.sock", METHOD, bytes, inbox)
     assert isinstance(stream, LoopStream)

@@ -217,7 +217,7 @@ class FakeAgent(ingest_pb2_grpc.IngestServicer, policy_pb2_grpc.PolicyFeedServic
     def _report_all(self, requests: Iterator[Report], out: queue.SimpleQueue[Any]) -> None:
         try:
             for report in requests:
-                self.received.reports.append(report)
+                # Before the report is seen: who waits for it may push at once.
                 if report.HasField("subscribe"):
                     self._watchers[out] = 0
                     if self.first_push is not None:
@@ -226,6 +226,7 @@ class FakeAgent(ingest_pb2_grpc.IngestServicer, policy_pb2_grpc.PolicyFeedServic
                         copy.CopyFrom(self.first_push)
                         copy.nonce = 1
                         out.put(copy)
+                self.received.reports.append(report)
                 with self._changed:
                     self._changed.notify_all()
         except grpc.RpcError:

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.nats.server import NatsServer, free_ports
+from demo.common.processes import free_port
+from tests.support.nats.server import NatsServer
 
 if TYPE_CHECKING:
     from nats.js.client import JetStreamContext
@@ -19,7 +20,7 @@ class NatsCluster:
 
     def __init__(self, directory: Path, config: str = "") -> None:
         """Keep the data below *directory*; *config* is added to each configuration."""
-        ports, routes = free_ports(3), free_ports(3)
+        ports, routes = [free_port() for _ in range(3)], [free_port() for _ in range(3)]
         urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
         self.servers = {
             f"n{number}": NatsServer(

@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import nats
+from demo.common.processes import free_port
 from tests.support.agent.agent import wait_until
 
 if TYPE_CHECKING:
@@ -16,15 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nats.aio.client import Client
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free now; a server that starts again needs the same one."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class NatsServer:
@@ -36,7 +28,7 @@ class NatsServer:
         """Keep the data in *directory*; *config* is added to the configuration."""
         program = shutil.which("nats-server")
         assert program is not None, "no nats-server on PATH: scripts/need-nats.sh installs it (make nats)"
-        self.port = port or free_ports(1)[0]
+        self.port = port or free_port()
         directory.mkdir(parents=True, exist_ok=True)
         self._log = directory / "log"
         file = directory / "nats.conf"

@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.consumer import items
 from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
 from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import HostCache
 from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
@@ -138,8 +139,9 @@ def test_a_connection_that_ends_between_two_requests(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", BREAKS)
-def test_a_load_that_always_fails_is_reported_once(kind: str) -> None:
+def test_a_load_that_always_fails_is_reported_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load is given up after its retries; each attempt is reported; the item is not loaded again."""
+    monkeypatch.setattr(items, "_UNDECIDED_MAX", 60.0)
     script, mode, error_type = BREAKS[kind]
     patience = {"idle_timeout": 1.0} if kind == "stalled" else {}
     with scripted(script) as (server, _), rig(server.address, **patience) as consumer:
@@ -212,16 +214,20 @@ def test_another_producer_takes_over() -> None:
 
 def test_a_transfer_that_only_drips_is_ended() -> None:
     """There is always progress, and never an end."""
-    wait = threading.Event()
+    ended = threading.Event()
 
     def drip(n: int, asked: protocol.Fetch, right: Reply) -> Reply:
-        wait.wait(0.05)
+        # The last of three comes too late, however late the consumer looks.
+        ended.wait(60 if n == 3 else 0.05)
         return right
 
     with scripted(drip) as (server, _), rig(server.address, transfer_timeout=0.1, retries=0) as consumer:
         observed(consumer)
-        consumer.settle(request("r", feature("a", ROWS)))
-        (failure,) = consumer.consumer.drain_failures()
+        try:
+            consumer.settle(request("r", feature("a", ROWS)))
+            (failure,) = consumer.consumer.drain_failures()
+        finally:
+            ended.set()
         assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
         assert "not whole" in failure.text
 

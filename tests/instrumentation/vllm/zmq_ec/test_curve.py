@@ -115,7 +115,8 @@ def test_with_wrong_keys_nothing_is_served(keys: Keys, case: str, caplog: pytest
     client = None if given is None else keys.consumer(getattr(keys, given[0]), getattr(keys, given[1]))
     with (
         publisher(keys=keys.server() if served else None) as producer,
-        rig(producer.server.address, keys=client, **FAST) as consumer,
+        # One attempt, however late this thread looks: the miss is remembered.
+        rig(producer.server.address, keys=client, **{**FAST, "missing_for": 60.0}) as consumer,
     ):
         producer.save("a", tensor(4))
         notes = Notes()

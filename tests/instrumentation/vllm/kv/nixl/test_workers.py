@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.kv.nixl import port_probe
 from penstock.instrumentation.vllm.kv.nixl.compatibility import own_factors
 
 from demo.common.processes import free_port
@@ -202,8 +203,12 @@ def test_peer_with_another_engine_id(pair: tuple[Engine, Engine], recorder: Reco
     assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_REMOTE_RESET)
 
 
-def test_silent_peer_and_its_victims(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+def test_silent_peer_and_its_victims(
+    pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of requests that share a handshake with a closed port, one for another address fails as collateral."""
+    # The attempt at the port has the time that it needs.
+    monkeypatch.setattr(port_probe.connection_refused, "__defaults__", (60.0,))
     prefill, decode = pair
     dead = free_port()
     decode.read("culprit", prefill, port=dead, engine_id="engine", local=(1,), remote=(1,))
