@@ -192,7 +192,7 @@ def test_a_policy_that_has_expired_or_is_outranked_is_in_force_nowhere(harness: 
     harness.engine("0")
     _apply(harness)
     _apply(harness, "outranked", priority=1)
-    soon = datetime.now(UTC) + timedelta(seconds=2)
+    soon = datetime.now(UTC) + timedelta(seconds=5)
     _apply(harness, "short", expiresAt=soon.isoformat(), ecLoadFailure=action("fail"))
     assert _rollout(harness).done
 

@@ -131,11 +131,12 @@ def _check_no_alert(agent: AgentProcess, prometheus: Prometheus) -> None:
         engine.snapshot(Snapshot(time_unix_nano=TIME, policy={"hash": ""}, held=[{"holder": 2, "blocks": 0}]))
         prometheus.value("penstock_engine_connected")
         prometheus.wait_for_rules()
-        assert prometheus.get("alerts")["alerts"] == []
+        # On a busy machine a scrape may be too late; the alert about that goes with the next one.
+        prometheus.until("alerts", lambda data: not data["alerts"])
         engine.goodbye()
     prometheus.value("penstock_engine_stopped")
     prometheus.wait_for_rules()
-    assert prometheus.get("alerts")["alerts"] == []
+    prometheus.until("alerts", lambda data: not data["alerts"])
 
 
 def _check_failures(agent: AgentProcess, prometheus: Prometheus, backend: OtlpBackend) -> None:

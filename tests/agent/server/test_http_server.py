@@ -103,10 +103,11 @@ async def test_a_scrape_that_takes_too_long_is_given_up(served, monkeypatch):
     """It answers 503 and so does the next, which waits its turn: threads do not pile up. Then all is well again."""
     monkeypatch.setattr("penstock.agent.server.http_server._RENDER_DEADLINE", 0.05)
     agent, get = served
-    go_on, rendered = threading.Event(), []
+    begun, go_on, rendered = threading.Event(), threading.Event(), []
 
     def slow(accept):
         rendered.append(accept)
+        begun.set()
         assert go_on.wait(60)
         return b"late", "text/plain"
 
@@ -114,6 +115,8 @@ async def test_a_scrape_that_takes_too_long_is_given_up(served, monkeypatch):
     for _ in range(2):
         status, text, _ = await get("/metrics")
         assert (status, text) == (503, "the metrics were not ready within 0.05 s; scrape less often\n")
+        # The second waits for the first, which is on its thread by then.
+        await asyncio.to_thread(begun.wait, 60)
     assert len(rendered) == 1
     monkeypatch.setattr("penstock.agent.server.http_server._RENDER_DEADLINE", 60.0)
     monkeypatch.setattr(agent, "hold", None)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tests.support.forks.fork_server import Fork
 
 _MODULE = "tests.support.agent.relay_main"
+_STARTED = "relay started"
 
 
 class RelayProcess:
@@ -45,10 +46,11 @@ class RelayProcess:
         self.process: Fork | subprocess.Popen[bytes] | None = None
 
     def start(self) -> RelayProcess:
-        """Start it and wait until it answers."""
+        """Start it and wait until it answers, and has said so."""
         command = [sys.executable, "-m", _MODULE, *self.flags]
+        before = self.log().count(_STARTED) if self._log.exists() else 0
         self.process = launch(command, env=inherited(), log=self._log)
-        wait_until(self._answers, "the relay answers")
+        wait_until(lambda: self._answers() and self.log().count(_STARTED) > before, "the relay answers")
         return self
 
     def _answers(self) -> bool:

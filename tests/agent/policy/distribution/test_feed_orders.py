@@ -109,7 +109,7 @@ async def test_a_drill_ends_by_itself(served: FeedServer) -> None:
     await _answered(engine)
     await served.orders.start_drill(_now_drill("long"))
     assert [drill.id for drill in (await _answered(engine)).drills] == ["long"]
-    await served.orders.start_drill(fault_drill("short", began=time.time_ns(), seconds=3))
+    await served.orders.start_drill(fault_drill("short", began=time.time_ns(), seconds=8))
     assert [drill.id for drill in (await _answered(engine)).drills] == ["long", "short"]
     assert [drill.id for drill in (await _answered(engine)).drills] == ["long"]
     await engine.disconnect()

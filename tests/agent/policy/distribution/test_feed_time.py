@@ -121,12 +121,12 @@ async def test_an_engine_whose_clock_runs_ahead_gets_its_policy_again(directory:
 
 async def test_the_schedule_is_pushed_again_when_a_policy_expires(served: FeedServer) -> None:
     """At an expiry the agent pushes the next schedule, which the engine already follows."""
-    expires = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
+    expires = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()
     await served.store.apply(manifest(kvLoadFailure=_FAIL, expiresAt=expires), author="me")
     async with Engine(served.address) as engine:
         push = await engine.push()
         assert [entry.hash == "" for entry in push.schedule] == [False, True]
-        assert push.schedule[0].valid_for.ToTimedelta() <= timedelta(seconds=2)
+        assert push.schedule[0].valid_for.ToTimedelta() <= timedelta(seconds=5)
         await engine.ack(push)
         await engine.moved("")
         again = await engine.push()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 from penstock.agent.errors import ConfigError
-from penstock.agent.policy.kubernetes import ClusterAccess, read_pod_access
+from penstock.agent.policy.kubernetes import ClusterAccess, read_pod_access, settling
 from penstock.agent.policy.kubernetes.settling import Settling
 
 from tests.support.kubernetes.sink import following
@@ -210,8 +210,13 @@ async def test_a_definition_that_is_deleted_takes_no_policy_along(tmp_path: Path
         await sink.until(lambda: sink.actions.keys() == {*"abc"[deleted:]})
 
 
-async def test_deletions_that_follow_each_other_are_one_set(tmp_path: Path) -> None:
+async def test_deletions_that_follow_each_other_are_one_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All objects are deleted one by one: that is an empty set, which needs a second look, and no set on the way there."""
+    # Also where this process has no turn for a while.
+    monkeypatch.setattr(settling, "SETTLE_SECONDS", 3.0)
+    monkeypatch.setattr(settling, "LONGEST_SECONDS", 30.0)
     fake = FakeServer()
     fake.items = [_object("a", 5), _object("b", 6), _object("c", 7)]
     fake.watches = [[_event("DELETED", _object(name, 8 + number)) for number, name in enumerate("abc")]]

@@ -170,7 +170,7 @@ async def test_stop_waits_for_the_grace(book, backend):
     exporter = exporter_of(book, backend.endpoint)
     exporter.start()
     await book.append(prefill_story())
-    await asyncio.to_thread(exporter.stop, STOP_SECONDS)
+    await asyncio.to_thread(exporter.stop, 60.0)
     assert len(backend.spans) == 2
     exporter.stop(0.0)
 
