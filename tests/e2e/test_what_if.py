@@ -46,11 +46,17 @@ def _ask(kv: Bench, since: float, *manifests: dict[str, Any]) -> admin.WhatIfEng
         only=True,
         selector=admin.EngineSelector(labels="role=decode"),
     )
-    # The agent counts the time back from when it gets its turn; what is before has no loads.
-    request.since.FromNanoseconds(int((time.time() - since + 1) * 1e9))
+    request.since.FromNanoseconds(int((time.time() - since) * 1e9))
     (engine,) = kv.admin.WhatIf(request, timeout=60).engines
     found: admin.WhatIfEngine = engine
     return found
+
+
+def _begin() -> float:
+    """Return the time some seconds ago, for :func:`_ask`: the agent counts back from when it gets its turn."""
+    now = time.time()
+    time.sleep(2)
+    return now
 
 
 def _compared(counts: admin.WhatIfCounts) -> dict[str, int]:
@@ -80,11 +86,11 @@ def test_a_policy_does_live_what_was_said_of_it(kv: Bench, sizes: Sequence[int])
         "spec": spec,
     }
     with impostor(kv.stack.prefill, garbled) as sick:
-        began = time.time()
+        began = _begin()
         _incident(kv, sick, sizes)
         said = _ask(kv, began, policy)
         kv.enforce(kvLoadFailure=spec["kvLoadFailure"], peerQuarantine=spec["peerQuarantine"])
-        again = time.time()
+        again = _begin()
         _incident(kv, sick, sizes)
         live = _ask(kv, again, policy)
 
