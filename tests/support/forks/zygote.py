@@ -75,6 +75,8 @@ def _answer(connection: Connection) -> Start | None:
             if not pid:
                 connection.close()
                 return message
+            # An id is given again once its process was waited for.
+            codes.pop(pid, None)
             running[pid] = message
             connection.send(pid)
         else:
