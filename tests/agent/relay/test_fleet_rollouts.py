@@ -30,7 +30,7 @@ def _holds(relay: RelayProcess) -> bool:
     if relay.process is None:
         return False
     (started,) = [json.loads(line) for line in relay.log().splitlines() if '"relay started"' in line]
-    with urllib.request.urlopen(f"http://{started['http']}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{started['http']}/metrics", timeout=60) as answer:
         return b"penstock_relay_lease_held 1.0" in answer.read()
 
 

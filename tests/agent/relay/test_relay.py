@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 import time
@@ -272,7 +273,8 @@ def test_agents_that_die_hang_and_come_back() -> None:
         listed = pods.relay.agentctl("get", "engines")
         assert listed.exit_code == 0, listed.stderr
         assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == ["decode-0/0"]
-        assert "1 of 3 agents answered; not: decode-1 (no answer in 1 s), prefill-0 (" in listed.stderr
+        # Of one that hangs gRPC may say in other words that it does not answer.
+        assert re.search(r"1 of 3 agents answered; not: decode-1 \(.+\), prefill-0 \(", listed.stderr)
         doctor = pods.relay.agentctl("doctor")
         assert doctor.exit_code == 1
         assert "agent prefill-0: does not answer at unix://" in doctor.stdout
