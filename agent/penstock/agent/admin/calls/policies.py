@@ -107,14 +107,15 @@ async def list_audit(agent: AgentContext, request: admin.ListAuditRequest) -> ad
 
 
 def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) -> admin.ApplyPolicyResponse:
-    known = targets_by_key(agent)
+    views = agent.registry.engines()
+    known = targets_by_key(agent, views)
     return admin.ApplyPolicyResponse(
         name=applied.name,
         store_generation=applied.store_generation,
         generation=applied.generation,
         result=applied.result,
         engines=engine_changes(agent, known, applied.before, applied.after),
-        warnings=() if manifest is None else policy_warnings(agent, known, [manifest], applied.after),
+        warnings=() if manifest is None else policy_warnings(agent, views, known, [manifest], applied.after),
         shares=() if manifest is None else shares([manifest], known),
     )
 

@@ -49,7 +49,8 @@ async def import_policies(
     applied = await agent.store.apply_all(
         manifests, author=request.author, reason=request.reason, dry_run=request.dry_run
     )
-    known = targets_by_key(agent)
+    views = agent.registry.engines()
+    known = targets_by_key(agent, views)
     response = admin.ApplyPolicyResponse(
         store_generation=applied.store_generation,
         result="changed" if any(item.result != "unchanged" for item in applied.results) else "unchanged",
@@ -60,7 +61,7 @@ async def import_policies(
         ],
     )
     response.warnings.extend(f"policy {manifest.name} has expired and is skipped" for manifest in expired)
-    response.warnings.extend(policy_warnings(agent, known, manifests, applied.after))
+    response.warnings.extend(policy_warnings(agent, views, known, manifests, applied.after))
     response.shares.extend(shares(manifests, known))
     return response
 

@@ -116,7 +116,7 @@ async def _follow(
 ) -> AsyncIterator[admin.Rollout]:
     steps = follow_rollout(
         agent.feed,
-        lambda: known_engines(agent),
+        lambda: known_engines(agent, with_processes=pausing is not None),
         selection,
         within=within,
         clock=agent.clock,

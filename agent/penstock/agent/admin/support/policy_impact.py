@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import FieldSource, Manifest, Merged
+    from penstock.agent.sources import EngineView
     from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 # Fields that matter only with action auto.
@@ -94,10 +95,13 @@ def engine_changes(
     after: Sequence[Manifest],
 ) -> Iterator[admin.EngineChange]:
     """Yield the field changes in each *known* engine."""
+    changed = _changed(before, after)
     old, new = MergedPolicies(before, agent.now), MergedPolicies(after, agent.now)
     # Most engines share their policies, and so their changes.
     found: dict[tuple[Selected, Selected], admin.EngineChange | None] = {}
     for key, target in sorted(known.items()):
+        if not any(policy.selects(target) for policy in changed):
+            continue
         pair = old.selected(target), new.selected(target)
         if pair not in found:
             found[pair] = messages.engine_change(old.merged(pair[0]), new.merged(pair[1]))
@@ -108,17 +112,27 @@ def engine_changes(
             yield message
 
 
+def _changed(before: Sequence[Manifest], after: Sequence[Manifest]) -> list[Manifest]:
+    """Return the versions of policies that only one side has: only engines that one of them selects can change."""
+    same = {policy.canonical for policy in before} & {policy.canonical for policy in after}
+    return [policy for policy in (*before, *after) if policy.canonical not in same]
+
+
 def policy_warnings(
     agent: AgentContext,
+    views: Iterable[EngineView],
     known: Mapping[EngineKey, Target],
     manifests: Iterable[Manifest],
     after: Sequence[Manifest],
 ) -> Iterator[str]:
-    """Yield warnings about *manifests*, which are part of *after*, in the *known* engines."""
+    """Yield warnings about *manifests*, which are part of *after*, in the *known* engines.
+
+    *views* are the registry's engines.
+    """
     merges = MergedPolicies(after, agent.now)
     # Merge once an engine: an import may have 256 policies.
     merged = cache(lambda key: merges.merged(merges.selected(known[key])))
-    facts = {view.key: view.facts for view in agent.registry.engines() if view.facts is not None}
+    facts = {view.key: view.facts for view in views if view.facts is not None}
     manifests = [version for manifest in manifests for version in manifest.versions]
     yield from _paused(agent, known, manifests)
     for manifest in manifests:

@@ -55,15 +55,15 @@ def source_target(source: Source) -> Target:
     return Target(source.key, source.model, _with_role(source.labels, source.role))
 
 
-def known_engines(agent: AgentContext, views: Sequence[EngineView] | None = None) -> list[KnownEngine]:
-    """Return all engines of the registry, ordered by key; *views*: these, if they are there already."""
-    views = agent.registry.engines() if views is None else views
+def known_engines(agent: AgentContext, *, with_processes: bool = False) -> list[KnownEngine]:
+    """Return all engines of the registry, ordered by key; *with_processes*: with the number of processes of each."""
+    views = agent.registry.engines()
     return [
         KnownEngine(
             _view_target(view),
             view.connected,
             view.cores,
-            *_count_processes(agent, view),
+            *(_count_processes(agent, view) if with_processes else (0, 0)),
             missing=_is_missing(view, views),
         )
         for view in views
