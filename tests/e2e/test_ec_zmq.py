@@ -42,6 +42,7 @@ both = pytest.mark.parametrize(
     "served", [None, pytest.param(ASYNC_FORK_TP2, marks=pytest.mark.long)], indirect=True, ids=_IDS
 )
 _CHANNEL = {"channel": "ec"}
+_ATTEMPTS = 5
 
 
 @pytest.fixture(scope="module")
@@ -115,14 +116,19 @@ def test_two_pictures_are_moved(ec: ZmqBench) -> None:
 @both
 def test_pictures_are_verified(ec: ZmqBench) -> None:
     """Under ``integrity`` each is compared with its producer's checksum before it is used, and nothing else differs."""
-    request = ask(2)
-    (expected,) = _encoded(ec, request)
-    ec.enforce(integrity={"sampleRatio": 1.0, "action": "enforce"})
-    assert ec.send(request).tokens == expected
-    (found,) = ec.closed(request).request_closed.verifications
-    assert (found.channel, found.peer.address) == (c.CHANNEL_EC, ec.peer)
+    for _ in range(_ATTEMPTS):
+        request = ask(2)
+        (expected,) = _encoded(ec, request)
+        ec.enforce(integrity={"sampleRatio": 1.0, "action": "enforce"})
+        assert ec.send(request).tokens == expected
+        (found,) = ec.closed(request).request_closed.verifications
+        assert (found.channel, found.peer.address) == (c.CHANNEL_EC, ec.peer)
+        assert not ec.events("transfer_failure", request.name)
+        # A worker that got no turn while it compared the first one leaves the second.
+        if not found.unverified:
+            break
+        assert (found.ok, found.reason) == (1, "the workers reported no comparison"), found
     assert (found.ok, found.mismatch, found.unverified) == (2, 0, 0), found
-    assert not ec.events("transfer_failure", request.name)
     labels = {**_CHANNEL, "result": "ok", "peer": ec.peer}
     until(
         lambda: ec.value("penstock_verified_transfers_total", **labels) >= 2,

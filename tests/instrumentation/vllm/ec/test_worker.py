@@ -13,8 +13,10 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
 from penstock.instrumentation.vllm.ec.placeholders import Placeholders
+from penstock.instrumentation.vllm.ec.worker import EcWorker
 from penstock.instrumentation.vllm.messages.ec_worker_report import (
     CheckedItem,
     EcReport,
@@ -97,6 +99,31 @@ def step(worker: Any, cache: dict[str, Any], *items: str, guarded: bool = True, 
     report = worker.build_connector_worker_meta()
     worker.clear_connector_metadata()
     return report
+
+
+class _Plain:
+    """A connector."""
+
+    is_producer = False
+
+
+class _Knowing(_Plain):
+    """One that knows the checksums of its items."""
+
+    def checksum(self, _item: str) -> None:
+        """Return none."""
+
+
+@pytest.mark.parametrize("connector", [_Plain, _Knowing])
+def test_the_library_of_fingerprints_is_imported_at_start(
+    connector: type[_Plain], recorder: Recorder, tmp_path: Path
+) -> None:
+    """The first step that compares does not wait for it; a connector without checksums does not need it."""
+    fingerprints._cipher.cache_clear()
+    config = schedulers.vllm_config(tmp_path)
+    config.ec_transfer_config = ECTransferConfig(ec_connector="ECExampleConnector", ec_role="ec_consumer")
+    EcWorker(config, connector())
+    assert fingerprints._cipher.cache_info().currsize == (connector is _Knowing)
 
 
 BROKEN: dict[str, tuple[dict[str, Any] | None, int, str]] = {

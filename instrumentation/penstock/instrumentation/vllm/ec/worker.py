@@ -16,10 +16,11 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.resilience import Drills
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
+from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.ec.checksums import Checksums
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.placeholders import Placeholders
-from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcTransfer
+from penstock.instrumentation.vllm.ec.protocol import EcChecksums, EcFailure, EcLoader, EcTransfer
 from penstock.instrumentation.vllm.messages import EcReport, ItemFailure
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 from penstock.instrumentation.vllm.progress import ConnectorCalls
@@ -53,6 +54,9 @@ class EcWorker:
         self._failures: list[ItemFailure] = []
         self._encodes: Mapping[str, str] = {}
         self._checksums = Checksums()
+        if isinstance(connector, EcChecksums):
+            # Their library is imported now, and not in the first step that compares.
+            fingerprints.available()
 
     # A connector whose parts are instrumented
 
