@@ -16,7 +16,7 @@ COVERAGE = "penstock-relay-bin"
 
 
 def missing_agents(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
-    """Return who is missing: ``197 of 200 agents answered; not: decode-17 (no answer in 2 s) …``; empty for nobody."""
+    """Return the missing agents: ``197 of 200 agents answered; not: decode-17 (no answer in 2 s) …``; empty for none."""
     for key, value in metadata or ():
         if key == COVERAGE and isinstance(value, bytes):
             try:

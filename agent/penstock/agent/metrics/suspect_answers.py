@@ -43,7 +43,7 @@ class SuspectAnswers:
             if not reason:
                 continue
             row = _row(key, event.request_id, reason)
-            # Two that name no request may be one or two.
+            # Two events without a request may be of one answer or of two; both count.
             if row not in self._counted or not event.request_id:
                 found[reason] += 1
             self._counted[row] = None

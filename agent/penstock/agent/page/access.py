@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OWN_HEADER, OWN_VALUE = "X-Penstock", "page"
 """What a write carries: no page of another site can send it without asking first, and is refused then."""
 LOCAL_USER = "page"
-"""Who asks on loopback, where nobody says it."""
+"""The name in the audit log on loopback, where a request carries none."""
 
 _MAX_NAME = 256
 _FORBIDDEN = 403
@@ -76,7 +76,7 @@ def caller_of(
     """Return who asks: by certificate, by the proxy's header, or anybody on loopback.
 
     Raises:
-        AnswerError: nobody says who asks, or that one is not on the list.
+        AnswerError: the request names no user, or one that is not on the list.
 
     """
     if settings.allow is None:
@@ -94,7 +94,7 @@ def caller_of(
     try:
         return settings.allow.admit(names)
     except AccessError:
-        shown = ", ".join(repr(name[:_MAX_NAME]) for name in names[:8]) or "nobody"
+        shown = ", ".join(repr(name[:_MAX_NAME]) for name in names[:8]) or "a caller without a name"
         raise AnswerError(
             _FORBIDDEN,
             f"{shown} is not on the list of the page; start with --page-allow NAME=read or NAME=write",

@@ -175,7 +175,7 @@ class PageServer:
         return await handler(request)
 
     def _caller(self, request: web.Request) -> Caller:
-        """Return who asks; the error is the answer to somebody who may not."""
+        """Return the caller; the error is the answer to one without permission."""
         return access.caller_of(request.headers, names_of(request.transport), self._settings)
 
     async def _index(self, request: web.Request) -> web.StreamResponse:

@@ -135,7 +135,7 @@ class AgentConnection:
         return self.error
 
     def _doubt(self, reason: str) -> None:
-        # Until it is looked at nobody else waits for it.
+        # No other call waits for it until its own task has looked.
         self._set(AWAY, reason)
         self._doubted.set()
 

@@ -195,7 +195,7 @@ class Fleet:
         self, agent: AgentConnection, method: str, request: Message, seconds: float
     ) -> Answer | Refusal | tuple[AgentConnection, str]:
         if agent.state == AWAY:
-            # Its own task looks whether it is back; nobody waits for it.
+            # Its own task looks whether it is back; calls do not wait for it.
             return agent, agent.error
         async with self._calls:
             try:

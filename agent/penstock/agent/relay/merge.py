@@ -145,7 +145,7 @@ def diagnosis(
 ) -> admin.Diagnosis:
     """Return the diagnosis of all; causes of one kind about one peer are one.
 
-    While agents are *missing*, each with the reason why, nobody can say that nothing is wrong.
+    While agents are *missing*, each with the reason why, it is not known that nothing is wrong.
     """
     for name, answer in answers:
         for cause in answer.causes:

@@ -147,7 +147,7 @@ def page_settings(values: Mapping[str, Any], tls: AdminTls | None) -> PageSettin
     allow = given if given.roles else tls.allow if tls is not None and (header or shown) else None
     if header and allow is None:
         raise ConfigError(
-            "--page-user-header is given, but nobody is allowed; add --page-allow NAME=read or NAME=write"
+            "--page-user-header is given, but no user is allowed; add --page-allow NAME=read or NAME=write"
         )
     if given.roles and not header and shown is None:
         raise ConfigError(

@@ -194,7 +194,7 @@ class _Search:
             peer_key=key_message(source.key),
             peer_request_id=owner.request_id,
             evidence=[_LATE_READ],
-            # Without a budget nobody has looked.
+            # The budget for the search may have run out before the reader was found.
             missing=_NOT_SEARCHED if self._log.cut else _NO_READER,
             rehearsal=all(entry.event.rehearsal for entry in late),
             seen=timestamp_message(min(entry.event.time_unix_nano for entry in late)),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_suspects(response: admin.ListSuspectsResponse) -> Iterator[Finding]:
-    """Yield a finding if answers of the last hour may be wrong, or if nobody can say; drills do not count."""
+    """Yield a finding if answers of the last hour may be wrong, or if it cannot be known; drills do not count."""
     suspects = [item for item in response.suspects if not item.rehearsal]
     if not suspects:
         if response.truncated:

@@ -37,7 +37,7 @@ USUAL_COUNT: Final = 20
 """With fewer transfers before there is no usual speed."""
 
 SIBLINGS: Final = 2
-"""With fewer other peers nobody can say which of them is slow."""
+"""With fewer other peers it is not decided which of them is slow."""
 
 # Not engines: where a connector offloads to, and what has no name.
 _NO_ENGINES: Final = frozenset({"host", "disk", UNKNOWN})

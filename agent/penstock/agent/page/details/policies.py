@@ -58,7 +58,7 @@ async def policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     history = rows.audit(entries, calls.clock())
     sections: list[Section] = [
         text_section("Policy", lines),
-        table_section("History", history, sentence="" if history.rows else "nobody has changed it"),
+        table_section("History", history, sentence="" if history.rows else "no change is recorded"),
         *last_change(entries),
     ]
     if len(manifest) <= _MAX_MANIFEST:

@@ -154,7 +154,7 @@ class PolicyFeed:
         """Ask an engine what its threads execute; None if it does not answer within *seconds*.
 
         Raises:
-            FullError: someone else asks it.
+            FullError: another caller asks it.
 
         """
         with self._stacks.asked(subscriber.target.key) as (question, answer):

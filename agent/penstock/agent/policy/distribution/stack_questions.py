@@ -34,7 +34,9 @@ class StackQuestions:
 
         """
         if key in self._open:
-            raise FullError(f"someone else asks engine {key} for its stacks; ask again in a few seconds")
+            raise FullError(
+                f"engine {key} is being asked for its stacks by another caller; ask again in a few seconds"
+            )
         answer: asyncio.Future[StackDump] = asyncio.get_running_loop().create_future()
         question = random.getrandbits(63) | 1
         self._open[key] = (question, answer)
@@ -45,7 +47,7 @@ class StackQuestions:
             answer.cancel()
 
     def answer(self, key: EngineKey, dump: StackDump) -> None:
-        """Take the answer of an engine; one that nobody waits for is dropped.
+        """Take the answer of an engine; one without a waiting caller is dropped.
 
         Raises:
             ContractError: it is too large.

@@ -159,7 +159,7 @@ class RolloutLeader:
     def _why_not_led(self, policy: StoredPolicy) -> str:
         """Return why the policy cannot be changed here; empty if it can."""
         if policy.owner != IMPERATIVE:
-            return f"nobody leads it: the policy belongs to {policy.owner}, change the percentage there"
+            return f"it has no leader: the policy belongs to {policy.owner}, change the percentage there"
         if policy.manifest.expired(datetime.fromtimestamp(self._clock(), UTC)):
             return "the policy has expired and is in force nowhere; give it a later time, or delete it"
         return ""
@@ -269,7 +269,7 @@ class RolloutLeader:
         if action == "resume":
             if state.changes and policy.manifest.candidate is None:
                 raise ImpossibleError(
-                    f"somebody has taken the change out of policy {name!r}; 'agentctl rollout abort {name}' ends its "
+                    f"the change was taken out of policy {name!r}; 'agentctl rollout abort {name}' ends its "
                     "roll-out and leaves the policy as it is"
                 )
             # Of what is in the policy now, also by another's change.
@@ -364,7 +364,7 @@ def _key(state: RolloutState) -> tuple[float, int]:
 
 
 def _strange(policy: StoredPolicy, state: RolloutState) -> str:
-    """Return what somebody else has changed in the policy; empty for nothing."""
+    """Return what another writer has changed in the policy; empty for nothing."""
     manifest = policy.manifest
     if content_of(manifest) != state.content:
         return "the policy was changed; 'agentctl rollout resume' compares what it is now"

@@ -136,7 +136,7 @@ def adopt(state: RolloutState, content: str, percent: int) -> RolloutState:
 def begin_again(state: RolloutState, now: float) -> RolloutState:
     """Return the state under a leader that does not know what the engines had counted when the step began.
 
-    The hold begins again, too: nobody looked while there was no leader.
+    The hold begins again, too: without a leader the conditions were not checked.
     """
     message = f"still at {state.percent} %: another leads it now, the step begins again"
     return replace(state, phase="progressing", began=now, tests=state.tests + 1, message=message)

@@ -80,7 +80,7 @@ class RolloutState:
         tests: number of the present sequential test, from 1; a new step or a new leader begins one.
         percent: of the engines that have the policy.
         content: digest of what is rolled out.
-        generation: of the policy with this state; at another one, somebody else has put the state there.
+        generation: of the policy with this state; at any other one, not the leader has written the state.
         message: why it is in its phase.
         changes: it is of a candidate, and the other engines keep the policy as it was.
 
@@ -188,7 +188,7 @@ def _spec_at(manifest: Manifest, state: RolloutState) -> dict[str, Any]:
     if not state.changes:
         return spec | {"rollout": {"percent": state.percent}}
     if manifest.candidate is None:
-        # Somebody has taken it out, and what they left stays.
+        # Another writer has taken it out; what that one left stays.
         return spec
     if state.live:
         return spec | {"rollout": spec["rollout"] | {"percent": state.percent}}

@@ -20,8 +20,8 @@ class LedPolicies:
     """A copy of the policies at *source*, of the last :meth:`read`; the loop's.
 
     Revisions of a source do not grow by one, so that a state cannot name its own. The generation here is that of the
-    state: the leader's writes count it. A state that is older than one that was read before was put back by somebody
-    else, and the policy is then one generation after it.
+    state: the leader's writes count it. A state that is older than one that was read before was put back by another
+    writer, and the policy is then one generation after it.
     """
 
     def __init__(self, source: FleetPolicies) -> None:

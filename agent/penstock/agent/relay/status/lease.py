@@ -43,7 +43,7 @@ class Lease(Protocol):
     def error(self) -> str: ...  # noqa: D102
 
     async def run(self) -> None:
-        """Take the lease where nobody has it, and renew it, until cancelled."""
+        """Take the lease where it is free, and renew it, until cancelled."""
 
     async def give_back(self) -> None:
         """Let another relay take it at once, after :meth:`run` and all that asks ``held`` has ended; 3 s at most."""
@@ -116,7 +116,7 @@ class TimedLease:
             await asyncio.sleep(max(pause, 0.0))
 
     async def give_back(self) -> None:
-        """Write that nobody holds it, if this relay does; where that fails, another one takes it after its time."""
+        """Write that it is free, if this relay holds it; where that fails, another one takes it after its time."""
         if not self.held:
             return
         self._tenure.lose()
@@ -151,5 +151,5 @@ class TimedLease:
 
 
 def _now() -> float:
-    """Return seconds that go on while the machine sleeps, and that nobody sets."""
+    """Return seconds of a clock that is never set, and that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

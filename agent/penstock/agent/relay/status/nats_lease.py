@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.agent.relay.status.lease import LeasePlace
 
 _KEY = "leader"
-# The server forgets a lease that nobody renews; when another may take it is decided by the relays' own clocks.
+# The server forgets a lease that is not renewed; when another may take it is decided by the relays' own clocks.
 _FORGET_DURATIONS = 4
 
 
@@ -82,7 +82,7 @@ class _LeaseKey:
             value = json.loads(entry.value or b"")
             return LeaseWord(str(value["holder"]), float(value["duration"]), str(entry.revision))
         except (ValueError, RecursionError, KeyError, TypeError):
-            # Somebody else's word counts for its time, too.
+            # A word that cannot be read counts for its time, too.
             return LeaseWord("", float(self._duration), str(entry.revision))
 
     async def write(self, holder: str, version: str) -> str:

@@ -1,7 +1,7 @@
 """Who may take a lease, and how long its holder may be sure of it. Pure: times are the caller's monotonic seconds.
 
-Nobody compares clocks of two machines. A holder counts from before it sends a renewal; the others count from when they
-first see it, which is later. So a holder ends before another may begin, whatever wall clocks say.
+Clocks of two machines are never compared. A holder counts from before it sends a renewal; the others count from when
+they first see it, which is later. So a holder ends before another may begin, whatever wall clocks say.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Tenure:
     def may_take(self, now: float) -> bool:
         """Return whether to write one's own name at the version that was seen last.
 
-        An absent lease is waited for as well: it may be absent because somebody deleted it under its holder.
+        An absent lease is waited for as well: it may have been deleted under its holder.
         """
         if self._seen is None:
             return False
@@ -77,5 +77,5 @@ class Tenure:
         self._sure_until = float("-inf")
 
     def held(self, now: float) -> bool:
-        """Return whether nobody else can have the lease."""
+        """Return whether no other relay can have the lease."""
         return now < self._sure_until

@@ -11,7 +11,7 @@ import {Sections} from "./sections.js";
  * @typedef {import("../app.js").Act} Act
  */
 
-/** Seconds that a pause and a quarantine last unless somebody types another number. */
+/** Seconds that a pause and a quarantine last unless the user types another number. */
 const SECONDS = 600;
 
 /**

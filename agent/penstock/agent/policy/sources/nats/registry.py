@@ -125,7 +125,7 @@ class AgentRegistration:
 
 
 async def _read_entry(bucket: KeyValue, name: str) -> _Entry | None:
-    """Return the entry of *name*; one that cannot be read belongs to nobody."""
+    """Return the entry of *name*; one that cannot be read has no owner."""
     try:
         found = await bucket.get(name)
     except KeyNotFoundError:
