@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.daemon.daemon import Daemon
+from penstock.agent.server.full_collections import short_full_collections
 
 if TYPE_CHECKING:
     from penstock.agent.daemon.config import Config
@@ -41,10 +41,9 @@ async def run(config: Config) -> None:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            # The objects of the start stay: a full collection would spend 50 ms on them every few seconds.
-            gc.freeze()
             daemon.fatal.add_done_callback(lambda _: stop.set())
-            await stopping
+            with short_full_collections():
+                await stopping
             if daemon.fatal.done():
                 raise daemon.fatal.result()
         _log.info("agent stopping")

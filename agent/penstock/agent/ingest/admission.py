@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import time
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.aio import TokenBucket
 from penstock.agent.errors import LimitError
+from penstock.agent.server.full_collections import collect_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -49,7 +49,7 @@ def resident_bytes() -> int:
 
 def give_back() -> None:
     """Return free memory of this process to the system; the allocator would keep it."""
-    gc.collect()
+    collect_everything()
     with suppress(OSError, AttributeError):  # glibc's; others give back by themselves
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -18,6 +18,7 @@ from penstock.agent.relay.metrics import render_metrics
 from penstock.agent.relay.policies import open_source
 from penstock.agent.relay.service import RelayService
 from penstock.agent.server import TcpAddress
+from penstock.agent.server.full_collections import short_full_collections
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
 from penstock.agent.server.tls import Certificates
@@ -73,7 +74,8 @@ async def run(config: RelayConfig) -> None:
             parts.push_async_callback(page.stop)
             addresses |= await page.serve_if_free()
         _log.info("relay started", http=str(http.address), **addresses)
-        await stop.wait()
+        with short_full_collections():
+            await stop.wait()
         _log.info("relay stopping")
 
 
