@@ -58,7 +58,7 @@ def test_sigterm_reaches_the_controller_only(tmp_path: Path) -> None:
     (tmp_path / "test_long.py").write_text(TEST)
     with run_suite(tmp_path, workers=1) as controller:
         (tmp_path / "controller").write_text(str(controller.pid))
-        printed, _ = controller.communicate(timeout=180)
+        printed, _ = controller.communicate(timeout=600)
     assert (tmp_path / "stopped").exists(), printed
     assert not (tmp_path / "went-on").exists()
 
@@ -92,7 +92,7 @@ def test_a_worker_that_dies_fails_one_test(tmp_path: Path, name: str) -> None:
         (tmp_path / f"test_{letter}.py").write_text(PASSES.format(letter))
     (tmp_path / name).write_text(CRASHES)
     with run_suite(tmp_path, workers=2) as controller:
-        printed, _ = controller.communicate(timeout=180)
+        printed, _ = controller.communicate(timeout=600)
     assert controller.returncode == 1, printed
     assert f"crashed while running '{name}::test_crashes'" in printed
     assert "1 failed, 25 passed" in printed

@@ -91,8 +91,10 @@ def test_an_agent_that_goes_and_comes_back_counts_all_of_it(stack: Stack) -> Non
     transfers, closed = _transfers(stack), _closed(stack)
 
     stack.agent.stop()
-    failed = _burst(stack)
-    stack.agent.start()
+    try:
+        failed = _burst(stack)
+    finally:
+        stack.agent.start()
 
     assert failed == []
     _count_reaches(stack, transfers + _BURST, closed + _BURST)
@@ -121,9 +123,9 @@ def test_pause_is_a_kill_switch_on_the_running_engine(stack: Stack) -> None:
     """
     # A process that is away is not waited for: the agent has been started anew a moment ago.
     until(lambda: _all_connected(stack), "Not all processes of the engines come back to the agent")
-    paused = stack.agent.ctl("pause", "--reason", "test", "--timeout", "120s")
-    assert paused.code == 0, paused.output
     try:
+        paused = stack.agent.ctl("pause", "--reason", "test", "--timeout", "120s")
+        assert paused.code == 0, paused.output
         assert _paused(stack) == 1
         transfers = _transfers(stack)
         assert _burst(stack) == []

@@ -112,12 +112,14 @@ def test_every_entry_is_accounted_for(real: AgentProcess, engine: Runtime, admin
     wait_until(lambda: real.metric("penstock_unaccounted_entries", engine="0") == 0, "the first account")
     exporter_of(engine)._outbox._limit = 64 << 10
     real.kill()
-    for number in range(20):
-        for sample in range(500):
-            emit_transfer(engine, f"s-{number}-{sample}")
-        emit_failure(engine, f"e-{number}")
-        wait_until(lambda: engine.emitter.longest() < 512, "full batches are sealed")
-    real.start()
+    try:
+        for number in range(20):
+            for sample in range(500):
+                emit_transfer(engine, f"s-{number}-{sample}")
+            emit_failure(engine, f"e-{number}")
+            wait_until(lambda: engine.emitter.longest() < 512, "full batches are sealed")
+    finally:
+        real.start()
     wait_until(lambda: acknowledged(engine), "everything is acknowledged")
 
     def settled() -> bool:
@@ -219,19 +221,22 @@ def test_expiry_needs_no_agent(real: AgentProcess, engine: Runtime, admin: Any, 
     in_force = engine.policy.current.hash
     assert in_force
     _strike(real, sig)
-    clock.now += 3_000
-    client.wake()
-    assert engine.policy.current.hash == in_force
-    clock.now += 700
-    client.wake()
-    wait_until(lambda: engine.policy.current == NO_POLICY, "vLLM's own configuration")
+    try:
+        clock.now += 3_000
+        client.wake()
+        assert engine.policy.current.hash == in_force
+        clock.now += 700
+        client.wake()
+        wait_until(lambda: engine.policy.current == NO_POLICY, "vLLM's own configuration")
+    finally:
+        if sig == signal.SIGKILL:
+            real.start()
+        else:
+            assert real.process is not None
+            real.process.send_signal(signal.SIGCONT)
     if sig == signal.SIGKILL:
-        real.start()
         # By the agent's clock it has not ended: the engine gets it again, for the time that is left there.
         wait_until(lambda: engine.policy.current.hash == in_force, "the policy again")
-    else:
-        assert real.process is not None
-        real.process.send_signal(signal.SIGCONT)
     wait_until(
         lambda: real.metric("penstock_policy_updates_total", result="accepted", source="expiry"),
         "the expiry is counted",
@@ -321,7 +326,11 @@ def life(real: AgentProcess) -> subprocess.Popen[str]:
         [sys.executable, "-c", _LIFE, real.listen], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    try:
+        assert process.stdout.readline() == "ready\n"
+    except BaseException:
+        process.kill()
+        raise
     return process
 
 

@@ -31,7 +31,14 @@ def _policies(agent: AgentProcess) -> dict[str, str]:
 
 
 def _write(path: Path, *names: str) -> None:
-    path.write_text(yaml.safe_dump_all([document(name, kvLoadFailure=action("auto")) for name in names]))
+    _put(path, yaml.safe_dump_all([document(name, kvLoadFailure=action("auto")) for name in names]))
+
+
+def _put(path: Path, text: str) -> None:
+    """Write all of a file at once: the agent reads at any moment."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
 
 
 def test_policies_follow_the_files() -> None:
@@ -46,7 +53,7 @@ def test_policies_follow_the_files() -> None:
             assert (agent.metric(_VALID), agent.metric(_LOADS, result="applied")) == (1, 1)
             _write(files / "b.yaml", "b")
             wait_until(lambda: "b" in _policies(agent), "the new file's policy")
-            files.joinpath("b.yaml").write_text("kind: Pod\n")
+            _put(files / "b.yaml", "kind: Pod\n")
             wait_until(lambda: agent.metric(_VALID) == 0, "the refusal")
             status = _ask(agent, "GetStatus", admin.GetStatusRequest())
             assert status.policy_file == str(files)

@@ -49,7 +49,12 @@ async def test_appends_that_come_together_are_committed_together(journal, source
     others = [Source(epoch=n, key=EngineKey("", str(n)), process="worker") for n in range(1, 201)]
     await asyncio.gather(*(journal.open_source(other) for other in others))
     opened = len(commits)
-    assert await asyncio.gather(*(log(1, source=other) for other in others)) == [1] * 200
+    # The writer cannot take anything while the test holds its condition: all of them have come.
+    with journal._writer._changed:
+        tasks = [asyncio.ensure_future(log(1, source=other)) for other in others]
+        await asyncio.sleep(0)
+        assert journal.depth == 200
+    assert await asyncio.gather(*tasks) == [1] * 200
     assert len(commits) - opened < 20
     assert journal.depth == 0
 

@@ -40,6 +40,6 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 async def served(directory: Path) -> AsyncIterator[FeedServer]:
-    """Serve a policy feed on a unix socket."""
-    async with running_feed(directory) as server:
+    """Serve a policy feed on a unix socket; an unanswered push is not repeated while a test lasts."""
+    async with running_feed(directory, patience=600.0) as server:
         yield server

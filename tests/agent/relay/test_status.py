@@ -108,7 +108,7 @@ async def stage(cluster: ApiServer) -> AsyncIterator[_Stage]:
         engine = StandInEngine({"PENSTOCK_ENDPOINT": agent.listen, "PENSTOCK_LABELS": "role=decode"}).start()
         parts.callback(engine.stop)
         await asyncio.to_thread(engine.settle)
-        fleet = Fleet(AgentFinder(parse_agents(f"pod={agent.admin}")), None, 2.0)
+        fleet = Fleet(AgentFinder(parse_agents(f"pod={agent.admin}")), None, 60.0)
         parts.push_async_callback(fleet.close)
         following = asyncio.ensure_future(fleet.run())
         parts.callback(following.cancel)

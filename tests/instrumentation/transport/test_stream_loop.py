@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 METHOD = "/penstock.v1.Ingest/Publish"
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the begin of a loop and for the status of a call, however busy the machine is."""
+    monkeypatch.setattr("penstock.instrumentation.transport.stream_loop._BEGIN_WITHIN", 60.0)
+    monkeypatch.setattr("penstock.instrumentation.transport.loop_stream._STATUS_WITHIN", 60.0)
+
+
 def _threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == STREAMS_THREAD]
 
@@ -65,9 +72,11 @@ def test_streams_that_come_to_nothing_leave_nothing(directory: Path, listens: bo
     script = """
     import os, queue, socket, sys, threading, time
     from penstock.instrumentation.core import wait_for_grpc_to_end
+    from penstock.instrumentation.transport import stream_loop
     from penstock.instrumentation.transport.loop_stream import LoopStream
     from penstock.instrumentation.transport.streams import Streams
 
+    stream_loop._BEGIN_WITHIN = 60.0
     endpoint, listens = sys.argv[1], sys.argv[2] == "True"
     inbox, streams = queue.SimpleQueue(), Streams()
     before = len(os.listdir("/proc/self/fd"))
@@ -171,8 +180,10 @@ def test_a_loop_that_cannot_go_on_tells_the_owners_of_its_streams(directory: Pat
     """Where its end fails as well, for ever perhaps: a host may close descriptors that are not its own."""
     script = """
     import queue, socket, sys, threading, time
+    from penstock.instrumentation.transport import stream_loop
     from penstock.instrumentation.transport.streams import Streams
 
+    stream_loop._BEGIN_WITHIN = 60.0
     failures = int(sys.argv[2])
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(sys.argv[1])

@@ -44,7 +44,7 @@ __all__ = [
 
 DEADLINE = 60.0
 # Generous, because a machine that tests is busy; a test of a time-out sets its own.
-PATIENT = {"probe_timeout": 30.0, "start_timeout": 30.0, "idle_timeout": 30.0}
+PATIENT = {"probe_timeout": 30.0, "start_timeout": 30.0, "idle_timeout": 30.0, "missing_for": 60.0}
 
 
 def wait_for(what: Callable[[], Any], why: str = "it did not happen") -> Any:

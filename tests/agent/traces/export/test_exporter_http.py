@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -71,16 +72,22 @@ async def test_http_partial_success(book):
 async def test_http_asks_for_time(book):
     """Retry-After is honoured; a 200 with an unreadable body counts as success."""
     calls = []
+    shown = threading.Event()
 
     def decide(_found):
         calls.append(time.monotonic())
-        return (429, {"Retry-After": "1"}, b"slow down") if len(calls) == 1 else (200, {}, b"\xff\xff")
+        if len(calls) == 1:
+            return 429, {"Retry-After": "1"}, b"slow down"
+        # The failure shows until this is answered.
+        shown.wait(60)
+        return 200, {}, b"\xff\xff"
 
     await book.append(prefill_story())
     with http_backend(decide) as http:
-        async with exporting_http(book, http.url) as exporter:
+        async with exporting_http(book, http.url, OTEL_EXPORTER_OTLP_TIMEOUT="60000") as exporter:
             await until(lambda: exporter.status().error, "the failure shows")
             assert exporter.status().error == "HTTP 429: slow down"
+            shown.set()
             await until(lambda: exporter.status().spans_exported == 2, "all is exported")
     assert calls[1] - calls[0] >= 1
 

@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 
+from demo.common.processes import free_port
 from tests.support.ec.rig import HIDDEN, feature, publisher, request, rig, wait_for
 
 ITEMS = 60
@@ -31,7 +32,7 @@ class Churn:
     def __init__(self, seed: int, running: contextlib.ExitStack) -> None:
         self.choose = random.Random(seed)
         self.running = running
-        self.producers = [running.enter_context(publisher(CAPACITY)) for _ in range(2)]
+        self.producers = [running.enter_context(publisher(CAPACITY, port=free_port())) for _ in range(2)]
         self.addresses = [each.server.address for each in self.producers]
         short = {"missing_for": 0.02, "bad_for": 0.05, "start_timeout": 0.2, "probe_timeout": 0.5}
         self.consumer = running.enter_context(rig(*self.addresses, region_bytes=2 << 20, **short))

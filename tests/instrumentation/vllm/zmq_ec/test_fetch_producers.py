@@ -8,6 +8,7 @@ import pytest
 import zmq
 from penstock.instrumentation.core import constants as c
 
+from demo.common.processes import free_port
 from tests.support.ec.rig import Notes, feature, publisher, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ def test_no_producer_at_all() -> None:
         assert not consumer.consumer.has("a")
 
 
-def test_a_producer_that_comes_back_is_used_again(producer: ProducerWorker) -> None:
+def test_a_producer_that_comes_back_is_used_again() -> None:
     """After a while, by itself."""
-    port = int(producer.server.address.rpartition(":")[2])
-    with rig(producer.server.address, missing_for=0.05) as consumer:
+    port = free_port()
+    with publisher(port=port) as producer, rig(producer.server.address, missing_for=0.05) as consumer:
         producer.save("a", tensor(4))
         consumer.wait(request("r", feature("a", 4)))
         producer.close()

@@ -23,6 +23,7 @@ from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import (
     SlotName,
 )
 
+from demo.common.processes import free_port
 from tests.support.ec.rig import Notes, feature, publisher, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
@@ -66,10 +67,9 @@ def test_a_producer_that_dies_or_stops_in_mid_stream(
     sign: signal.Signals, mode: int, error_type: int
 ) -> None:
     """The transfer fails as what it is, the request goes on, and the producer is used again once it is back."""
-    with process("producer_process", 0, ROWS, 20) as started:
+    with process("producer_process", free_port(), ROWS, 20) as started:
         address = line(started)
-        patience = {"idle_timeout": 2.0} if sign is signal.SIGSTOP else {}
-        with rig(address, region_bytes=64 << 20, bad_for=0.5, **patience) as consumer:
+        with rig(address, region_bytes=64 << 20, bad_for=0.5, missing_for=1.0) as consumer:
             notes = Notes()
             consumer.consumer.observe(notes)
             asked = request("r", feature("a", ROWS))
@@ -77,10 +77,15 @@ def test_a_producer_that_dies_or_stops_in_mid_stream(
             assert line(started) == "mid"
             assert consumer.consumer.items.transfer_start("a")
             started.send_signal(sign)
+            if sign is signal.SIGSTOP:
+                # Not before: a busy machine may keep the transfer from its middle for longer.
+                object.__setattr__(consumer.consumer._settings, "idle_timeout", 2.0)
             consumer.settle(asked)
+            object.__setattr__(consumer.consumer._settings, "idle_timeout", 30.0)
             (failure,) = consumer.consumer.drain_failures()
             assert (failure.mode, failure.error_type) == (mode, error_type)
-            assert consumer.consumer.ensure(asked, 0)
+            # On a busy machine the item may be asked for again by now, in vain.
+            consumer.wait(asked)
             assert not consumer.consumer.has("a")
             assert len(consumer.consumer._slots) == 0
             with contextlib.ExitStack() as back:
