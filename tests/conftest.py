@@ -41,8 +41,9 @@ settings.load_profile("fixed")
 _ENGINES = "tests/e2e/"
 _GIVES_WAY = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 # Where Linux shares its cores among sessions, each engine has a share of its own already, and a priority is one within the
-# session of the tests: who gave way there would wait for a busy loop of the same session.
+# session of the tests: what gave way there would wait for a busy loop of the same session.
 _AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
+SHARED_BY_SESSION = _AUTOGROUP.exists() and _AUTOGROUP.read_text().strip() == "1"
 # What is begun late must be short, or one worker waits for the other.
 _LONG = "tests/faults/"
 _FAREWELL_SECONDS = 60
@@ -168,7 +169,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         hasattr(config, "workerinput")
         and config.stash[_WITH_ENGINES]
         and not item.nodeid.startswith(_ENGINES)
-        and not (_AUTOGROUP.exists() and _AUTOGROUP.read_text().strip() == "1")
+        and not SHARED_BY_SESSION
     ):
         os.setpriority(os.PRIO_PROCESS, 0, _GIVES_WAY)
 

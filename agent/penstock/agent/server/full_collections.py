@@ -23,7 +23,7 @@ _EVERYTHING_SECONDS = 600.0
 def short_full_collections(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
     """Leave out what is there now, and what survives a full collection; every ten minutes one looks at everything.
 
-    Of the whole process. *clock*: monotonic seconds.
+    Of the whole process; what was left out stays so after the end. *clock*: monotonic seconds.
     """
     everything = clock()
 
@@ -43,10 +43,10 @@ def short_full_collections(clock: Callable[[], float] = time.monotonic) -> Itera
         yield
     finally:
         gc.callbacks.remove(on_collection)
-        gc.unfreeze()
 
 
 def collect_everything() -> None:
-    """Collect at once, what was left out too."""
+    """Collect at once, what was left out too; what survives is left out again."""
     gc.unfreeze()
     gc.collect()
+    gc.freeze()
