@@ -166,7 +166,7 @@ def test_a_body_that_is_too_large_is_not_read(proxied: AgentProcess) -> None:
     [
         ({"page": "0.0.0.0:9465"}, "can be reached from other machines"),
         ({"page": "0.0.0.0:9465", "page-user-header": "X-User"}, "no user is allowed"),
-        ({"page-allow": "alice=read"}, "does not know who asks"),
+        ({"page-allow": "alice=read"}, "knows no users"),
         ({"page-user-header": "Host"}, "only the proxy sets"),
         ({"page-user-header": "X User"}, "only the proxy sets"),
         ({"page": "x"}, "or off"),

@@ -229,7 +229,7 @@ class Daemon:
         observe: Callable[[float], None],
     ) -> TraceExporter:
         for sentence in self._config.export.unused:
-            _log.warning("an OTEL_ variable is set that the agent has no use for", reason=sentence)
+            _log.warning("an OTEL_ variable is set that has no effect on the agent", reason=sentence)
         exporter = TraceExporter(
             journal,
             self._config.export,

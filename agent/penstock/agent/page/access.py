@@ -48,10 +48,10 @@ def check_origin(headers: Mapping[str, str]) -> None:
 
     """
     if headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-        raise AnswerError(_FORBIDDEN, "a page of another site asks; open this page by its own address")
+        raise AnswerError(_FORBIDDEN, "the request comes from another site; open this page at its address")
     origin = headers.get("Origin")
     if origin is not None and _origin_host(origin) != headers.get("Host", "").lower():
-        raise AnswerError(_FORBIDDEN, "a page of another site asks; open this page by its own address")
+        raise AnswerError(_FORBIDDEN, "the request comes from another site; open this page at its address")
 
 
 def check_write(headers: Mapping[str, str]) -> None:
@@ -86,7 +86,7 @@ def caller_of(
         if not name or not name.isprintable() or len(name) > _MAX_NAME:
             raise AnswerError(
                 _FORBIDDEN,
-                f"the header {settings.user_header} does not say who asks; open the page through the proxy",
+                f"the header {settings.user_header} does not name the user; open the page through the proxy",
             )
         names: Sequence[str] = (name,)
     else:

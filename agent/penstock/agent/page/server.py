@@ -195,7 +195,7 @@ class PageServer:
 
     async def _question(self, request: web.Request) -> web.StreamResponse:
         if self._questions.locked():
-            raise AnswerError(429, f"{MAX_QUESTIONS} questions are being answered; ask again in a moment")
+            raise AnswerError(429, f"{MAX_QUESTIONS} requests are being answered; try again in a moment")
         async with self._questions:
             try:
                 async with asyncio.timeout(2 * ANSWER_SECONDS):

@@ -110,7 +110,7 @@ OPTIONS: tuple[Option, ...] = tuple(
             "deadline",
             "2s",
             parse_positive,
-            "How long an agent has for its answer; for calls that read much, longer.",
+            "Time limit for an agent's answer; longer for calls that read much.",
         ),
         Option("log-format", "json", one_of("json", "console"), "json or console."),
         Option("log-level", "info", one_of("debug", "info", "warning", "error"), "Lowest level of the log."),

@@ -102,7 +102,7 @@ def page_options(default: str) -> tuple[Option, ...]:
             "page-user-header",
             "",
             parse_header,
-            "Header in which a proxy says who asks. Dangerous without one: every client can set it.",
+            "Header in which a proxy passes the user's name. Dangerous without a proxy: every client can set it.",
         ),
         Option(
             "page-allow",
@@ -151,7 +151,7 @@ def page_settings(values: Mapping[str, Any], tls: AdminTls | None) -> PageSettin
         )
     if given.roles and not header and shown is None:
         raise ConfigError(
-            "--page-allow is given, but the page on loopback does not know who asks; add --page-user-header, or leave it out"
+            "--page-allow is given, but the page on loopback knows no users; add --page-user-header, or leave it out"
         )
     return PageSettings(address, values["page_write"] == "yes", header, shown, allow, values["page_host"])
 

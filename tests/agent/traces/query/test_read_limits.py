@@ -27,9 +27,7 @@ async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
     monkeypatch.setattr(search, "_BYTES", 1)
     good, cut = sentences_of(book, DECODE)
     assert "without trouble" in good
-    assert cut == (
-        f"The log says more about {DECODE} than is read for one question; its oldest entries are missing here."
-    )
+    assert cut == (f"The log has more entries of {DECODE} than one call reads; the oldest are missing here.")
     trace = trace_of(book, DECODE)
     (request,) = trace.spans
     assert request.attributes[semconv.HISTORY_CUT] == "true"

@@ -24,13 +24,13 @@ async def get_stacks(agent: AgentContext, request: admin.GetStacksRequest) -> ad
     subscriber = agent.feed.subscriber(key)
     if subscriber is None or not subscriber.connected:
         raise ImpossibleError(
-            f"engine {key} is not connected to the policy feed, over which it is asked; "
+            f"engine {key} is not connected to the policy feed, which carries the request; "
             f"'agentctl describe engine {key}' says since when"
         )
     dump = await agent.feed.ask_stacks(subscriber, ANSWER_SECONDS)
     if dump is None:
         raise ImpossibleError(
-            f"engine {key} has not answered within {ANSWER_SECONDS:g} s: its penstock is older than this question, or the "
+            f"engine {key} has not answered within {ANSWER_SECONDS:g} s: its penstock is too old for this call, or the "
             "whole process stands still (a native call that holds Python's lock)"
         )
     if dump.refusal:

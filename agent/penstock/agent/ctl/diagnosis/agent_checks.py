@@ -109,7 +109,7 @@ def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
             NOTE,
             AGENT,
             f"its clock is {_apart(agent_now - now)} this machine's",
-            "ages that agentctl prints are wrong by that; synchronize the clocks",
+            "ages that agentctl prints are wrong by as much; synchronize the clocks",
         )
 
 

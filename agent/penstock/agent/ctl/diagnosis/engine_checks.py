@@ -196,7 +196,7 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
             WRONG,
             subject,
             f"{process}: its clock is {text.span_of_time(abs(offset))} {direction} the agent's",
-            "ages and the order of spans are wrong by that: synchronize the clocks (NTP)",
+            "ages and the order of spans are wrong by as much: synchronize the clocks (NTP)",
         )
     if source.emitter.unacknowledged_bytes > _UNACKNOWLEDGED:
         yield Finding(

@@ -24,7 +24,7 @@ def check_suspects(response: admin.ListSuspectsResponse) -> Iterator[Finding]:
                 NOTE,
                 "answers",
                 "the log of the last hour has more than could be searched for answers that may be wrong; none is known",
-                "agentctl get suspects searches again, and --since 5m less; metrics count what engines suspect themselves",
+                "agentctl get suspects --since 5m searches less; metrics count what engines suspect themselves",
             )
         return
     reasons = Counter(text.word(SuspectReason, reason) for item in suspects for reason in item.reasons)

@@ -106,7 +106,7 @@ POLICY_SOURCE_CHANGES: Final = Metric(
 ROLLOUT_PERCENT: Final = Metric(
     "penstock_policy_rollout_percent",
     MetricKind.GAUGE,
-    "Percent of the engines that have the policy, of each that agentctl rollout has put on its way: 0 after an abort.",
+    "Percent of the engines that have the policy, for each policy that agentctl rollout rolls out: 0 after an abort.",
     ("policy",),
     per_engine=False,
 )
@@ -135,7 +135,7 @@ BROKEN_STREAMS: Final = Metric(
     "penstock_agent_broken_streams_total",
     MetricKind.COUNTER,
     "Engines' streams that broke off: their process or connection ended, or gRPC itself refused a message (above 2 MiB), "
-    "which it does not tell the agent apart from that.",
+    "which the agent cannot tell apart.",
     per_engine=False,
 )
 SPANS: Final = Metric(
@@ -156,7 +156,7 @@ GIVEN_UP: Final = Metric(
 POISONED: Final = Metric(
     "penstock_agent_poisoned_batches_total",
     MetricKind.COUNTER,
-    "Committed batches of which something could not be taken up, by an error of the agent; they stay in the log. part is "
+    "Committed batches that could not be processed completely, by an error of the agent; they stay in the log. part is "
     "metrics or traces.",
     ("part",),
     per_engine=False,
@@ -177,7 +177,7 @@ BUILD: Final = Metric(
 DEGRADED: Final = Metric(
     "penstock_agent_degraded",
     MetricKind.GAUGE,
-    "1 for each reason why the agent goes on without all that it promises; /readyz says it in sentences.",
+    "1 for each reason why the agent runs with reduced guarantees; /readyz says it in sentences.",
     ("reason",),
     per_engine=False,
 )

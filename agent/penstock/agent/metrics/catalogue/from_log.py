@@ -111,7 +111,7 @@ VERIFIED_TRANSFERS: Final = Metric(
 LOAD_OUTCOMES: Final = Metric(
     "penstock_load_outcomes_total",
     MetricKind.COUNTER,
-    "What was finally done about a failed load, one per request and cause; rehearsal is true if a drill caused it.",
+    "Final action on a failed load, one per request and cause; rehearsal is true if a drill caused it.",
     ("channel", "outcome", "decided_by", "mode", "peer", "rehearsal"),
     free=PEER,
     exemplars=True,

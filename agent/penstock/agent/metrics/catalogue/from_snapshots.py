@@ -222,7 +222,7 @@ STALLS: Final = Metric(
 STALL_START: Final = Metric(
     "penstock_stall_start_timestamp_seconds",
     MetricKind.GAUGE,
-    "Since when it does not go on.",
+    "When the stall began.",
     ("kind", "peer"),
     free=PEER,
 )
@@ -230,7 +230,7 @@ STALL_START: Final = Metric(
 PENDING_ENTRIES: Final = Metric(
     "penstock_pending_entries",
     MetricKind.GAUGE,
-    "Entries that wait in the engine for the agent, those included that were given up and are not told yet.",
+    "Entries that wait in the engine for the agent, including dropped ones that are not reported yet.",
 )
 UNACKNOWLEDGED_BYTES: Final = Metric(
     "penstock_unacknowledged_bytes",

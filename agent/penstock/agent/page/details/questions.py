@@ -34,5 +34,5 @@ async def ask_detail(calls: AdminCalls, kind: str, query: Mapping[str, str]) -> 
     """
     ask = _QUESTIONS.get(kind)
     if ask is None:
-        raise AnswerError(404, f"there is no question {kind[:100]!r}; use one of {', '.join(_QUESTIONS)}")
+        raise AnswerError(404, f"there is no /api/{kind[:100]}; use one of {', '.join(_QUESTIONS)}")
     return fitted(await ask(calls, query))

@@ -88,7 +88,7 @@ def read(text: str) -> Positions:
     except (ValueError, TypeError, RecursionError, binascii.Error, zlib.error):
         raise AnswerError(
             400,
-            "where this tab was is not known here (its Last-Event-ID is of another server); it begins anew",
+            "the position of this tab is not known here (its Last-Event-ID is from another server); it starts over",
         ) from None
 
 

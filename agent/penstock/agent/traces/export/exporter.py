@@ -133,7 +133,7 @@ class TraceExporter:
                     else:
                         self._export(reader, self._delivery)
             except (sqlite3.Error, StateError) as error:
-                _log.warning("the journal cannot be read for the traces", error=str(error))
+                _log.warning("the trace export cannot read the journal", error=str(error))
                 self._status = replace(self._status, error=f"the journal cannot be read: {error}")
             except Exception as error:  # noqa: BLE001  (a bug of ours must not end the export without a word)
                 _log.exception("internal error: the trace export restarts")

@@ -112,7 +112,7 @@ def request_sentences(
     if token:
         yield f"{_subject(request)} {token}."
     if request.truncated:
-        yield f"The log says more about {request.key.request_id} than is read for one question; its oldest entries are missing here."
+        yield f"The log has more entries of {request.key.request_id} than one call reads; the oldest are missing here."
 
 
 def _subject(request: RequestTrace) -> str:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def pairs(client: Client, names: tuple[str, ...], style: ListStyle) -> None:
     """List pairs of engines, or those of the engines and peers that are named; the worst first.
 
-    A pair is two engines that exchange KV blocks, or that could: their role, model and connector match. Through a relay all
-    engines of the fleet are compared, before traffic; one agent knows of other pods only what handshakes have told.
+    A pair is two engines that exchange KV blocks, or that could: their role, model and connector match. A relay
+    compares all engines of the fleet, even before traffic; one agent knows engines of other pods only from handshakes.
     """
 
     def fetch() -> Listing:
