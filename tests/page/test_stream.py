@@ -141,9 +141,9 @@ def test_a_replaced_journal_is_a_gap(agent: AgentProcess, engine: FakeEngine) ->
 
 @pytest.mark.parametrize("after", ["x", "eJyrVgp", "A" * 40_000, "%00", "bnVsbA"])
 def test_a_position_of_another_server_is_a_gap(agent: AgentProcess, after: str) -> None:
-    """An event stream cannot show a refusal: the tab begins anew, and says so."""
+    """An event stream cannot show a refusal: the tab starts over, and says so."""
     with Tab(page_of(agent), after) as tab:
-        assert "begins anew" in tab.until("gap").data["sentence"]
+        assert "starts over" in tab.until("gap").data["sentence"]
         tab.until("log")
         assert tab.last != after
 

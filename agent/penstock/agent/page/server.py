@@ -259,7 +259,7 @@ class PageServer:
 
 
 def _positions(after: str) -> tuple[Positions | None, str]:
-    """Return the position of a tab, or why it begins anew: its browser could not show a refusal."""
+    """Return the position of a tab, or why it starts over: its browser could not show a refusal."""
     if not after:
         return None, ""
     try:
