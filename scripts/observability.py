@@ -51,7 +51,11 @@ _PARTS = (
         "Counted from what was committed: exact across restarts of the agent, whatever sampling drops.",
         from_log,
     ),
-    ("From the engines' snapshots", "As they are now; absent while the engine is away.", from_snapshots),
+    (
+        "From the engines' snapshots",
+        "As they are now; absent while the engine is away, except whether it is connected or was stopped.",
+        from_snapshots,
+    ),
     ("Of the agent", "Its own work since it started.", from_agent),
 )
 

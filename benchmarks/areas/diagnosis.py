@@ -34,7 +34,7 @@ _NOTES: Final = (
     "Seconds of the clock, over gRPC, from a journal that fills 80 % of the default --state-limit, 1 GiB, in the last "
     f"minutes by {ENGINES} engines and {PEERS:,} peers; then with 100,000 failed loads of all of these peers on top."
 )
-# Of the journal's limit: nobody exports here, so that a full one would take no more.
+# Of the journal's limit: no exporter runs here, so a full journal would take no more.
 _FULL, _QUICK_FULL = 0.8, 0.07
 _FAILURES, _QUICK_FAILURES = 100_000, 10_000
 _ROUNDS, _QUICK_ROUNDS = 7, 3

@@ -51,7 +51,9 @@ def play(stack: Stack) -> None:
     heading("An agent that hangs costs its own rows only")
     stack.signal(PODS[2], signal.SIGSTOP)
     try:
-        until(lambda: "agents answered" in stack.ctl("get", "engines").output, "Nobody misses the agent")
+        until(
+            lambda: "agents answered" in stack.ctl("get", "engines").output, "No list names the missing agent"
+        )
         ran = stack.ctl("get", "engines")
         command_output(ran.line, "\n".join(["…", *ran.output.splitlines()[-3:]]))
     finally:

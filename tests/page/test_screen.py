@@ -178,6 +178,23 @@ def test_the_policy_is_listed_by_field() -> None:
     assert rows[1].engine_keys == ("decode/0", "decode/1")
 
 
+def test_policy_fields_that_are_left_out_are_counted() -> None:
+    """Those without room on the screen, and those without room in the message."""
+    effective = admin.EffectivePolicy(
+        fields=[
+            {"field": f"field{number}", "new_value": "x" * 100, "new_policy": "p" * 100}
+            for number in range(50)
+        ]
+    )
+    engines = admin.ListEnginesResponse(engines=[_engine(0, wanted_hash="h")])
+    screen = build_screen(ScreenAnswers(NOW, engines=engines, effective={"h": effective}))
+    small, data = fitted(screen, 8_000)
+
+    assert (len(screen.policy.rows), screen.policy.total) == (40, 50)
+    assert len(json.loads(data)["policy"]["rows"]) == len(small.policy.rows) < 40
+    assert json.loads(data)["policy"]["total"] == 50
+
+
 @pytest.mark.parametrize(("engines", "peers"), [(256, 100), (1, 1), (300, 3), (3, 2_000)])
 def test_a_large_fleet_fits(engines: int, peers: int) -> None:
     """Rows are left out, and counted."""

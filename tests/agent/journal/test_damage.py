@@ -291,7 +291,7 @@ async def test_an_index_of_something_else(tmp_path, source, harm):
             f"{harm} WHERE rowid = 150" if "recent" in harm else f"{harm} WHERE batch = 150"
         )
     journal = Journal.open(tmp_path)
-    with pytest.raises(StateError, match="stored and"):
+    with pytest.raises(StateError, match="a column of"):
         ask(journal)
     await journal.close()
     journal = Journal.open(tmp_path)

@@ -100,7 +100,7 @@ class Health:
 def _unregistered(registration: AgentRegistration | None) -> str:
     if registration is None or not registration.error:
         return ""
-    return f"the agent is not in the registry, so that no relay finds it: {registration.error}"
+    return f"the agent is not in the registry, so relays cannot find it: {registration.error}"
 
 
 def _set_aside(counts: dict[str, int]) -> str:

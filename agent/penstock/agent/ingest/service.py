@@ -283,7 +283,7 @@ class IngestService:
             )
         if batch.seq == 0:
             if batch.HasField("hello"):
-                raise ContractError("a second Hello came; one stream has one")
+                raise ContractError("a second Hello arrived; a stream has exactly one")
             self._registry.snapshot(epoch, batch.snapshot)
             return None
         watermark = await self._journal.append(stream.source, batch, body, contents, ahead=True)

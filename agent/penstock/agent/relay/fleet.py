@@ -68,7 +68,7 @@ class Answers(NamedTuple):
     missing: tuple[tuple[AgentConnection, str], ...]
 
     def coverage(self) -> admin.RelayCoverage:
-        """Return who is missing, as it goes to the caller."""
+        """Return how many agents were asked and answered, and the names of the others with the reason."""
         answered = len(self.found) + len(self.refused)
         return admin.RelayCoverage(
             asked=answered + len(self.missing),
@@ -229,7 +229,7 @@ async def most(calls: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def _sorted(results: Iterable[Answer | Refusal | tuple[AgentConnection, str]]) -> Answers:
-    """Tell answers, refusals and who is missing apart; of answers as many as have room."""
+    """Sort *results* into answers, refusals and agents without an answer; keep as many answers as have room."""
     found: list[Answer] = []
     refused: list[Refusal] = []
     missing: list[tuple[AgentConnection, str]] = []

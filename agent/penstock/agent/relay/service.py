@@ -417,7 +417,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         return answers
 
     async def _check(self, answers: Answers, context: Context, request: Any = None) -> None:
-        """Say who is missing; abort if there is no answer, or the request is wrong."""
+        """Name the agents without an answer; abort if none answered, or the request is wrong."""
         if answers.missing:
             context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
         wrong = [each.error for each in answers.refused if each.error.code() in _WRONG_REQUEST]

@@ -155,8 +155,8 @@ async def test_after_a_spoilt_watch_all_is_listed_again(tmp_path: Path, spoilt: 
         (lambda: web.Response(status=403), "may not list TransferPolicy objects in namespace ns (403)"),
         (lambda: web.Response(status=404), "apply deploy/crd"),
         (lambda: web.Response(text="<html>"), "is not JSON"),
-        (lambda: web.json_response({"items": 3}), "is not one of policies"),
-        (lambda: web.json_response({"items": [{}], "metadata": {}}), "is not one of policies"),
+        (lambda: web.json_response({"items": 3}), "is not a list of policies"),
+        (lambda: web.json_response({"items": [{}], "metadata": {}}), "is not a list of policies"),
     ],
 )
 async def test_a_refused_list_is_asked_again(

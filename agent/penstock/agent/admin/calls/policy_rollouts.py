@@ -53,7 +53,7 @@ async def set_policy_rollout(agent: Leads, request: admin.SetPolicyRolloutReques
             or request.manifest_json
         ):
             raise ContractError(
-                f"steps, hold, conditions and a change are of a start, the action is {request.action!r:.40}"
+                f"steps, hold, conditions and a change belong to a start, but the action is {request.action!r:.40}"
             )
         await leader.order(request.name, request.action, **how)
     (found,) = _rollouts(leader, request.name)
@@ -67,7 +67,7 @@ async def list_policy_rollouts(
     found = _rollouts(_leader(agent), request.name)
     if request.name and not found:
         raise NotFoundError(
-            f"policy {request.name!r} has no roll-out; 'agentctl rollout status' lists those that there are"
+            f"policy {request.name!r} has no roll-out; 'agentctl rollout status' lists all roll-outs"
         )
     return admin.ListPolicyRolloutsResponse(rollouts=found)
 
@@ -80,7 +80,9 @@ def _leader(agent: Leads) -> RolloutLeader:
 
 def _plan(request: admin.SetPolicyRolloutRequest) -> RolloutPlan:
     if len(request.abort_if) > _MAX_CONDITIONS:
-        raise ContractError(f"there are {len(request.abort_if)} abort conditions; give at most one a measure")
+        raise ContractError(
+            f"there are {len(request.abort_if)} abort conditions; give at most one for each measure"
+        )
     hold = timedelta_of(request.hold).total_seconds() if request.HasField("hold") else DEFAULT_HOLD
     conditions = parse_conditions(request.abort_if or DEFAULT_CONDITIONS)
     return RolloutPlan(

@@ -29,7 +29,7 @@ def blob(value: object) -> bytes:
 
     """
     if not isinstance(value, bytes):
-        raise DamagedError(f"bytes were stored and {value!r:.80} is there")
+        raise DamagedError(f"a column of bytes holds {value!r:.80}")
     return value
 
 
@@ -41,7 +41,7 @@ def whole(value: object) -> int:
 
     """
     if not isinstance(value, int):
-        raise DamagedError(f"a number was stored and {value!r:.80} is there")
+        raise DamagedError(f"a column of numbers holds {value!r:.80}")
     return value
 
 

@@ -12,7 +12,7 @@ _AGENT = seconds(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 ENGINES_EXPECTED: Final = Metric(
     "penstock_engines_expected",
     MetricKind.GAUGE,
-    "Engines that should be connected: as configured, else all that have been seen; less those that were stopped.",
+    "Engines that should be connected: the number configured, else all engines seen; minus those that were stopped.",
     per_engine=False,
 )
 ENGINES_CONNECTED: Final = Metric(
@@ -92,7 +92,7 @@ POLICY_SOURCE_UP: Final = Metric(
 POLICY_SOURCE_OBJECTS: Final = Metric(
     "penstock_policy_source_objects",
     MetricKind.GAUGE,
-    "Policies that the source brings: accepted, or refused, of which the last good one stays in force.",
+    "Policies of the source: accepted, or refused (the last good policy of that name stays in force).",
     ("source", "state"),
     per_engine=False,
 )
@@ -170,7 +170,7 @@ OLDEST_UNEXPORTED: Final = Metric(
 BUILD: Final = Metric(
     "penstock_agent_build_info",
     MetricKind.INFO,
-    "What the agent is made of.",
+    "Versions of the agent and of what it runs on.",
     ("version", "python_version", "grpc_version", "sqlite_version"),
     per_engine=False,
 )
@@ -198,7 +198,7 @@ RESTORED: Final = Metric(
 LOST_BATCHES: Final = Metric(
     "penstock_agent_lost_batches_total",
     MetricKind.COUNTER,
-    "Acknowledged batches that went from the log with a damaged journal; the rest of it was kept.",
+    "Acknowledged batches that were lost with a damaged journal; the rest of the log was kept.",
     per_engine=False,
 )
 STATE_BYTES: Final = Metric(

@@ -66,7 +66,8 @@ HANDSHAKE_QUEUE: Final = Metric(
 COLLATERAL_DELAY: Final = Metric(
     "penstock_collateral_delay_seconds",
     MetricKind.HISTOGRAM,
-    "Time transfers were held up by the trouble of another peer, such as its slow handshakes; one that was given up meanwhile counts, too.",
+    "Time transfers were held up by the trouble of another peer, such as its slow handshakes; includes transfers that "
+    "were given up meanwhile.",
     ("channel", "caused_by_peer"),
     free=frozenset({"caused_by_peer"}),
     buckets=_DURATION,
@@ -94,10 +95,10 @@ LATE_READS: Final = Metric(
 SUSPECT_ANSWERS: Final = Metric(
     "penstock_suspect_answers_total",
     MetricKind.COUNTER,
-    "Answers that may be wrong, one per request and reason: of blocks that were read late (late_read, counted where "
-    "the blocks were) or that a peer wrote to when they were free (late_write), of state that is not what was sent and "
-    "was used all the same (mismatch), of a load that failed and that nothing was done about (failed_read), with NaNs "
-    "among the logits (nan).",
+    "Answers that may be wrong, one per request and reason: computed from blocks that were read late (late_read, "
+    "counted where the blocks were) or that a peer wrote to when they were free (late_write), from state that differs "
+    "from what was sent but was used (mismatch), from a load that failed and was neither recomputed nor failed "
+    "(failed_read), or with NaNs among the logits (nan).",
     ("reason",),
 )
 VERIFIED_TRANSFERS: Final = Metric(

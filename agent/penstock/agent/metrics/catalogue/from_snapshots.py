@@ -112,7 +112,7 @@ POLICY_LAST_CHANGE: Final = Metric(
 POLICY_EXPIRY: Final = Metric(
     "penstock_policy_expiry_timestamp_seconds",
     MetricKind.GAUGE,
-    "When the policy in force moves on by itself; absent if it does not.",
+    "When the policy in force next changes by itself; absent if it does not.",
 )
 PEER_QUARANTINE: Final = Metric(
     "penstock_peer_quarantine_state",
@@ -203,7 +203,7 @@ HOOK_INSTALLED: Final = Metric(
 ENGINE_CONNECTED: Final = Metric(
     "penstock_engine_connected",
     MetricKind.GAUGE,
-    "1 if the engine is connected to the agent, 0 while it is away; it goes after --retire-after.",
+    "1 if the engine is connected to the agent, 0 while it is away; absent after --retire-after.",
 )
 ENGINE_STOPPED: Final = Metric(
     "penstock_engine_stopped",

@@ -134,9 +134,10 @@ class PolicyField:
 
 @dataclass(frozen=True, slots=True)
 class PolicyTable:
-    """What is in force, field by field."""
+    """What is in force, field by field; *total* also counts the rows that are left out."""
 
     rows: tuple[PolicyField, ...]
+    total: int
     sentence: str
 
 

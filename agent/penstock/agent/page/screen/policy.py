@@ -29,7 +29,7 @@ class _Given(NamedTuple):
 def policy_table(answers: ScreenAnswers) -> PolicyTable:
     """Return the fields that policies set, the most common first."""
     if answers.engines is None:
-        return PolicyTable((), answers.trouble or "the agent has not answered yet")
+        return PolicyTable((), 0, answers.trouble or "the agent has not answered yet")
     engines: defaultdict[_Given, list[str]] = defaultdict(list)
     sources: dict[_Given, tuple[str, int]] = {}
     for item in answers.engines.engines:
@@ -46,7 +46,7 @@ def policy_table(answers: ScreenAnswers) -> PolicyTable:
         engines, key=lambda given: (given.in_force, -len(engines[given]), given.field, given.value)
     )
     rows = tuple(_row(given, engines[given], *sources[given]) for given in order[:MOST_ROWS])
-    return PolicyTable(rows, "" if rows else _nothing(answers.engines.engines))
+    return PolicyTable(rows, len(order), "" if rows else _nothing(answers.engines.engines))
 
 
 def _row(given: _Given, engines: list[str], author: str, changed: int) -> PolicyField:

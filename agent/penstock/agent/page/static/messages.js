@@ -112,7 +112,7 @@
  * @property {Banner[]} banners
  * @property {Peers} peers
  * @property {Waits} waits
- * @property {{rows: PolicyField[], sentence: string}} policy
+ * @property {{rows: PolicyField[], total: number, sentence: string}} policy
  * @property {{rows: Engine[], total: number, leftOut: number}} engines
  *
  * @typedef {object} MinuteCell

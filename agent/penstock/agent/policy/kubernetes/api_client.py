@@ -88,13 +88,15 @@ class ApiClient:
         try:
             return dict(map(read_object, values)), revision
         except (TypeError, AttributeError, ValueError) as error:
-            raise ClusterError(f"the API server's list is not one of policies ({error!s:.100})") from None
+            raise ClusterError(
+                f"the API server's answer is not a list of policies ({error!s:.100})"
+            ) from None
 
     async def list_values(self) -> list[dict[str, Any]]:
         """Return all objects as the API server has them."""
         values, _ = await self._list()
         if not all(isinstance((value.get("metadata") or {}).get("name"), str) for value in values):
-            raise ClusterError("the API server's list is not one of policies")
+            raise ClusterError("the API server's answer is not a list of policies")
         return values
 
     async def _list(self) -> tuple[list[dict[str, Any]], str]:
@@ -118,7 +120,9 @@ class ApiClient:
                 f"the API server did not list the policies within {_LIST_SECONDS:.0f} s"
             ) from None
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ClusterError(f"the API server's list is not one of policies ({error!s:.100})") from None
+            raise ClusterError(
+                f"the API server's answer is not a list of policies ({error!s:.100})"
+            ) from None
 
     async def is_defined(self) -> bool:
         """Return whether the definition of the objects stays: one that is being deleted takes no new objects."""
@@ -127,9 +131,9 @@ class ApiClient:
             found = json.loads(await _body(response, _MAX_DISCOVERY_BYTES))
             verbs = [each["verbs"] for each in found["resources"] if each["name"] == RESOURCE]
         except (aiohttp.ClientError, OSError) as error:
-            raise ClusterError(f"the discovery broke: {_reason(error)}") from None
+            raise ClusterError(f"the discovery was interrupted: {_reason(error)}") from None
         except (ValueError, RecursionError, KeyError, TypeError):
-            raise ClusterError("the API server's discovery is not one of resources") from None
+            raise ClusterError("the API server's discovery is not a list of resources") from None
         finally:
             response.close()
         return any("create" in each for each in verbs)
@@ -154,9 +158,9 @@ class ApiClient:
             async for lines in _lines(response, deadline):
                 yield [_event(line) for line in lines]
         except TimeoutError:
-            raise ClusterError("the API server does not end a watch; it hangs") from None
+            raise ClusterError("the API server did not end the watch in time; it hangs") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ClusterError(f"the watch broke: {_reason(error)}") from None
+            raise ClusterError(f"the watch was interrupted: {_reason(error)}") from None
         finally:
             response.close()
 
@@ -181,7 +185,7 @@ class ApiClient:
         except TimeoutError:
             raise ClusterError(f"the API server did not list the pods within {_LIST_SECONDS:.0f} s") from None
         except (KeyError, TypeError, AttributeError) as error:
-            raise ClusterError(f"the API server's list is not one of pods ({error!s:.100})") from None
+            raise ClusterError(f"the API server's answer is not a list of pods ({error!s:.100})") from None
         return found
 
     async def _page(self, parameters: dict[str, str], url: str = "", verb: str = "list") -> dict[str, Any]:
@@ -189,7 +193,7 @@ class ApiClient:
         try:
             page = json.loads(await _body(response, _MAX_PAGE_BYTES))
         except (aiohttp.ClientError, OSError) as error:
-            raise ClusterError(f"the list broke: {_reason(error)}") from None
+            raise ClusterError(f"the list was interrupted: {_reason(error)}") from None
         except (ValueError, RecursionError):
             raise ClusterError("the API server's answer is not JSON") from None
         finally:
@@ -369,7 +373,7 @@ def _event(line: bytes) -> tuple[str, Any]:
         event = json.loads(line)
         kind, value = event["type"], event["object"]
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise ClusterError("the API server's watch sent what is no event", outdated=True) from None
+        raise ClusterError("the API server's watch sent an invalid event", outdated=True) from None
     if kind == "ERROR":
         code = value.get("code") if isinstance(value, dict) else None
         text = value.get("message") if isinstance(value, dict) else ""

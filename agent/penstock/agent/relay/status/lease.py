@@ -128,7 +128,7 @@ class TimedLease:
                     _log.info("lease given back", holder=self.holder)
         except (PenstockError, TimeoutError) as error:
             _log.warning(
-                "the lease could not be given back; another relay waits for its end", reason=str(error)
+                "the lease could not be given back; another relay takes it when it expires", reason=str(error)
             )
 
     def place(self) -> AbstractAsyncContextManager[LeasePlace]:

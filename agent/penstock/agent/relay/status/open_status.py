@@ -21,7 +21,7 @@ class Asked(Protocol):
     """Asks all agents of a fleet; see ``Fleet``."""
 
     async def policies(self) -> tuple[Mapping[str, ListPoliciesResponse], list[str]]:
-        """Return the answers by agent, and who is missing."""
+        """Return the answers by agent, and the agents without an answer."""
 
     async def statuses(self) -> Mapping[str, AgentStatus]:
         """Return the answers by agent."""

@@ -189,7 +189,7 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
     if not isinstance(made, dict) or not isinstance(made.get("metadata"), dict):
         raise UsageError("this is not one policy; leave one document with metadata and spec")
     if made["metadata"].get("name") != name:
-        raise UsageError(f"metadata.name must stay {name!r}; 'agentctl apply' makes another policy")
+        raise UsageError(f"metadata.name must stay {name!r}; 'agentctl apply' creates another policy")
     made.pop("status", None)
     return made
 

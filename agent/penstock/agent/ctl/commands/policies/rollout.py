@@ -114,7 +114,7 @@ def start(
 
 def _only(found: list[ManifestText], filename: str) -> ManifestText:
     if len(found) != 1:
-        raise UsageError(f"{filename} has {len(found)} policies; give the one that NAME becomes")
+        raise UsageError(f"{filename} has {len(found)} policies; give one, the new content of NAME")
     return found[0]
 
 

@@ -11,9 +11,14 @@ import {Copy, Name, Part, Scrolled} from "./parts.js";
  */
 export function Policy({shown, act}) {
   const policy = shown.screen?.policy;
-  const hidden = (shown.whole?.policy.rows.length ?? 0) - (policy?.rows.length ?? 0);
+  const whole = shown.whole?.policy;
+  const hidden = (whole?.rows.length ?? 0) - (policy?.rows.length ?? 0);
+  const notes = [
+    whole && whole.total > whole.rows.length ? `the first ${whole.rows.length} of ${whole.total}` : "",
+    hidden > 0 ? `${hidden} hidden by the filter` : "",
+  ];
   const none = policy ? (hidden > 0 ? "The filter hides all fields." : policy.sentence) : "The policy of that time is not known to this tab.";
-  return html`<${Part} id="policy" title="Policy in force" note=${hidden > 0 ? `${hidden} hidden by the filter` : ""}>
+  return html`<${Part} id="policy" title="Policy in force" note=${notes.filter(Boolean).join("; ")}>
     ${!policy || policy.rows.length === 0
       ? html`<p class="empty">${none}</p>`
       : html`<${Scrolled} label="Policy in force">
