@@ -23,6 +23,8 @@ pytestmark = [
 ]
 
 _REACHED_SECONDS = 60.0
+# vLLM gives a handshake five seconds, and a busy machine the other request some of them.
+_TRIES = 3
 GUARDED = {
     "kvLoadFailure": {"action": "recompute"},
     "deferral": {"maxStartWait": "6s"},
@@ -35,20 +37,32 @@ def _unmet(spare: Spare) -> None:
     spare.kill()
 
 
-def test_a_valid_request_shares_a_failing_handshake(kv: Bench, spare: Spare) -> None:
-    """The first names a wrong port of an engine, the second the right one: both fail, one is collateral."""
+def _one_handshake(kv: Bench, spare: Spare) -> tuple[Prefilled, Prefilled]:
+    """Let a request with the wrong port of an engine shake hands with it, and send one with the right port meanwhile."""
     _unmet(spare)
-    kv.enforce(kvLoadFailure={"action": "recompute"})
     valid = kv.prefilled(server=spare.server())
-
     with ThreadPoolExecutor(2) as senders, impostor(kv.stack.prefill, garbled, silent=True) as other:
         wrong = valid.redirected(remote_port=other.port)
         first = senders.submit(kv.decode, wrong)
         assert other.reached.wait(_REACHED_SECONDS)
         second = senders.submit(kv.decode, valid)
-        until(lambda: kv.events("deferral_start", valid.name), "The second request does not wait")
+        until(
+            lambda: kv.events("deferral_start", valid.name) or second.done(),
+            "The second request does not wait",
+        )
         other.answers.set()
         assert (first.result().completion, second.result().completion) == (wrong.text, valid.text)
+    return wrong, valid
+
+
+def test_a_valid_request_shares_a_failing_handshake(kv: Bench, spare: Spare) -> None:
+    """The first names a wrong port of an engine, the second the right one: both fail, one is collateral."""
+    kv.enforce(kvLoadFailure={"action": "recompute"})
+    for _ in range(_TRIES):
+        wrong, valid = _one_handshake(kv, spare)
+        # One that came after the end of the other's handshake had its own, and was loaded.
+        if not kv.closed(valid).request_closed.external_cached_tokens:
+            break
 
     culprit, victim = kv.failure(wrong), kv.failure(valid)
     assert (culprit.mode, culprit.peer.address) == (c.FAILURE_MODE_HANDSHAKE, wrong.peer)

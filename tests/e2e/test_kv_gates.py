@@ -24,6 +24,8 @@ pytestmark = [
 ]
 
 _REACHED_SECONDS = 60.0
+# vLLM gives a handshake five seconds, and a busy machine the other request some of them.
+_TRIES = 3
 
 
 def _gates(kv: Bench, request: Prefilled) -> dict[str, int]:
@@ -65,24 +67,33 @@ def test_the_gates_of_good_requests(kv: Bench) -> None:
     assert counts["queue"] == counts["encoder"] > 0
 
 
-def test_the_gates_behind_a_dead_peer(kv: Bench, spare: Spare) -> None:
-    """The dead peer's request was at its peer and is computed here; the other one waited behind its handshake, and is loaded late.
-
-    The event of the delay says how late and because of whom.
-    """
+def _behind_a_dead_peer(kv: Bench, spare: Spare) -> tuple[Prefilled, Prefilled]:
+    """Let a request shake hands with a peer that does not answer, and send one to a healthy peer meanwhile."""
     spare.kill()  # decode has never shaken hands with it: it is another engine each time
-    kv.enforce(kvLoadFailure={"action": "recompute"})
     healthy = kv.prefilled(server=spare.server())
-
     with ThreadPoolExecutor(2) as senders, impostor(kv.stack.prefill, garbled, silent=True) as other:
         dead = kv.misled(port=other.port)
         first = senders.submit(kv.decode, dead)
         assert other.reached.wait(_REACHED_SECONDS)
         second = senders.submit(kv.decode, healthy)
         assert (first.result().completion, second.result().completion) == (dead.text, healthy.text)
+    return dead, healthy
 
-    delayed, failed = _gates(kv, healthy), _gates(kv, dead)
-    # How long depends on when it came: vLLM gives the dead peer five seconds, and a busy machine the other request some of them.
+
+def test_the_gates_behind_a_dead_peer(kv: Bench, spare: Spare) -> None:
+    """The dead peer's request was at its peer and is computed here; the other one waited behind its handshake, and is loaded late.
+
+    The event of the delay says how late and because of whom.
+    """
+    kv.enforce(kvLoadFailure={"action": "recompute"})
+    for _ in range(_TRIES):
+        dead, healthy = _behind_a_dead_peer(kv, spare)
+        delayed = _gates(kv, healthy)
+        # One that came after the end of the handshake waited for none; how long it waits depends on when it comes.
+        if "handshake_queue" in delayed:
+            break
+
+    failed = _gates(kv, dead)
     assert {"handshake_queue", "peer", "transfer"} <= set(delayed)
     assert "recompute" not in delayed
     assert next(iter(failed)) == "peer"

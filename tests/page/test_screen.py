@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.page.screen import ScreenAnswers, build_screen, fitted
-from penstock.agent.page.wire import MAX_MESSAGE_BYTES, about, command, encode, plain
+from penstock.agent.page.screen.model import Screen
+from penstock.agent.page.wire import (
+    MAX_MESSAGE_BYTES,
+    about,
+    command,
+    encode,
+    encode_fields,
+    join_fields,
+    plain,
+)
 from penstock.proto.v1 import admin_pb2 as admin
 
 NOW = 1_750_000_000.0
@@ -210,9 +219,11 @@ def test_a_large_fleet_fits(engines: int, peers: int) -> None:
 @settings(deadline=None, max_examples=60)
 @given(ANY, st.integers(0, 16), st.integers(0, 40))
 def test_whatever_engines_say_is_text_and_fits(text: str, engines: int, peers: int) -> None:
-    """As JSON in one line of an event stream."""
-    _, data = fitted(build_screen(_fleet(engines, peers, text)))
+    """As JSON in one line of an event stream; the same in parts as at once."""
+    whole = build_screen(_fleet(engines, peers, text))
+    _, data = fitted(whole)
 
+    assert join_fields(Screen, encode_fields(whole)) == encode(whole)
     assert len(data) <= MAX_MESSAGE_BYTES
     assert b"\n" not in data
     assert b"\r" not in data

@@ -219,6 +219,18 @@ async def test_open_deferrals_follow_the_events(journal, source, log):
         assert reader.open_deferrals(source.epoch) == ([], 0)
 
 
+@pytest.mark.parametrize("epochs", [(), (3,), (1, 5, 2**63, 2**64 - 1)])
+async def test_sources_with_open_deferrals(source, log, journal, epochs):
+    """Those with a deferral that has not ended, however many it has; an id of 64 bits is one in SQLite, too."""
+    for epoch in epochs:
+        waits = Source(epoch=epoch, key=source.key, process="engine-core")
+        await log(1, deferral_start("a"), deferral_start("b"), source=waits)
+        await log(2, deferral_end("a"), source=waits)
+    await log(1, deferral_start("a"), deferral_end("a"))
+    with journal.reader() as reader:
+        assert reader.waiting_epochs() == set(epochs)
+
+
 @pytest.mark.parametrize("waiting", [0, 3, 300])
 async def test_many_waits_that_end_at_once(source, log, journal, waiting):
     """Only the ended deferrals of this source are removed, however many others are open."""
