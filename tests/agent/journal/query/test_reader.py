@@ -172,10 +172,26 @@ async def test_a_step_of_a_question_has_its_time(journal, log):
     for seq in range(1, 4):
         await log(seq, transfer_failure("r"))
     seconds = iter([0.0, 1.0, 1.9, 2.0])
-    allowance = ReadBudget(seconds=2.0, clock=lambda: next(seconds))
+    allowance = ReadBudget(seconds=2.0, clock=lambda: next(seconds), untimed=0)
     with journal.reader() as reader:
         assert pairs(reader.scan(allowance=allowance)) == [(3, 0), (2, 0)]
     assert allowance.cut
+
+
+async def test_a_process_without_a_turn_reads_a_small_log(journal, log):
+    """Time ends no query that has read little, however much of it has passed."""
+    for seq in range(1, 4):
+        await log(seq, transfer_failure("r"))
+    seconds = iter([0.0, 0.0])
+    allowance = ReadBudget(seconds=2.0, clock=lambda: next(seconds, 100.0))
+    late = ReadBudget(1_000, 2.0, clock=lambda: next(seconds, 100.0), untimed=100)
+    with journal.reader() as reader:
+        assert len(pairs(reader.scan(allowance=allowance))) == 3
+    assert not allowance.cut
+    late.consume(99)
+    assert not late.ends
+    late.consume(1)
+    assert late.ends
 
 
 async def test_nothing_is_read_once_the_agent_stops(journal, log):

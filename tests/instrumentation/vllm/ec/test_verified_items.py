@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.ec.protocol import ExternalItem
+from penstock.instrumentation.vllm.ec.verifier import EcVerifier
+from penstock.instrumentation.vllm.messages import CheckedItem
 from penstock.rules.policy import Integrity, IntegrityAction, Policy
 
 from tests.support.ec.fake_ec import TOY_PEER, ToyEcEngine, expected, image_request
@@ -104,6 +108,25 @@ def test_an_item_without_a_checksum_is_unverified(
     (found,) = verifications(recorder)
     assert (found.ok, found.unverified) == (1, 1)
     assert found.reason == "the connector knows no checksum of the item"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "compared", "mismatch"),
+    [("s", 0, 0), ("ss", 0, 0), ("s.", 1, 0), (".s", 1, 0), ("sx", 1, 1), (".x", 1, 1)],
+)
+def test_an_item_that_every_rank_skips_is_unverified(ranks: str, compared: int, mismatch: int) -> None:
+    """By rank: skipped, equal or different. What one rank has compared counts."""
+    record = SimpleNamespace(verifications=[])
+    memory = SimpleNamespace(checksum=lambda _: 7)
+    observer: Any = SimpleNamespace(record=lambda _: record)
+    verifier = EcVerifier(memory, observer)
+    verifier.on_policy_change(Policy(integrity=Integrity(1.0, IntegrityAction("enforce"))))
+    assert verifier.orders([ExternalItem("a", 1, "image", "r")]) == {"a": 7}
+    verifier.on_checked(CheckedItem("a", mismatched=rank == "x", skipped=rank == "s") for rank in ranks)
+    verifier.on_finished("r")
+    (found,) = record.verifications
+    assert (found["compared"], found["mismatch"], found["unverified"]) == (compared, mismatch, 1 - compared)
+    assert found.get("reason") == (None if compared else "too much was to be compared in one step")
 
 
 @pytest.mark.parametrize("ratio", [None, 0.0])

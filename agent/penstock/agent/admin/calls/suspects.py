@@ -109,14 +109,16 @@ class _Candidates:
 def _list(
     reader: Reader, request: admin.ListSuspectsRequest, selection: Selection, since: int, limit: int
 ) -> admin.ListSuspectsResponse:
+    candidates, cut = (_Candidates(), False) if request.late_request_ids else _candidates(reader, since)
+    # From now on: the events above have budgets of their own.
     allowance = ReadBudget(_MAX_BYTES, STEP_SECONDS)
     search = _Search(RequestLog(reader, allowance), selection)
-    cut = False
-    if request.late_request_ids:
-        suspects = list(search.readers_of(request.late_request_ids))
-    else:
-        candidates, cut = _candidates(reader, since)
-        suspects = list(search.suspects(candidates))
+    found = (
+        search.readers_of(request.late_request_ids)
+        if request.late_request_ids
+        else search.suspects(candidates)
+    )
+    suspects = list(found)
     suspects.sort(key=lambda each: -each.seen.ToNanoseconds())
     return admin.ListSuspectsResponse(
         suspects=suspects[:limit],

@@ -14,14 +14,17 @@ DEFAULT_BYTES = 64 << 20
 STEP_SECONDS = 2.0
 """Time of one step of a query. Bytes alone do not bound it: an entry of 30 bytes takes as long as one of a kilobyte."""
 
+_UNTIMED_BYTES = 1 << 20
+
 
 class ReadBudget:
     """Bytes of batches, and time. The batch that exceeds it is read, none after it.
 
     Args:
         size: bytes.
-        seconds: from now on.
+        seconds: from now on; they end no query that has read less than *untimed*.
         clock: monotonic seconds.
+        untimed: bytes. A process that had no turn for a while has used its time and read nothing.
 
     Attributes:
         cut: there was more to read.
@@ -33,8 +36,10 @@ class ReadBudget:
         size: int = DEFAULT_BYTES,
         seconds: float = inf,
         clock: Callable[[], float] = time.monotonic,
+        untimed: int = _UNTIMED_BYTES,
     ) -> None:
         self._left = size
+        self._timed = size - untimed
         self._clock = clock
         self._end = clock() + seconds
         self.cut = False
@@ -46,5 +51,6 @@ class ReadBudget:
     @property
     def ends(self) -> bool:
         """Whether the budget is used up; asked only when there is more to read."""
-        self.cut = self.cut or self._left <= 0 or self._clock() >= self._end
+        late = self._left <= self._timed and self._clock() >= self._end
+        self.cut = self.cut or self._left <= 0 or late
         return self.cut

@@ -22,17 +22,19 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _UNKNOWN: Final = "the connector knows no checksum of the item"
+_TOO_MUCH: Final = "too much was to be compared in one step"
 _NO_REPORT: Final = "the workers reported no comparison"
 
 
 @dataclass(slots=True)
 class _Items:
-    """Items that one request has loaded from one peer; *unknown*: those without a checksum."""
+    """Items that one request has loaded from one peer; *unknown*: those without a checksum; *skipped*: for lack of time."""
 
     transferred: int = 0
     compared: int = 0
     mismatched: int = 0
     unknown: int = 0
+    skipped: int = 0
 
 
 class EcVerifier:
@@ -77,15 +79,19 @@ class EcVerifier:
         return checksums
 
     def on_checked(self, checked: Iterable[CheckedItem]) -> None:
-        """Take what the ranks have compared in a step; an item differs if it does on one of them."""
-        differs: dict[str, bool] = {}
+        """Take what the ranks have compared in a step; an item differs if it does on one of them, and is skipped if it is on all."""
+        found: dict[str, list[CheckedItem]] = {}
         for each in checked:
-            differs[each.item] = differs.get(each.item, False) or each.mismatched
-        for item, mismatched in differs.items():
+            found.setdefault(each.item, []).append(each)
+        for item, ranks in found.items():
             _, counts = self._asked.pop(item, ("", None))
-            if counts is not None:
+            if counts is None:
+                continue
+            if all(each.skipped for each in ranks):
+                counts.skipped += 1
+            else:
                 counts.compared += 1
-                counts.mismatched += mismatched
+                counts.mismatched += any(each.mismatched for each in ranks)
 
     def on_finished(self, request_id: str) -> None:
         """Forget a request that has finished, and put what was found into its record."""
@@ -111,7 +117,7 @@ def _fields(counts: _Items, peer: str) -> dict[str, Any]:
         "unverified": unverified,
     }
     if unverified:
-        fields["reason"] = _UNKNOWN if counts.unknown else _NO_REPORT
+        fields["reason"] = _UNKNOWN if counts.unknown else _TOO_MUCH if counts.skipped else _NO_REPORT
     if peer:
         fields["peer"] = {"address": peer}
     return fields

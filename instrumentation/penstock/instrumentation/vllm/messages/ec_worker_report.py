@@ -24,10 +24,17 @@ class ItemFailure:
 
 @dataclass(frozen=True, slots=True)
 class CheckedItem:
-    """An item that one rank has compared with its producer's checksum; *mismatched*: it differs."""
+    """An item that one rank was to compare with its producer's checksum.
+
+    Attributes:
+        mismatched: it differs.
+        skipped: the time for the comparisons of a step was spent, so it was not compared.
+
+    """
 
     item: str
     mismatched: bool
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class EcReport(RankReport[ItemFailure]):
     """One step of one rank, or of several that were aggregated.
 
     Attributes:
-        checked: items that were compared with their producer's checksum.
+        checked: items that were to be compared with their producer's checksum.
 
     """
 
@@ -53,6 +60,6 @@ def failed_items(output: Any) -> dict[str, ItemFailure]:
 
 
 def checked_items(output: Any) -> tuple[CheckedItem, ...]:
-    """Return what the ranks have compared, from an ``ECConnectorOutput`` or None."""
+    """Return what the ranks were to compare, from an ``ECConnectorOutput`` or None."""
     metadata = getattr(output, "ec_connector_worker_meta", None)
     return metadata.checked if isinstance(metadata, EcReport) else ()
