@@ -53,7 +53,7 @@ _PARTS = (
     ),
     (
         "From the engines' snapshots",
-        "As they are now; absent while the engine is away, except whether it is connected or was stopped.",
+        "As they are now; absent while the engine is away, except its connection, its stop and its pause.",
         from_snapshots,
     ),
     ("Of the agent", "Its own work since it started.", from_agent),

@@ -63,6 +63,8 @@ def test_a_valid_request_shares_a_failing_handshake(kv: Bench, spare: Spare) -> 
         # One that came after the end of the other's handshake had its own, and was loaded.
         if not kv.closed(valid).request_closed.external_cached_tokens:
             break
+    else:
+        pytest.fail(f"The second request came too late {_TRIES} times")
 
     culprit, victim = kv.failure(wrong), kv.failure(valid)
     assert (culprit.mode, culprit.peer.address) == (c.FAILURE_MODE_HANDSHAKE, wrong.peer)

@@ -26,6 +26,7 @@ pytestmark = [
 _REACHED_SECONDS = 60.0
 # vLLM gives a handshake five seconds, and a busy machine the other request some of them.
 _TRIES = 3
+_WAITED_NANO = 500_000_000
 
 
 def _gates(kv: Bench, request: Prefilled) -> dict[str, int]:
@@ -52,8 +53,8 @@ def test_the_gates_of_good_requests(kv: Bench) -> None:
     assert kv.decode(local).completion == local.text
     assert set(_gates(kv, local)) == {"queue", "own_prefill"}
     gates = _gates(kv, loaded)
-    assert {"queue", "peer", "transfer", "own_prefill"} <= set(gates) <= {*gates, "handshake_queue"}
-    assert "recompute" not in gates
+    loading = {"queue", "peer", "transfer", "own_prefill"}
+    assert loading <= set(gates) <= {*loading, "handshake_queue"}
     span = kv.span(loaded, "penstock.request").attributes
     assert float(span["penstock.ttft.gate.transfer"]) == pytest.approx(gates["transfer"] / 1e9, abs=1e-6)
     assert span["penstock.ttft.longest_gate"] == next(iter(gates))
@@ -89,9 +90,11 @@ def test_the_gates_behind_a_dead_peer(kv: Bench, spare: Spare) -> None:
     for _ in range(_TRIES):
         dead, healthy = _behind_a_dead_peer(kv, spare)
         delayed = _gates(kv, healthy)
-        # One that came after the end of the handshake waited for none; how long it waits depends on when it comes.
-        if "handshake_queue" in delayed:
+        # How long it waits depends on when it comes. Short waits have no event, or no time for the comparison below.
+        if delayed.get("handshake_queue", 0) >= _WAITED_NANO:
             break
+    else:
+        pytest.fail(f"The request to the healthy peer came too late {_TRIES} times")
 
     failed = _gates(kv, dead)
     assert {"handshake_queue", "peer", "transfer"} <= set(delayed)

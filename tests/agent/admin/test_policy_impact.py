@@ -1,4 +1,4 @@
-"""Field changes of a policy change: engines that no changed policy selects are not compared, and miss none."""
+"""Field changes of a policy change: engines that no changed policy selects are not compared; no change is missed."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ async def test_sources_with_open_deferrals(source, log, journal, epochs):
     """Those with a deferral that has not ended, however many it has; an id of 64 bits is one in SQLite, too."""
     for epoch in epochs:
         waits = Source(epoch=epoch, key=source.key, process="engine-core")
-        await log(1, deferral_start("a"), deferral_start("b"), source=waits)
+        await log(1, *map(deferral_start, ("a", "b", "c")), source=waits)
         await log(2, deferral_end("a"), source=waits)
     await log(1, deferral_start("a"), deferral_end("a"))
     with journal.reader() as reader:

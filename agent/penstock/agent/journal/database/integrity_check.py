@@ -33,7 +33,7 @@ def prove(database: sqlite3.Connection) -> None:
     (last,) = database.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
     for (counted,) in database.execute("SELECT batch FROM folds"):
         if not 0 <= counted <= last:
-            raise DamagedError(f"the counters include batch {counted}, but the log ends at batch {last}")
+            raise DamagedError(f"the counters stand at batch {counted}; the log has batches up to {last}")
 
 
 def check_version(database: sqlite3.Connection) -> None:

@@ -12,7 +12,7 @@ _AGENT = seconds(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 ENGINES_EXPECTED: Final = Metric(
     "penstock_engines_expected",
     MetricKind.GAUGE,
-    "Engines that should be connected: the number configured, else all engines seen; minus those that were stopped.",
+    "Engines that should be connected: the number configured, else all engines not retired; minus those that were stopped.",
     per_engine=False,
 )
 ENGINES_CONNECTED: Final = Metric(

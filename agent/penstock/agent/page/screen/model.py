@@ -134,7 +134,7 @@ class PolicyField:
 
 @dataclass(frozen=True, slots=True)
 class PolicyTable:
-    """What is in force, field by field; *total* also counts the rows that are left out."""
+    """What is in force, field by field; *total* counts the fields of the policies that were looked up, with those left out."""
 
     rows: tuple[PolicyField, ...]
     total: int

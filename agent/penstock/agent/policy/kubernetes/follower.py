@@ -166,7 +166,9 @@ class ObjectFollower:
                     changed |= self._objects.pop(read_object(value)[0], None) is not None
                 self._revision = resource_version(value)
         except ValueError as error:
-            raise ClusterError(f"the watch sent an invalid policy: {error}", outdated=True) from None
+            raise ClusterError(
+                f"the watch sent an object that is no policy: {error}", outdated=True
+            ) from None
         if len(self._objects) > MAX_OBJECTS:
             raise ClusterError(
                 f"namespace {self._access.namespace} has more than {MAX_OBJECTS} TransferPolicy objects; combine some",

@@ -78,4 +78,4 @@ class LedPolicies:
         generation = newest[1]
         if state is not None and (state.started, state.generation) != newest:
             generation = max(generation, state.generation) + 1
-        return StoredPolicy(policy.manifest, generation, IMPERATIVE, "unknown", 0)
+        return StoredPolicy(policy.manifest, generation, IMPERATIVE, "another writer", 0)

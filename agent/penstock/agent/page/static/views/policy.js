@@ -13,11 +13,13 @@ export function Policy({shown, act}) {
   const policy = shown.screen?.policy;
   const whole = shown.whole?.policy;
   const hidden = (whole?.rows.length ?? 0) - (policy?.rows.length ?? 0);
+  const more = whole !== undefined && whole.total > whole.rows.length;
   const notes = [
-    whole && whole.total > whole.rows.length ? `the first ${whole.rows.length} of ${whole.total}` : "",
+    more ? `the first ${whole.rows.length} of ${whole.total}` : "",
     hidden > 0 ? `${hidden} hidden by the filter` : "",
   ];
-  const none = policy ? (hidden > 0 ? "The filter hides all fields." : policy.sentence) : "The policy of that time is not known to this tab.";
+  const filtered = more ? "The filter hides all fields that are listed." : "The filter hides all fields.";
+  const none = policy ? (hidden > 0 ? filtered : policy.sentence) : "The policy of that time is not known to this tab.";
   return html`<${Part} id="policy" title="Policy in force" note=${notes.filter(Boolean).join("; ")}>
     ${!policy || policy.rows.length === 0
       ? html`<p class="empty">${none}</p>`
