@@ -196,6 +196,45 @@ def test_no_request_reaches_a_quarantined_peer(make_scheduler: MakeScheduler, re
     assert recorder.take("load_outcome", "hit")[0].decided_by == c.DECIDED_BY_QUARANTINE
 
 
+def test_a_request_that_stays_local_is_of_a_batch(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """With ``bidirectional_kv_xfer`` a finished request's blocks are kept for the next turn: the workers have to know it."""
+    scheduler = make_scheduler()
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    sicken(scheduler)
+    scheduler.connector.connector_scheduler.is_bidirectional_kv_xfer_enabled = True
+    orders: list[Any] = []
+    attach = scheduler._penstock.loads.attach
+
+    def note(metadata: Any, output: Any) -> None:
+        orders.append(metadata)
+        attach(metadata, output)
+
+    scheduler._penstock.loads.attach = note
+    scheduler.add_request(request("local", first=320, max_tokens=1, params=remote()))
+    step(scheduler)
+    step(scheduler)
+    before, after = orders
+    assert (before.reqs_in_batch, set(before.reqs_to_recv)) == ({"local"}, set())
+    assert set(after.reqs_to_send) == {"local"}
+    assert recorder.take("load_outcome", "local")[0].decided_by == c.DECIDED_BY_QUARANTINE
+
+
+def test_a_lease_that_nobody_reads_is_not_prolonged(
+    make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """A request that computes here sends no heartbeat any more, also when its peer is back."""
+    scheduler = make_scheduler()
+    nixl = scheduler.connector.connector_scheduler
+    order = Orders(quarantines=(QuarantineOrder("o", PEER, quarantined=True),))
+    runtime.policy.swap(policy("recompute"), 1.0, order)
+    scheduler.add_request(request("local", first=320, params=remote()))
+    step(scheduler)
+    runtime.policy.swap(policy("recompute"), 1.0, Orders())
+    nixl._last_heartbeat_time = float("-inf")
+    assert not scheduler.schedule().kv_connector_metadata.heartbeat_by_engine
+    assert recorder.take("load_outcome", "local")[0].decided_by == c.DECIDED_BY_QUARANTINE
+
+
 def test_a_read_in_flight_keeps_its_lease(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """Heartbeats go on to a peer that is quarantined while something is still being read from it."""
     scheduler = make_scheduler()

@@ -9,7 +9,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
 
-REASONS = [c.DEFERRAL_REASON_REMOTE_KV, c.DEFERRAL_REASON_GRAMMAR, c.DEFERRAL_REASON_KV_LOOKUP]
+REASONS = [getattr(c, name) for name in dir(c) if name.startswith("DEFERRAL_REASON_")]
 REQUESTS = ["a", "b", "c"]
 
 operations = st.lists(

@@ -58,14 +58,14 @@ def test_a_producer_that_is_cut_off_is_not_asked(producer: ProducerWorker) -> No
             each.save("a", tensor(4))
             each.save("b", tensor(4))
         asked = request("r", feature("a", 4))
-        consumer.keep_to("a", (other.server.address,))
+        consumer.keep_to("r", "a", (other.server.address,))
         assert not consumer.ensure(asked, 0)
         assert consumer.items.peer_of("a") == Peer(other.server.address)
         rigged.wait(asked)
         assert {peer for _, peer, _ in notes.probes} == {other.server.address}
         assert consumer.connected == {other.server.address}
         nobody = request("r", feature("b", 4))
-        consumer.keep_to("b", ())
+        consumer.keep_to("r", "b", ())
         assert consumer.ensure(nobody, 0)
         assert not consumer.has("b")
         assert len(notes.probes) == 1
@@ -73,10 +73,21 @@ def test_a_producer_that_is_cut_off_is_not_asked(producer: ProducerWorker) -> No
         assert not consumer.ensure(nobody, 0)
 
 
+def test_what_a_refused_request_may_not_ask_is_of_no_other(producer: ProducerWorker, consumer: Rig) -> None:
+    """A request that is refused is not asked about; the next one that needs the item may ask for it."""
+    producer.save("a", tensor(4))
+    consumer.consumer.keep_to("refused", "a", ())
+    other = request("r", feature("a", 4, media=False))
+    assert not consumer.consumer.ensure(other, 0)
+    consumer.wait(other)
+    assert consumer.consumer.has("a")
+    assert not consumer.consumer.drain_unavailable()
+
+
 def test_a_request_without_media_that_may_ask_nobody_fails(consumer: Rig) -> None:
     """It can neither load nor encode the item."""
     asked = request("r", feature("a", 4, media=False))
-    consumer.consumer.keep_to("a", ())
+    consumer.consumer.keep_to("r", "a", ())
     assert not consumer.consumer.ensure(asked, 0)
     assert consumer.consumer.drain_unavailable() == {"r"}
 

@@ -18,6 +18,7 @@ from penstock.instrumentation.vllm.kv.deadlines import KvDeadlines
 from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
 from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
+from penstock.instrumentation.vllm.kv.local_requests import keep_local
 from penstock.instrumentation.vllm.kv.request_peers import RequestPeers
 from penstock.instrumentation.vllm.kv.unconfirmed_steps import UnconfirmedSteps
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
@@ -118,11 +119,12 @@ class KvLoadController:
         if record.peer is None or not params.get("do_remote_prefill"):
             return LoadAdmission.AS_ASKED
         if not external_tokens:
-            self.forget_peer(request)
+            if self._peers.is_open(record.peer.address):
+                keep_local(self._scheduler.connector, request)
             return LoadAdmission.AS_ASKED
         if self._peers.admit(record).remote:
             return LoadAdmission.AS_ASKED
-        params["do_remote_prefill"] = False
+        keep_local(self._scheduler.connector, request)
         self._begin_load(record, external_tokens)
         affected = Affected(request.request_id, local_tokens, external_tokens, trigger=Trigger.QUARANTINE)
         decision = self._decide(record, affected, self._peers.cause(record.peer.address))

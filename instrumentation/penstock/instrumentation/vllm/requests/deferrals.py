@@ -23,6 +23,15 @@ _CHANNELS = {
     c.DEFERRAL_REASON_ENCODER_CACHE: c.CHANNEL_EC,
 }
 
+_REASONS = (
+    c.DEFERRAL_REASON_OTHER,
+    c.DEFERRAL_REASON_REMOTE_KV,
+    c.DEFERRAL_REASON_KV_LOOKUP,
+    c.DEFERRAL_REASON_ENCODER_CACHE,
+    c.DEFERRAL_REASON_GRAMMAR,
+    c.DEFERRAL_REASON_STREAMING_INPUT,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class OpenDeferral:
@@ -151,8 +160,8 @@ class Deferrals:
         """Close and return all deferrals of a request that ends."""
         if request_id not in self.requests:
             return []
-        reasons = [reason for owner, reason in self._open if owner == request_id]
-        return [ended for reason in reasons if (ended := self.end(request_id, reason)) is not None]
+        # Not a look at each that is open: thousands of requests may be aborted at once.
+        return [ended for reason in _REASONS if (ended := self.end(request_id, reason)) is not None]
 
     def unstarted(self) -> list[tuple[Peer | None, int, int]]:
         """Return (peer, how many, oldest start) of the waits for remote KV whose transfer has not begun, from any thread."""

@@ -233,9 +233,8 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
     def keep_to(self, request: Request, feature: Any, peers: tuple[str, ...]) -> None:
         """Ask only these producers for the item of *feature* in the call of ``ensure_cache_available`` that follows."""
-        del request
         if self._consumer is not None:
-            self._consumer.keep_to(feature.identifier, peers)
+            self._consumer.keep_to(request.request_id, feature.identifier, peers)
 
     def connected(self) -> frozenset[str]:
         """Return the addresses of the producers that answer. From any thread."""

@@ -256,6 +256,22 @@ def test_what_vllm_asks_of_a_connector_stays(pair: tuple[Any, Any]) -> None:
         assert kind.build_kv_connector_stats() is fake_mover.ToyMover.build_kv_connector_stats()
 
 
+def test_a_load_that_ends_while_paused_is_forgotten(pair: tuple[Any, Any], recorder: Recorder) -> None:
+    """An exception of the connector, days later, says nothing about it."""
+    scheduler, connector = pair
+    scheduler.add_request(request("r", params=WAITS))
+    run_step(scheduler, [connector])
+    assert connector._penstock_observer._in_flight
+    runtime.pause("ingest", paused=True)
+    try:
+        connector.script.received = {"r"}
+        run_step(scheduler, [connector])
+    finally:
+        runtime.pause("ingest", paused=False)
+    assert not connector._penstock_observer._in_flight
+    assert recorder.transfers == []
+
+
 def test_paused(pair: tuple[Any, Any], recorder: Recorder) -> None:
     """Nothing is emitted or attached while paused, and the connector's own metadata passes."""
     scheduler, connector = pair

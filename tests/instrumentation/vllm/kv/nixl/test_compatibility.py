@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.instrumentation.vllm.kv.nixl.compatibility import differing_factors, nearby_versions
+from penstock.instrumentation.vllm.kv.nixl import compatibility
+from penstock.instrumentation.vllm.kv.nixl.compatibility import (
+    MismatchedFactors,
+    differing_factors,
+    nearby_versions,
+)
 
 FACTORS = {
     "dtype": "float16",
@@ -51,3 +56,22 @@ def test_versions_near() -> None:
     """Releases of a fleet in the middle of an upgrade are candidates; a development version has none."""
     assert {"0.31.0", "0.32.1", "0.33.0"} <= set(nearby_versions("0.32.0"))
     assert nearby_versions("dev") == []
+
+
+def test_a_peer_is_explained_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each handshake with it fails again; of the hashes that peers show as many are kept as there may be."""
+    asked: list[str] = []
+
+    def explain(_worker: Any, remote_hash: str) -> tuple[str, ...]:
+        asked.append(remote_hash)
+        return ("dtype",) if remote_hash == "a" else ()
+
+    monkeypatch.setattr(compatibility, "explain_mismatch", explain)
+    known = MismatchedFactors()
+    for _ in range(3):
+        assert known.explain(None, "a") == ("dtype",)
+        assert known.explain(None, "unknown") == ()
+    assert asked == ["a", "unknown"]
+    for number in range(200):
+        known.explain(None, str(number))
+    assert len(known._known) == 64

@@ -145,6 +145,12 @@ class KvObserver:
             # The start of a send is unknown: it may have waited for its reader.
             self._queue(self._sent(request_id, now, 0))
 
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Forget loads that have ended while nothing is recorded."""
+        self._loads = self._saves = ()
+        for request_id in request_ids:
+            self._in_flight.pop(request_id, None)
+
     def on_load_errors(self, blocks: Iterable[int]) -> None:
         """Queue the blocks that the connector reports as not loaded."""
         self._broken.append(BrokenBlocks(self.connector, self._rank, frozenset(blocks)))

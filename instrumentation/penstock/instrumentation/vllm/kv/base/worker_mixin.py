@@ -125,9 +125,12 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
         results = self._penstock_call(c.DIRECTION_RECEIVE, upstream.get_transfer_results, *args, **kwargs)
         observer = self._penstock_observer
         ended = results.finished_recving or results.finished_sending
-        if (self._penstock_busy or ended) and observer is not None and runtime.active:
+        if (self._penstock_busy or ended) and observer is not None:
             with _GUARD:
-                observer.on_transfer_results(results)
+                if runtime.active:
+                    observer.on_transfer_results(results)
+                else:
+                    observer.forget(results.finished_recving)
         return results
 
     def get_block_ids_with_load_errors(self) -> Any:

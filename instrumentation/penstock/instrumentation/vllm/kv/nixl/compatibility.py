@@ -20,6 +20,7 @@ _MINORS: Final = 6
 _PATCHES: Final = 4
 _CONNECTORS: Final = 4
 _VALUE_MAX: Final = 200
+_KNOWN_MAX: Final = 64
 
 
 def differing_factors(
@@ -47,8 +48,28 @@ def _choices(alternatives: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, .
             yield pair
 
 
+class MismatchedFactors:
+    """The factors in which peers differ from one worker, by their hash; on vLLM's handshake thread.
+
+    vLLM forgets a failed handshake, so each request for such a peer begins another one, and some thousand hashes hold up the
+    handshakes behind it: they are computed once for each of the newest peers' hashes.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def explain(self, worker: Any, remote_hash: str) -> tuple[str, ...]:
+        """Return the names of the factors in which a peer with *remote_hash* differs from *worker*, empty if unknown."""
+        found = self._known.get(remote_hash)
+        if found is None:
+            if len(self._known) >= _KNOWN_MAX:
+                del self._known[next(iter(self._known))]
+            found = self._known[remote_hash] = explain_mismatch(worker, remote_hash)
+        return found
+
+
 def explain_mismatch(worker: Any, remote_hash: str) -> tuple[str, ...]:
-    """Return the names of the factors in which a peer with *remote_hash* differs from *worker*, empty if unknown."""
+    """Compute what :meth:`MismatchedFactors.explain` returns."""
     from vllm.config.utils import hash_factors
 
     config = worker.vllm_config

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.nixl import compatibility, port_probe
+from penstock.instrumentation.vllm.kv.nixl import port_probe
 from penstock.instrumentation.vllm.kv.nixl.handshake_table import HandshakeRun
 from penstock.instrumentation.vllm.naming import failure_modes, peers
 from penstock.proto.names import NANOS
@@ -88,7 +88,8 @@ class NixlHandshakeMixin:
             return
         hashes = failure_modes.hashes_in(str(error))
         if hashes is not None:
-            factors = compatibility.explain_mismatch(self, hashes[1])
+            observer = self._penstock
+            factors = observer.mismatched.explain(self, hashes[1]) if observer is not None else ()
             failure_modes.annotate(error, failure_modes.ExceptionNote(factors=factors))
 
     def _background_nixl_handshake(self, req_id: str, *args: Any, **kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ from penstock.instrumentation.resilience import WaitKind
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.cancellation import CancelResult
+from penstock.instrumentation.vllm.kv.nixl.compatibility import MismatchedFactors
 from penstock.instrumentation.vllm.kv.nixl.failure_observer import (
     PENDING,
     Mismatch,
@@ -47,6 +48,7 @@ class NixlObserver(NixlFailureObserver):
         log_limit: limits vLLM's own log lines about failures.
         verification: what is digested and compared on this rank.
         calls: vLLM's calls into the worker.
+        mismatched: the factors in which incompatible peers differ.
 
     """
 
@@ -55,6 +57,7 @@ class NixlObserver(NixlFailureObserver):
         super().__init__(worker, name=name)
         self.log_limit = LogLimit()
         self.calls = ConnectorCalls(self.connector, self.rank, c.CHANNEL_KV)
+        self.mismatched = MismatchedFactors()
         self._started: deque[tuple[str, int]] = deque(maxlen=PENDING)
         self._expired: deque[str] = deque(maxlen=PENDING)
         self._pinned_ids: deque[str] = deque(maxlen=PENDING)

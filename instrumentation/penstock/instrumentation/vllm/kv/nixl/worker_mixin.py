@@ -142,13 +142,18 @@ class NixlWorkerMixin(NixlPushMixin):
         if line is not None:
             upstream._log_failure(failure_type, req_id, line, error, meta, **extra_context)
         # Without a request it is a handshake's, which is emitted at its end (_ensure_handshake).
-        if observer is None or req_id is None or not runtime.active:
+        if observer is None or req_id is None:
+            return
+        withheld = False
+        with _GUARD:
+            withheld = observer.cancellations.pop_withheld(req_id)
+        if not runtime.active:
             return
         with _GUARD:
             if failure_type in upstream_counts.LOGGED:
                 observer.counts.saw(upstream_counts.LOGGED[failure_type])
             meta = meta if meta is not None else self._penstock_meta(req_id)
-            if is_cancelled(meta) or observer.cancellations.pop_withheld(req_id):
+            if withheld or is_cancelled(meta):
                 return  # emitted when it was cancelled
             state = extra_context.get("xfer_state")
             text = f"NIXL reports the transfer in state {state}" if state is not None else msg

@@ -84,8 +84,8 @@ class ConsumerScheduler:
         self._fetcher: Fetcher | None = None
         self._reporter = Reporter()
         self._rehearsal = Rehearsal()
-        # What the call of ensure that follows may ask, by item.
-        self._kept: dict[str, tuple[str, ...]] = {}
+        # What the call of ensure that follows may ask, by request and item: a request that is refused has no such call.
+        self._kept: dict[tuple[str, str], tuple[str, ...]] = {}
         # Mirror of vLLM's own encoder cache: its items need not be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
@@ -123,9 +123,9 @@ class ConsumerScheduler:
             return ()
         return tuple(dict.fromkeys((*self._named(request, item), *self._settings.producers)))
 
-    def keep_to(self, item: str, producers: tuple[str, ...]) -> None:
-        """Ask only these for *item* in the call of :meth:`ensure` that follows; with none, do without it."""
-        self._kept[item] = producers
+    def keep_to(self, request_id: str, item: str, producers: tuple[str, ...]) -> None:
+        """Ask only these for *item* in the call of :meth:`ensure` for this request; with none, do without it."""
+        self._kept[request_id, item] = producers
 
     @property
     def connected(self) -> frozenset[str]:
@@ -164,7 +164,7 @@ class ConsumerScheduler:
 
     def _want(self, request: Any, feature: Any) -> Readiness:
         item = feature.identifier
-        kept = self._kept.get(item)
+        kept = self._kept.get((request.request_id, item))
         if not self._is_fetchable(item) or kept == ():
             return Readiness.ABSENT
         self._start()
