@@ -131,6 +131,13 @@ def test_an_engine_is_what_its_sources_say_together(harness: AdminHarness) -> No
     assert [engine.key.engine for engine in only] == ["1"]
 
 
+def test_the_role_of_a_newer_engine_is_not_known(harness: AdminHarness) -> None:
+    """It is listed all the same."""
+    harness.source("0", role="unknown", labels={})
+    (engine,) = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
+    assert (engine.key.engine, engine.role, engine.sources[0].hello.role) == ("0", 0, 0)
+
+
 def test_an_engine_is_in_sync_once_it_has_acknowledged(harness: AdminHarness) -> None:
     """The row has the wanted hash and the acknowledged one."""
     core = harness.source("0")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -15,9 +16,13 @@ from penstock.proto.v1.ingest_pb2 import Batch, Drop, Goodbye
 from penstock.proto.v1.ingest_pb2_grpc import IngestStub
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent.agent import wait_until
+from tests.support.agent.agent import short_directory, wait_until
 from tests.support.agent.batches import transfer_failure
+from tests.support.agent.ingest import running_ingest
 from tests.support.agent.ingest_client import FakeEngine
+
+if TYPE_CHECKING:
+    from penstock.agent.model import Source
 
 
 def seqs(ingest):
@@ -223,6 +228,25 @@ def test_the_greeting_says_that_an_engine_is_paused(ingest):
     ingest.call(ingest.pauses.set, {EngineKey("", "0")})
     with FakeEngine(ingest.address) as engine:
         assert engine.paused
+
+
+def test_a_pause_during_a_greeting_is_in_the_greeting(monkeypatch):
+    """After a restart the watermark is not known before the source is opened: nothing is acknowledged before that."""
+    with short_directory() as directory:
+        with running_ingest(directory) as before, FakeEngine(before.address) as engine:
+            engine.publish(transfer_failure("r"))
+        with running_ingest(directory) as ingest:
+            opened = ingest.journal.open_source
+
+            async def open_slowly(source: Source) -> int:
+                ingest.pauses.set({EngineKey("", "0")})
+                await asyncio.sleep(0.1)
+                return await opened(source)
+
+            monkeypatch.setattr(ingest.journal, "open_source", open_slowly)
+            assert engine.connect() == 1
+            assert [(ack.durable_watermark, ack.paused) for ack in engine._acks] == [(1, True)]
+            engine.disconnect()
 
 
 def test_a_goodbye_closes_the_source(ingest):

@@ -190,6 +190,25 @@ async def test_a_leader_whose_clock_is_behind_starts_the_next(fleet: _Fleet) -> 
     assert (await fleet.state()).phase == "progressing"
 
 
+async def test_what_was_counted_in_a_long_absence_is_of_no_step(fleet: _Fleet) -> None:
+    """An agent that is back after several looks begins anew; what it counts from then on is counted."""
+    await fleet.start()
+    away = next(iter(fleet.having(await fleet.policy()))).server
+    fleet.away = {away}
+    for _ in range(6):
+        await fleet.look()
+    fleet.served[away] = (1_000_000, 1_000_000)
+    fleet.away = set()
+    await fleet.look()
+    served = {key.server: counts for key, counts in fleet.engines.counts().items()}
+    assert served[away].requests == 0
+    requests, failed = fleet.served[away]
+    fleet.served[away] = (requests + 7, failed)
+    await fleet.look()
+    served = {key.server: counts for key, counts in fleet.engines.counts().items()}
+    assert (served[away].requests, served[away].failed) == (7, 0)
+
+
 async def test_an_agent_that_is_away_adds_nothing(fleet: _Fleet) -> None:
     """Its engines stay; an agent without the field is named."""
     await fleet.look()
@@ -198,6 +217,10 @@ async def test_an_agent_that_is_away_adds_nothing(fleet: _Fleet) -> None:
     await fleet.look()
     counts = {key.server: counts.requests for key, counts in fleet.engines.counts().items()}
     assert (counts["decode-3"], counts["decode-4"], len(counts)) == (0, 2_000, 40)
+    fleet.away = set()
+    await fleet.look()
+    counts = {key.server: counts.requests for key, counts in fleet.engines.counts().items()}
+    assert counts["decode-3"] == 2_000
     fleet.engines.look(AGENTS, {"decode-5": [admin.Engine()]})
     assert "the engines of decode-5 are not compared" in fleet.engines.trouble()
     fleet.engines.look(AGENTS[:2], {})

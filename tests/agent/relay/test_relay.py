@@ -226,6 +226,14 @@ def test_a_pause_reaches_all(pods: Pods) -> None:
     assert all(name in resumed.stdout + resumed.stderr for name in NAMES)
 
 
+@pytest.mark.parametrize("engine", ["decode-1/9", "nowhere/0"])
+def test_a_pause_that_reaches_no_engine_fails(pods: Pods, engine: str) -> None:
+    """A misspelt name of an engine or of an agent is no success."""
+    paused = pods.relay.agentctl("pause", engine, "--reason", "test", "--timeout", "1s")
+    assert paused.exit_code == 1
+    assert f"no agent of this relay has {engine}" in paused.stderr
+
+
 def test_watches_are_limited(pods: Pods) -> None:
     """One too many gets a sentence; when one ends, the next is served."""
     with ExitStack() as parts:

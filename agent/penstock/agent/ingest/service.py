@@ -205,6 +205,7 @@ class IngestService:
             await self._compare(source, batch.hello, watermark)
             if batch.HasField("snapshot"):
                 self._registry.snapshot(source.epoch, batch.snapshot)
+            stream.greeted = True
             await self._acknowledge(stream, watermark)
         except BaseException:
             self._leave(stream)
@@ -298,7 +299,8 @@ class IngestService:
 
     def _pauses_changed(self) -> None:
         for stream in self._streams.values():
-            if self._pauses.is_paused(stream.source.key) is not stream.paused:
+            # Before the greeting the watermark is not known; the greeting says whether the engine is paused.
+            if stream.greeted and self._pauses.is_paused(stream.source.key) is not stream.paused:
                 self._registry.kill_switch_changed(stream.source.epoch)
                 telling = asyncio.ensure_future(self._send_pause(stream))
                 self._telling.add(telling)

@@ -35,6 +35,7 @@ class SourceStream:
         ending: set when the agent wants it to end.
         goodbye: the source said that nothing follows.
         refused: it was ended with an error of its own.
+        greeted: its watermark is read, and the acknowledgement of the Hello is next.
         turn: held while an acknowledgement is written: gRPC takes one message at a time.
 
     """
@@ -46,6 +47,7 @@ class SourceStream:
     ending: Ending | None = None
     goodbye: bool = False
     refused: bool = False
+    greeted: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     # The handler's task while it waits for the next message.
     _reader: asyncio.Task[object] | None = None

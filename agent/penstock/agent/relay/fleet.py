@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 # Between looks where the agents are.
 _LOOK_SECONDS = 5.0
-# Calls to agents at a time, over all callers.
+# Calls to agents at a time, over all callers; as many again of those that take long.
 _MAX_CALLS = 256
-# Questions of callers at a time; the others wait for their turn.
+# Questions of callers at a time; the others wait for their turn. As many again of those that take long: lists, orders and
+# the leader of roll-outs do not wait behind them.
 _MAX_QUESTIONS = 8
 # Of the answers to one question together.
 _MAX_BYTES = 64 << 20
@@ -95,8 +96,9 @@ class Fleet:
         self._finder = finder
         self._tls = tls
         self._deadline = deadline
-        self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
-        self._calls = asyncio.Semaphore(_MAX_CALLS)
+        # By whether the method takes long.
+        self._questions = {slow: asyncio.Semaphore(_MAX_QUESTIONS) for slow in (False, True)}
+        self._calls = {slow: asyncio.Semaphore(_MAX_CALLS) for slow in (False, True)}
         self._connections: dict[str, tuple[AgentConnection, asyncio.Task[None]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -176,7 +178,7 @@ class Fleet:
             each = request(agent) if callable(request) else request
             if each is not None:
                 asked.append((agent, each))
-        async with self._questions:
+        async with self._questions[method in _SLOW]:
             calls = [asyncio.ensure_future(self._one(agent, method, each, timeout)) for agent, each in asked]
             try:
                 if method.startswith("List") and method not in _SLOW and calls:
@@ -197,9 +199,10 @@ class Fleet:
         if agent.state == AWAY:
             # Its own task looks whether it is back; calls do not wait for it.
             return agent, agent.error
-        async with self._calls:
+        slow = method in _SLOW
+        async with self._calls[slow]:
             try:
-                return Answer(agent, await agent.call(method, request, seconds, slow=method in _SLOW))
+                return Answer(agent, await agent.call(method, request, seconds, slow=slow))
             except grpc.aio.AioRpcError as error:
                 if error.code() in _REFUSALS:
                     return Refusal(agent, error)

@@ -276,8 +276,12 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ) -> AsyncIterator[admin.Rollout]:
         """Pause or resume the engines of all agents, and stream the progress."""
         request.author = _author(request.author)
+        reached = False
         async for progress in follow_rollouts(self._fleet, "SetPaused", request):
+            reached = True
             yield await self._sent(progress, context)
+        if not reached:
+            await self._abort_without_engines(context, request)
 
     async def SetPolicyRollout(  # noqa: N802
         self, request: admin.SetPolicyRolloutRequest, context: Context
@@ -434,6 +438,9 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"none of {len(answers.missing)} agents answered ({reasons}); 'agentctl doctor' names all",
             )
+        await self._abort_without_engines(context, request)
+
+    async def _abort_without_engines(self, context: Context, request: Any) -> None:
         if not self._fleet.agents():
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -211,6 +212,17 @@ def test_the_state_is_in_the_policy() -> None:
     assert content_of(kept) == content_of(policy) == content_of(manifest("p"))
     assert content_of(manifest("p", priority=5)) != content_of(policy)
     assert state_of(policy) is None
+
+
+@pytest.mark.parametrize("moment", ["started", "began"])
+@pytest.mark.parametrize("seconds", ["1e400", "-1", "NaN", "1e10"])
+def test_a_time_that_no_clock_shows_is_no_rollout(moment: str, seconds: str) -> None:
+    """Nothing computes with it."""
+    document = with_state(manifest("p"), begun()).document()
+    state = json.loads(document["metadata"]["annotations"][ANNOTATION])
+    text = json.dumps({**state, moment: 0}).replace(f'"{moment}": 0', f'"{moment}": {seconds}')
+    document["metadata"]["annotations"][ANNOTATION] = text
+    assert state_of(type(manifest("p")).model_validate(document)) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"phase":"progressing"}', "null", "[" * 2_000])

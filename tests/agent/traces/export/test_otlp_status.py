@@ -95,6 +95,7 @@ def test_http_statuses(status, code):
         ("", 0), ("7", 7), (" 7 ", 7), ("99999999", 300), ("-1", 0), ("soon", 0), ("\u0664", 0),
         ("Sun, 15 Jun 2025 15:07:10 GMT", 30), ("Sun, 15 Jun 2025 15:07:10", 30),
         ("Sun, 15 Jun 2025 15:06:00 GMT", 0), ("Sun, 15 Jun 2199 15:06:00 GMT", 300),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", 0), ("Mon, 01 Jan 0001 00:00:00 +2359", 0),
     ],
 )  # fmt: skip
 def test_retry_after(text, wait):

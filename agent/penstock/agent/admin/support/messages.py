@@ -75,8 +75,11 @@ def timestamp_of(moment: datetime) -> Timestamp:
 
 
 def role_of(word: str) -> Any:
-    """Return the ``Role`` of a label, ``unspecified`` included."""
-    return Role.Value(f"ROLE_{word.upper()}")
+    """Return the ``Role`` of a label, ``unspecified`` included, and for the role of a newer engine."""
+    try:
+        return Role.Value(f"ROLE_{word.upper()}")
+    except ValueError:
+        return Role.ROLE_UNSPECIFIED
 
 
 def spec_json(leaves: Leaves) -> str:

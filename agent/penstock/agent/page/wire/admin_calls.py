@@ -11,6 +11,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import structlog
 from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.page.wire.answer_error import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import grpc
     from google.protobuf.message import Message
     from penstock.proto.v1.admin_pb2_grpc import AdminServicer
+
+_log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS = 10.0
 """Deadline of a question."""
@@ -83,6 +86,8 @@ class AdminCalls:
             raise AnswerError(
                 503, f"no answer to {method} within {seconds:g} s; try again, or ask for less"
             ) from None
+        except Exception as error:
+            raise _of_bug(method, error) from error
         if method == "ListEngines":
             self.coverage = _coverage(context.trailing)
         return response
@@ -108,6 +113,16 @@ class AdminCalls:
             raise AnswerError.of_code(error.code, error.details) from None
         except TimeoutError:
             raise AnswerError(503, f"{method} has not ended within {seconds:g} s") from None
+        except Exception as error:
+            raise _of_bug(method, error) from error
+
+
+def _of_bug(method: str, error: Exception) -> AnswerError:
+    """Return the error for one that the service did not expect: it is to end no task of the page."""
+    if isinstance(error, AnswerError):
+        return error
+    _log.error("an answer to the page failed", method=method, exc_info=error)
+    return AnswerError(500, f"{method} failed ({type(error).__name__}); the log has more")
 
 
 def _coverage(trailing: Iterable[tuple[str, str | bytes]]) -> admin.RelayCoverage | None:

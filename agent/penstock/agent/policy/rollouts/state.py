@@ -25,6 +25,8 @@ DEFAULT_HOLD = 600.0
 DEFAULT_CONDITIONS = ("failed>2x", "deferred>1.5x", "recomputed>2x")
 MAX_STEPS = 16
 MAX_HOLD = 7 * 86_400.0
+# Seconds since 1970: the year 2242, below the last moment of a timestamp in nanoseconds.
+_LATEST = float(1 << 33)
 # Together, each character escaped, below the 4,096 characters of an annotation.
 _MAX_AUTHOR, _MAX_MESSAGE = 160, 400
 
@@ -229,6 +231,8 @@ def _read(document: dict[str, Any]) -> RolloutState:
     phase, step = document["phase"], int(document["step"])
     if phase not in PHASES or not 0 <= step < len(plan.steps):
         raise ValueError(phase)
+    if not all(0 <= float(document[moment]) < _LATEST for moment in ("started", "began")):
+        raise ValueError("a time")
     return RolloutState(
         plan,
         str(document["author"]),

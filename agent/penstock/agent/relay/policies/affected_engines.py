@@ -38,6 +38,7 @@ def affected(
 def _target(engine: admin.Engine) -> Target:
     """Return what selectors see of an engine, as its agent does."""
     labels = dict(engine.labels)
-    if engine.role:
+    # A newer agent may know more roles.
+    if engine.role and engine.role in Role.values():
         labels = {"role": Role.Name(engine.role).removeprefix("ROLE_").lower(), **labels}
     return Target(EngineKey(engine.key.server, engine.key.engine), engine.facts.model, labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.agent.model import EngineKey
@@ -9,16 +10,20 @@ from penstock.agent.parsing import Target
 from penstock.agent.policy.rollouts import EngineCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from penstock.proto.v1 import admin_pb2 as admin
+
+# A list does without a few agents that answer late: what those counted meanwhile is of this step. At 2 s a look.
+_MISSED_LOOKS = 5
 
 
 class ComparedEngines:
     """What the engines of all agents have counted since this relay first saw them.
 
-    An agent that is away in a look keeps its engines, which add nothing meanwhile. What an engine counted before the
-    first look is of no roll-out that this relay has seen.
+    An agent that is away in a look keeps its engines, which add nothing meanwhile; after several looks without it, what
+    they count until it is back is left out, for it is of earlier steps. What an engine counted before the first look is
+    of no roll-out that this relay has seen.
 
     Attributes:
         refusing: the engines that refuse what they were sent.
@@ -29,6 +34,8 @@ class ComparedEngines:
     def __init__(self) -> None:
         """Begin without engines."""
         self._targets: dict[str, dict[EngineKey, Target]] = {}
+        # Looks in a row without an answer, by agent.
+        self._missed: Counter[str] = Counter()
         self._last: dict[EngineKey, EngineCounts] = {}
         self._totals: dict[EngineKey, EngineCounts] = {}
         self.refusing: frozenset[EngineKey] = frozenset()
@@ -44,6 +51,7 @@ class ComparedEngines:
         """
         for gone in self._targets.keys() - set(agents):
             self._forget(self._targets.pop(gone))
+        self._miss(self._targets.keys() - answers.keys())
         answered: set[EngineKey] = set()
         refusing: set[EngineKey] = set()
         silent = set(self.silent) & set(agents) - answers.keys()
@@ -89,6 +97,14 @@ class ComparedEngines:
         more = now.since(self._last.get(key, now))
         self._totals[key] = self._totals.get(key, EngineCounts()).adding(more)
         self._last[key] = now
+
+    def _miss(self, agents: Collection[str]) -> None:
+        """Begin anew with the engines of agents that have not answered for several looks."""
+        self._missed = Counter({agent: self._missed[agent] + 1 for agent in agents})
+        for agent in agents:
+            if self._missed[agent] > _MISSED_LOOKS:
+                for key in self._targets[agent]:
+                    self._last.pop(key, None)
 
     def _forget(self, keys: Iterable[EngineKey]) -> None:
         for key in keys:

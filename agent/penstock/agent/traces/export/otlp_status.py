@@ -140,9 +140,9 @@ def _retry_after(text: str, now: float) -> float:
         return min(float(text), _MAX_WAIT)
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, OverflowError):
         return 0.0
-    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
     return min(max(seconds, 0.0), _MAX_WAIT)
 
 
