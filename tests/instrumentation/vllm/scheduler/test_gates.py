@@ -149,7 +149,7 @@ def test_an_abort_before_the_first_token(
 def test_a_pause_before_the_first_token(
     kind: str, arrives: str, make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """What is not observed is not known: no gates."""
+    """What is not observed is not known: no gates, no first token."""
     scheduler = make_scheduler(kind)
     waiting = request("paused")
     if arrives == "before":
@@ -161,7 +161,8 @@ def test_a_pause_before_the_first_token(
     if arrives == "during":
         # Whoever asks about it begins its record.
         scheduler._penstock.observer.record_of(waiting)
-    assert not finish(scheduler, recorder, "paused").HasField("gates")
+    closed = finish(scheduler, recorder, "paused")
+    assert (closed.HasField("gates"), closed.first_token_time_unix_nano) == (False, 0)
 
 
 @BOTH

@@ -212,6 +212,43 @@ def test_resumed_in_the_middle(kind: str, make_scheduler: MakeScheduler, recorde
 
 
 @BOTH
+def test_a_load_during_a_pause_is_not_missing(
+    kind: str, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """Whether and what it loaded was not observed: its prompt is not called computed without a reason."""
+    scheduler = make_scheduler(kind)
+    late = request("late", params=REMOTE)
+    scheduler.add_request(late)
+    runtime.pause("test", paused=True)
+    step(scheduler)
+    step(scheduler, finished_recving={"late"})
+    runtime.pause("test", paused=False)
+    while "late" in scheduler.requests:
+        step(scheduler)
+    (closed,) = recorder.take("request_closed", "late")
+    assert (closed.unloaded_tokens, closed.first_token_time_unix_nano) == (0, 0)
+    assert not scheduler._penstock.observer._counts.unloaded
+
+
+@BOTH
+def test_a_failure_that_vllm_handles_during_a_pause(
+    kind: str, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """What vLLM did about it was not observed: the answer is not suspect, and its outcome is not known."""
+    scheduler = make_scheduler(kind, own="recompute")
+    parked = park(scheduler)
+    step(scheduler, kv_connector_worker_meta=WorkerReport(failures=(failure(parked.request_id),)))
+    runtime.pause("test", paused=True)
+    fail_load(scheduler, parked)
+    runtime.pause("test", paused=False)
+    while parked.request_id in scheduler.requests:
+        step(scheduler)
+    assert recorder.take("request_closed", parked.request_id)
+    assert not recorder.take("answer_suspected")
+    assert not recorder.take("load_outcome")
+
+
+@BOTH
 def test_aborted_while_waiting(kind: str, make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """An abort ends the deferral and leaves nothing behind."""
     from vllm.v1.request import RequestStatus

@@ -74,6 +74,7 @@ class SchedulerObserver:
         """Begin a request's record; an update of a streaming session is the same request."""
         if request.request_id not in self._records:
             record = self._begin(request)
+            record.interruptions = runtime.interruptions
             record.gates = RequestGates(record.arrival_ns, runtime.interruptions)
 
     def _begin(self, request: Any) -> RequestRecord:
@@ -128,7 +129,8 @@ class SchedulerObserver:
             self._emit("deferral_end", self._end_fields(deferral, ending), request_id)
         if record is None:
             return
-        cause = outcomes.abandoned_cause(record)
+        # What vLLM did about a failed load during a pause is not known.
+        cause = outcomes.abandoned_cause(record) if record.watched(runtime.interruptions) else None
         if cause is not None:
             fields = outcomes.abandoned_fields(record, cause, record.connector or self.connector)
             self.emit_outcome(fields, request_id, rehearsal=cause.rehearsal)

@@ -47,6 +47,7 @@ class RequestRecord:
         verifications: fields of its ``Verification`` messages, known at its end.
         ec_lost: number of encoder outputs that it has lost by that.
         gates: what it waits for before its first token; None if it arrived unobserved.
+        interruptions: how often the observation had been interrupted when it arrived; -1 if it arrived unobserved.
         nans: NaNs among the logits of its tokens; None where vLLM has not counted them.
 
     """
@@ -77,6 +78,7 @@ class RequestRecord:
     ec_attempt: int = 0
     ec_lost: int = 0
     gates: RequestGates | None = None
+    interruptions: int = -1
     nans: int | None = None
     verifications: Sequence[dict[str, Any]] = ()
 
@@ -118,17 +120,24 @@ class RequestRecord:
     def has_token(self, request: Any, now_ns: int, interruptions: int = 0) -> bool:
         """Record the first token if it is there, else what is computed so far; tell whether it is.
 
-        *interruptions*: how often the observation was interrupted so far.
+        *interruptions*: how often the observation was interrupted so far. If that is since the request arrived, it is not
+        known when the token came.
         """
         if self.first_token_ns:
             return True
         gates = self.gates
         if request.num_output_tokens:
-            self.first_token_ns = now_ns if gates is None else gates.end(now_ns, interruptions)
+            came_ns = now_ns if gates is None else gates.end(now_ns, interruptions)
+            if self.watched(interruptions):
+                self.first_token_ns = came_ns
             return True
         if gates is not None and gates.lost_until:
             gates.on_computed(request.num_computed_tokens, now_ns)
         return False
+
+    def watched(self, interruptions: int) -> bool:
+        """Return whether all of it was observed, where there were so many *interruptions* so far."""
+        return self.interruptions == interruptions
 
     def unloaded_tokens(self, request: Any, block_size: int) -> int:
         """Return the prompt tokens of a request that was to load them, and that it computed although nothing says why.
