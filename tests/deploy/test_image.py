@@ -118,6 +118,15 @@ def test_a_user_finds_no_problem(sidecar: Sidecar) -> None:
         engine.stop()
 
 
+def test_a_bundle_comes_out_of_a_read_only_container(sidecar: Sidecar) -> None:
+    """It is a ZIP archive on standard output; no temporary file of it stays."""
+    place = "/var/lib/penstock"
+    ran = sidecar.execute("sh", "-c", f"agentctl bundle -f - >{place}/out && head -c 2 {place}/out")
+    left = sidecar.execute("ls", "-A", place).stdout.split()
+    assert (ran.returncode, ran.stdout) == (0, "PK"), ran.stderr
+    assert not [name for name in left if name.startswith("penstock-bundle-")]
+
+
 def test_sigterm_keeps_what_was_acknowledged(volumes: Path, sidecar: Sidecar) -> None:
     """The container ends with 0, and the next one on its volumes has every event."""
     with FakeEngine(sidecar.endpoint, engine="7") as engine:

@@ -328,7 +328,7 @@ def _commands(channel: int, peer: str, trouble: PeerTrouble, *, late: bool, besi
         found.append(f"agentctl quarantine add {peer} --ttl 30m --reason WHY")
     else:
         found.append(
-            "agentctl set-policy encoders -l role=decode --ec-load-failure recompute --deferral-max-transfer-wait 5s "
+            "agentctl set-policy encoders -l 'role in (decode,both)' --ec-load-failure recompute --deferral-max-transfer-wait 5s "
             "--deferral-on-timeout recompute --reason WHY"
         )
     return tuple(found)

@@ -127,7 +127,7 @@ def _parse_pods(part: str) -> PodSelector:
     pieces = part.removeprefix(_KUBERNETES).split(":")
     *namespace, labels, port = pieces if len(pieces) in (2, 3) else ("", "", "")
     if not labels or not port.isdecimal() or not 0 < int(port) < _PORTS:
-        raise ValueError("expected kubernetes:[NAMESPACE:]SELECTOR:PORT, such as kubernetes:app=vllm:9465")
+        raise ValueError("expected kubernetes:[NAMESPACE:]SELECTOR:PORT, such as kubernetes:app=vllm:9466")
     try:
         parse_labels(labels)
     except ValueError as error:
