@@ -65,7 +65,7 @@ def test_other_numbers_are_those_of_their_documents() -> None:
     readme = _document("README.md")
     for number in (
         "84 MiB",
-        "0.2 to 0.3 % of a core when idle",
+        "0.2 % of a core when idle",
         "20 to 25 µs a request",
         "80 to 120 µs one with a remote",
     ):
