@@ -72,8 +72,7 @@ LABEL org.opencontainers.image.title="penstock-agent" \
 RUN install -d -o penstock -g penstock -m 0750 /run/penstock \
  && install -d -o penstock -g penstock -m 0700 /run/penstock-admin /var/lib/penstock
 COPY --from=build /opt/penstock /opt/penstock
-# The root file system may be read-only: `agentctl bundle` and `agentctl edit` write their temporary files where the state is.
-ENV PATH=/opt/penstock/bin:$PATH PYTHONDONTWRITEBYTECODE=1 TMPDIR=/var/lib/penstock
+ENV PATH=/opt/penstock/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 VOLUME ["/run/penstock", "/run/penstock-admin", "/var/lib/penstock"]
 EXPOSE 9464

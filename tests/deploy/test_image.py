@@ -119,9 +119,12 @@ def test_a_user_finds_no_problem(sidecar: Sidecar) -> None:
 
 
 def test_a_bundle_comes_out_of_a_read_only_container(sidecar: Sidecar) -> None:
-    """It is a ZIP archive on standard output; no temporary file of it stays."""
+    """By a place for temporary files it is a ZIP archive on standard output, and none of them stays; else it says what is missing."""
     place = "/var/lib/penstock"
-    ran = sidecar.execute("sh", "-c", f"agentctl bundle -f - >{place}/out && head -c 2 {place}/out")
+    refused = sidecar.execute("agentctl", "bundle", "-f", "-")
+    assert "set TMPDIR to a directory" in refused.stderr
+    taken = f"TMPDIR={place} agentctl bundle -f - >{place}/out && head -c 2 {place}/out"
+    ran = sidecar.execute("sh", "-c", taken)
     left = sidecar.execute("ls", "-A", place).stdout.split()
     assert (ran.returncode, ran.stdout) == (0, "PK"), ran.stderr
     assert not [name for name in left if name.startswith("penstock-bundle-")]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 5.0
 # Calls to agents at a time, over all callers; as many again of those that take long.
 _MAX_CALLS = 256
-# Questions of callers at a time; the others wait for their turn. As many again of those that take long: lists, orders and
-# the leader of roll-outs do not wait behind them.
-_MAX_QUESTIONS = 8
+# Questions of callers at a time; the others wait for their turn. Those that take long have turns of their own: lists,
+# orders and the leader of roll-outs do not wait behind them.
+_MAX_QUESTIONS, _MAX_SLOW_QUESTIONS = 8, 4
 # Of the answers to one question together.
 _MAX_BYTES = 64 << 20
 # Of those that do not answer as many are named.
@@ -97,7 +97,10 @@ class Fleet:
         self._tls = tls
         self._deadline = deadline
         # By whether the method takes long.
-        self._questions = {slow: asyncio.Semaphore(_MAX_QUESTIONS) for slow in (False, True)}
+        self._questions = {
+            False: asyncio.Semaphore(_MAX_QUESTIONS),
+            True: asyncio.Semaphore(_MAX_SLOW_QUESTIONS),
+        }
         self._calls = {slow: asyncio.Semaphore(_MAX_CALLS) for slow in (False, True)}
         self._connections: dict[str, tuple[AgentConnection, asyncio.Task[None]]] = {}
         self._closing: set[asyncio.Task[None]] = set()

@@ -75,7 +75,13 @@ def bundle(
     if name == _STDOUT and sys.stdout.isatty():
         raise UsageError("a bundle is not for a terminal; give -f FILE, or pipe it")
     try:
-        with tempfile.TemporaryDirectory(prefix="penstock-bundle-") as directory:
+        scratch = tempfile.TemporaryDirectory(prefix="penstock-bundle-")
+    except OSError as error:
+        raise FailedError(
+            f"no temporary file can be made: {error.strerror}; set TMPDIR to a directory"
+        ) from error
+    try:
+        with scratch as directory:
             target = Path(directory, "bundle") if name == _STDOUT else Path(name)
             manifest = _take(client, request, Path(directory), target)
             _hand_over(manifest, target, to_stdout=name == _STDOUT)

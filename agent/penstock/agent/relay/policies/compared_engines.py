@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from typing import TYPE_CHECKING
 
 from penstock.agent.model import EngineKey
@@ -10,19 +10,19 @@ from penstock.agent.parsing import Target
 from penstock.agent.policy.rollouts import EngineCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.proto.v1 import admin_pb2 as admin
 
-# A list does without a few agents that answer late: what those counted meanwhile is of this step. At 2 s a look.
-_MISSED_LOOKS = 5
+# A list does without a few agents that answer late: what those counted meanwhile is of this step.
+_LATE_SECONDS = 12.0
 
 
 class ComparedEngines:
     """What the engines of all agents have counted since this relay first saw them.
 
-    An agent that is away in a look keeps its engines, which add nothing meanwhile; after several looks without it, what
-    they count until it is back is left out, for it is of earlier steps. What an engine counted before the first look is
+    An agent that is away in a look keeps its engines, which add nothing meanwhile; if it is away for longer, what they
+    count until it is back is left out, for it is of earlier steps. What an engine counted before the first look is
     of no roll-out that this relay has seen.
 
     Attributes:
@@ -31,11 +31,12 @@ class ComparedEngines:
 
     """
 
-    def __init__(self) -> None:
-        """Begin without engines."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin without engines; *clock*: monotonic seconds."""
+        self._clock = clock
         self._targets: dict[str, dict[EngineKey, Target]] = {}
-        # Looks in a row without an answer, by agent.
-        self._missed: Counter[str] = Counter()
+        # When each agent answered last.
+        self._answered: dict[str, float] = {}
         self._last: dict[EngineKey, EngineCounts] = {}
         self._totals: dict[EngineKey, EngineCounts] = {}
         self.refusing: frozenset[EngineKey] = frozenset()
@@ -51,7 +52,8 @@ class ComparedEngines:
         """
         for gone in self._targets.keys() - set(agents):
             self._forget(self._targets.pop(gone))
-        self._miss(self._targets.keys() - answers.keys())
+            self._answered.pop(gone, None)
+        self._forget_late(answers)
         answered: set[EngineKey] = set()
         refusing: set[EngineKey] = set()
         silent = set(self.silent) & set(agents) - answers.keys()
@@ -98,12 +100,13 @@ class ComparedEngines:
         self._totals[key] = self._totals.get(key, EngineCounts()).adding(more)
         self._last[key] = now
 
-    def _miss(self, agents: Collection[str]) -> None:
-        """Begin anew with the engines of agents that have not answered for several looks."""
-        self._missed = Counter({agent: self._missed[agent] + 1 for agent in agents})
-        for agent in agents:
-            if self._missed[agent] > _MISSED_LOOKS:
-                for key in self._targets[agent]:
+    def _forget_late(self, answers: Iterable[str]) -> None:
+        """Begin anew with the engines of agents whose last answer is too long ago."""
+        now = self._clock()
+        self._answered |= dict.fromkeys(answers, now)
+        for agent, engines in self._targets.items():
+            if now - self._answered[agent] > _LATE_SECONDS:
+                for key in engines:
                     self._last.pop(key, None)
 
     def _forget(self, keys: Iterable[EngineKey]) -> None:

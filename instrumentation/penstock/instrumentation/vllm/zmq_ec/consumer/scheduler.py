@@ -84,8 +84,9 @@ class ConsumerScheduler:
         self._fetcher: Fetcher | None = None
         self._reporter = Reporter()
         self._rehearsal = Rehearsal()
-        # What the call of ensure that follows may ask, by request and item: a request that is refused has no such call.
-        self._kept: dict[tuple[str, str], tuple[str, ...]] = {}
+        # What the call of ensure for one request may ask, by item: of a request that is refused there is no such call.
+        self._kept_for = ""
+        self._kept: dict[str, tuple[str, ...]] = {}
         # Mirror of vLLM's own encoder cache: its items need not be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
@@ -125,7 +126,9 @@ class ConsumerScheduler:
 
     def keep_to(self, request_id: str, item: str, producers: tuple[str, ...]) -> None:
         """Ask only these for *item* in the call of :meth:`ensure` for this request; with none, do without it."""
-        self._kept[request_id, item] = producers
+        if request_id != self._kept_for:
+            self._kept_for, self._kept = request_id, {}
+        self._kept[item] = producers
 
     @property
     def connected(self) -> frozenset[str]:
@@ -164,7 +167,7 @@ class ConsumerScheduler:
 
     def _want(self, request: Any, feature: Any) -> Readiness:
         item = feature.identifier
-        kept = self._kept.get((request.request_id, item))
+        kept = self._kept.get(item) if request.request_id == self._kept_for else None
         if not self._is_fetchable(item) or kept == ():
             return Readiness.ABSENT
         self._start()
