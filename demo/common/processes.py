@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _POLL_SECONDS = 0.1
-# The ports that this process has chosen: a server may not listen there yet, or never.
-_given: set[int] = set()
+# A server's own port and those after it, where vLLM's further ranks listen.
+PORTS_OF_A_SERVER = 4
+_FIRST_PORT = 20_000
+_LAST_PORT = 32_000
+# What keeps this process's ports from other processes: a server may not listen there yet, or never.
+_kept: dict[int, socket.socket] = {}
 
 
 class ChildError(RuntimeError):
@@ -25,18 +30,28 @@ class ChildError(RuntimeError):
 
 
 def free_port() -> int:
-    """Return a free TCP port of the loopback interface, another one each time.
+    """Return a free TCP port of the loopback interface; the three ports after it are free too.
 
+    No later call returns it, in this process or, while this one lives, in another.
     It is below the kernel's ephemeral range, so that no connection takes it before it is used.
     """
+    places = (_LAST_PORT - _FIRST_PORT) // PORTS_OF_A_SERVER
     while True:
-        port = 20_000 + secrets.randbelow(12_000)
-        if port in _given:
+        port = _FIRST_PORT + PORTS_OF_A_SERVER * secrets.randbelow(places)
+        # An abstract socket is in the same namespace as the ports, and goes with its processes.
+        keeper = socket.socket(socket.AF_UNIX)
+        try:
+            keeper.bind(f"\0penstock-port-{port}")
+            for own in range(port, port + PORTS_OF_A_SERVER):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", own))
+        except OSError as error:
+            keeper.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
             continue
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            _given.add(port)
-            return port
+        _kept[port] = keeper
+        return port
 
 
 class Child:
