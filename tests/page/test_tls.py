@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -102,6 +104,46 @@ def test_nobody_is_served_without_a_certificate(secured: Secured) -> None:
     for client in (None, stranger):
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
             secured.status(client)
+
+
+def test_connections_count_from_their_first_byte_on(secured: Secured) -> None:
+    """Clients that never begin their handshake make room for new ones, and a request is served beside them."""
+    ops = secured.authority.issue("ops.example", common_name="ops")
+    assert secured.agent.process is not None
+    descriptors = Path(f"/proc/{secured.agent.process.pid}/fd")
+    before = len(list(descriptors.iterdir()))
+    with ExitStack() as silent:
+        for _ in range(200):
+            silent.enter_context(socket.create_connection(("127.0.0.1", secured.port), timeout=60))
+        # They were accepted before it.
+        assert secured.status(ops) == 200
+        assert len(list(descriptors.iterdir())) - before < 150
+
+
+def test_a_request_in_the_last_packet_of_the_handshake_is_answered(secured: Secured) -> None:
+    """A client may send it with its own last message, before the server has noticed the end of the handshake."""
+    ops = secured.authority.issue("ops.example", common_name="ops")
+    context = ssl.create_default_context(cafile=secured.authority.cert)
+    context.check_hostname = False
+    context.load_cert_chain(ops.cert, ops.key)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing)
+    with socket.create_connection(("127.0.0.1", secured.port), timeout=60) as connection:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(outgoing.read())
+                incoming.write(connection.recv(65536))
+        tls.write(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{secured.port}\r\n\r\n".encode())
+        connection.sendall(outgoing.read())
+        while True:
+            try:
+                assert tls.read(12) == b"HTTP/1.1 200"
+                break
+            except ssl.SSLWantReadError:
+                incoming.write(connection.recv(65536))
 
 
 def test_renewed_files_are_used_at_the_next_connection(secured: Secured) -> None:

@@ -231,3 +231,32 @@ def test_a_greeting_that_shows_no_loss(ingest):
         engine.connect()
         engine.disconnect()
     assert own_batches(ingest) == []
+
+
+def test_lost_entries_are_written_once_though_the_stream_ends_meanwhile(hasty, monkeypatch):
+    """The engine connects again before the log has the first: one drop, and one number in the agent's own counter."""
+    append, reached, go_on = hasty.journal.append, [], asyncio.Event()
+
+    async def slow(source: Source, batch: Batch, body: bytes) -> int:
+        # The writer has it, whatever becomes of the caller.
+        written = asyncio.ensure_future(append(source, batch, body))
+        reached.append(batch.seq)
+        await go_on.wait()
+        return await written
+
+    monkeypatch.setattr(hasty.journal, "append", slow)
+    lost = Source(epoch=5, key=EngineKey("", "0"), process="worker")
+
+    async def connect_twice() -> None:
+        first = asyncio.ensure_future(hasty.losses.forgotten(lost, 7))
+        while not reached:
+            await asyncio.sleep(0)
+        first.cancel()
+        second = asyncio.ensure_future(hasty.losses.forgotten(lost, 7))
+        go_on.set()
+        await asyncio.gather(first, second, return_exceptions=True)
+
+    hasty.run(connect_twice())
+    ((_, batch),) = own_batches(hasty)
+    assert [(drop.reason, drop.count) for drop in batch.drops] == [(loss_detector.STATE_LOST, 7)]
+    assert hasty.losses.entries_lost == 7

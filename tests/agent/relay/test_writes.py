@@ -151,6 +151,24 @@ def test_what_is_wrong_is_written_nowhere(fleet: Fleet) -> None:
     assert (refused.exit_code, "keeps no earlier manifests" in refused.stderr) == (1, True)
 
 
+def test_what_the_model_refuses_is_corrected_by_a_write(fleet: Fleet) -> None:
+    """Another program has written what is no policy: a write takes its place, if it still is what the writer has read."""
+
+    async def scribble() -> int:
+        async with await fleet.server.client() as client:
+            bucket = await client.jetstream().key_value("policies")
+            return await bucket.put("scribbled", b"no manifest")
+
+    generation = asyncio.run(scribble())
+    code, text = _set(fleet, "scribbled", "fail", f"--if-generation={generation - 1}")
+    assert (code != 0, f"at generation {generation}, not at {generation - 1}" in text) == (True, True), text
+    code, text = _set(fleet, "scribbled", "fail", f"--if-generation={generation}", "--wait")
+    assert code == 0, text
+    assert json.loads(fleet.values()["scribbled"])["metadata"]["name"] == "scribbled"
+    gone = fleet.relay.agentctl("delete", "policy", "scribbled", "--wait")
+    assert gone.exit_code == 0, gone.stdout + gone.stderr
+
+
 def test_an_agent_that_hangs_is_named(fleet: Fleet) -> None:
     """The wait says who has not answered and ends as at one agent; the others have the policy, it has it later."""
     process = fleet.agents["decode-1"].process

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import structlog
+from penstock.agent.aio import to_completion
 from penstock.agent.errors import PenstockError
 from penstock.agent.journal import MAX_INTEGER, journal_errors
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
@@ -87,16 +88,24 @@ class LossDetector:
         self._told: set[int] = set()
 
     async def forgotten(self, source: Source, entries: int) -> None:
-        """Write into the log that *entries* of a source were acknowledged and are missing from the state; once an epoch."""
-        if source.epoch in self._told:
-            return
+        """Write into the log that *entries* of a source were acknowledged and are missing from the state; once an epoch.
+
+        A stream that ends meanwhile does not end it.
+        """
+        if source.epoch not in self._told:
+            await to_completion(self._forgotten(source, entries))
+
+    async def _forgotten(self, source: Source, entries: int) -> None:
         async with self._journal.own.next_batch(source.key) as (own, seq):
+            if source.epoch in self._told:
+                # The engine has connected again while it was being written.
+                return
             lost = Drop(reason=STATE_LOST, kind="entry", count=min(entries, MAX_INTEGER))
             batch = Batch(epoch=own.epoch, seq=seq, drops=[lost])
             await self._journal.append(own, batch, batch.SerializeToString())
-        if len(self._told) >= _MAX_TOLD:
-            self._told.clear()
-        self._told.add(source.epoch)
+            if len(self._told) >= _MAX_TOLD:
+                self._told.clear()
+            self._told.add(source.epoch)
         self.entries_lost += entries
         _log.error(
             "acknowledged entries are lost: the state is older than them",

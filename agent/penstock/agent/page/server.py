@@ -111,14 +111,14 @@ class PageServer:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None  # noqa: S101  (there is one after the set-up)
-        self._connections = Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS)
+        tls = None if self._certificates is None else self._certificates.context
+        self._connections = Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS, tls)
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 self._connections,
                 self.address.host,
                 self.address.port,
                 backlog=_MAX_CONNECTIONS,
-                ssl=None if self._certificates is None else self._certificates.context,
             )
         except OSError as error:
             await self._runner.cleanup()

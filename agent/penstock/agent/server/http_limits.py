@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
 
@@ -16,19 +17,31 @@ class Connections:
     then holds nothing for long. A new one always gets in. Where there are *most* already, it takes the place of the
     oldest that has not sent its request, or, if all have, of the oldest: a request that is sent and read at once is
     served beside any number of slow ones.
+
+    With *tls* the handshake is made here and not by the loop's server, so that connections are counted from their
+    first byte on: a handshake is a connection that has not sent its request.
     """
 
-    def __init__(self, make: Callable[[], asyncio.Protocol], most: int, lifetime: float) -> None:
+    def __init__(
+        self,
+        make: Callable[[], asyncio.Protocol],
+        most: int,
+        lifetime: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._make = make
         self._most = most
         self._lifetime = lifetime
+        self._tls = tls
+        self._handshakes: set[asyncio.Task[None]] = set()
         # Both in the order of age.
         self._waiting: dict[asyncio.Transport, asyncio.TimerHandle] = {}
         self._asked: dict[asyncio.Transport, asyncio.TimerHandle] = {}
 
     def __call__(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
-        return _Connection(self, self._make())
+        connection = _Connection(self, self._make())
+        return connection if self._tls is None else _Handshake(self, connection)
 
     def begin(self, transport: asyncio.Transport) -> None:
         """Count a connection; close an older one beyond the limit."""
@@ -38,6 +51,29 @@ class Connections:
             oldest.abort()
         timer = asyncio.get_running_loop().call_later(self._lifetime, transport.abort)
         self._waiting[transport] = timer
+
+    def shake_hands(self, transport: asyncio.Transport, connection: _Connection) -> None:
+        """Count a connection, and make *connection* its protocol once it is encrypted."""
+        self.begin(transport)
+        # What the client has sent already is for the handshake.
+        transport.pause_reading()
+        task = asyncio.ensure_future(self._encrypt(transport, connection))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def _encrypt(self, transport: asyncio.Transport, connection: _Connection) -> None:
+        assert self._tls is not None  # noqa: S101  (else nobody shakes hands)
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport, connection, self._tls, server_side=True
+            )
+        except OSError:
+            # The client has gone, or its certificate is invalid; TLS errors are OSErrors.
+            return
+        finally:
+            self.end(transport)
+        if secured is not None:
+            connection.connection_made(secured)
 
     def asked(self, transport: asyncio.BaseTransport | None) -> None:
         """Stop the deadline of a connection: its request has arrived."""
@@ -57,32 +93,51 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """Forwards everything to *inner*."""
+    """Forwards everything to *inner*; what comes before the connection is made, as after a TLS handshake, follows it."""
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
         self._connections = connections
         self._inner = inner
         self._transport: asyncio.Transport | None = None
+        self._early: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  (of a stream)
         self._transport = transport
         self._connections.begin(transport)
         self._inner.connection_made(transport)
+        for data in self._early:
+            self._inner.data_received(data)
+        self._early.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
             self._connections.end(self._transport)
-        self._inner.connection_lost(exc)
+            self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._inner.data_received(data)
+        if self._transport is None:
+            self._early.append(data)
+        else:
+            self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
+        return None if self._transport is None else self._inner.eof_received()
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         self._inner.resume_writing()
+
+
+class _Handshake(asyncio.Protocol):
+    """The protocol of a connection until its handshake begins."""
+
+    def __init__(self, connections: Connections, connection: _Connection) -> None:
+        self._connections = connections
+        self._connection = connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  (of a stream)
+        self._connections.shake_hands(transport, self._connection)

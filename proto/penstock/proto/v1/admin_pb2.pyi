@@ -445,16 +445,18 @@ class WatchRolloutRequest(_message.Message):
     def __init__(self, store_generation: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., source: _Optional[_Union[SourceWrite, _Mapping]] = ...) -> None: ...
 
 class SourceWrite(_message.Message):
-    __slots__ = ("kind", "place", "name", "content")
+    __slots__ = ("kind", "place", "name", "content", "revision")
     KIND_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     kind: str
     place: str
     name: str
     content: str
-    def __init__(self, kind: _Optional[str] = ..., place: _Optional[str] = ..., name: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
+    revision: int
+    def __init__(self, kind: _Optional[str] = ..., place: _Optional[str] = ..., name: _Optional[str] = ..., content: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Rollout(_message.Message):
     __slots__ = ("store_generation", "engines", "done")

@@ -86,13 +86,14 @@ class SourceFollower:
         """Return the states, in the order of the sources. Any thread."""
         return [each.state for each in self._followed]
 
-    def brings(self, kind: str, place: str, name: str, content: str) -> bool:
+    def brings(self, kind: str, place: str, name: str, content: str, revision: int = 0) -> bool:
         """Return whether the policy *name* of a source is in the store as it was written there.
 
         Args:
             kind: of the source.
             place: the bucket or the namespace.
             content: digest of the manifest; empty where it was deleted.
+            revision: of the manifest there; what was refused before it does not count.
 
         Raises:
             ImpossibleError: no source follows that place, or the policy is refused.
@@ -116,7 +117,14 @@ class SourceFollower:
         ]
         if content in present or (not content and not present):
             return True
-        refusal = next((each.refused[name] for each in states if name in each.refused), "")
+        refusal = next(
+            (
+                each.refused[name]
+                for each in states
+                if name in each.refused and _number(each.revision) >= revision
+            ),
+            "",
+        )
         if refusal and content:
             raise ImpossibleError(f"the agent refuses policy {name!r}: {refusal}")
         return False
@@ -288,6 +296,10 @@ def _problem(state: SourceState) -> str:
     if state.error and state.kind != "file":
         return f"the policy source {state.name} brings what is not in force: {state.error}"
     return ""
+
+
+def _number(revision: str) -> int:
+    return int(revision) if revision.isdecimal() else 0
 
 
 def _log_refused(source: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:

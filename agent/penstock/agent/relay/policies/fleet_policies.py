@@ -34,11 +34,13 @@ class FoundPolicies:
     Attributes:
         policies: by name.
         refused: what is there and is no policy: a sentence by name.
+        revisions: of all that is there, policy or not, by name.
 
     """
 
     policies: Mapping[str, FleetPolicy]
     refused: Mapping[str, str]
+    revisions: Mapping[str, int]
 
 
 class Item(NamedTuple):
@@ -60,7 +62,9 @@ def check_items(items: Iterable[tuple[str, Item]]) -> FoundPolicies:
     """Return what of *items*, by name, are policies."""
     policies: dict[str, FleetPolicy] = {}
     refused: dict[str, str] = {}
+    revisions: dict[str, int] = {}
     for name, item in items:
+        revisions[name] = int(item.revision)
         if item.refusal:
             refused[name] = item.refusal
             continue
@@ -70,10 +74,10 @@ def check_items(items: Iterable[tuple[str, Item]]) -> FoundPolicies:
             refused[name] = str(error)
             continue
         if manifest.name == name:
-            policies[name] = FleetPolicy(manifest, int(item.revision))
+            policies[name] = FleetPolicy(manifest, revisions[name])
         else:
             refused[name] = f"metadata.name is {manifest.name!r}; it must be {name!r}, its name at the source"
-    return FoundPolicies(policies, refused)
+    return FoundPolicies(policies, refused, revisions)
 
 
 class FleetPolicies(Protocol):

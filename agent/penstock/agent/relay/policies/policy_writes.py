@@ -37,17 +37,17 @@ async def apply_policy(
     check_confirmed(manifest, request.all)
     wanted = request.if_generation if request.HasField("if_generation") else None
     for last in (*[False] * (_ATTEMPTS - 1), True):
-        present = (await policies.read()).policies.get(manifest.name)
-        _check(manifest.name, present, wanted)
+        found = await policies.read()
+        present, revision = found.policies.get(manifest.name), found.revisions.get(manifest.name, 0)
+        _check(manifest.name, revision, wanted)
         if present is not None and _content(present.manifest) == _content(manifest):
             return _response(policies, present, "unchanged")
-        result = "created" if present is None else "changed"
+        # What is there and is no policy is corrected by a write.
+        result = "changed" if revision else "created"
         if request.dry_run:
-            return _response(policies, present or FleetPolicy(manifest, 0), result)
+            return _response(policies, present or FleetPolicy(manifest, revision), result)
         try:
-            written = await policies.put(
-                signed(manifest, request.author), 0 if present is None else present.revision
-            )
+            written = await policies.put(signed(manifest, request.author), revision)
         except ConflictError:
             # A status was written, or another policy's write came between.
             if last:
@@ -77,17 +77,17 @@ async def delete_policy(
 
     """
     found = await policies.read()
-    present = found.policies.get(request.name)
-    if present is None and request.name not in found.refused:
+    revision = found.revisions.get(request.name, 0)
+    if not revision:
         raise NotFoundError(
             f"policy {request.name!r} is not in {policies.name}; 'agentctl get policy' lists policies"
         )
-    _check(request.name, present, request.if_generation if request.HasField("if_generation") else None)
+    _check(request.name, revision, request.if_generation if request.HasField("if_generation") else None)
     response = admin.ApplyPolicyResponse(name=request.name, result="deleted")
     response.source.MergeFrom(admin.SourceWrite(kind=policies.kind, place=policies.place, name=request.name))
     if request.dry_run:
         return response
-    await policies.delete(request.name, None if present is None else present.revision)
+    await policies.delete(request.name, revision)
     _log.info(
         "policy deleted",
         policy=request.name,
@@ -108,8 +108,7 @@ async def export_policies(
     return admin.ExportPoliciesResponse(manifests_json=json.dumps(bundle, ensure_ascii=False))
 
 
-def _check(name: str, present: FleetPolicy | None, wanted: int | None) -> None:
-    found = 0 if present is None else present.revision
+def _check(name: str, found: int, wanted: int | None) -> None:
     if wanted is not None and wanted != found:
         where = f"at generation {found}" if found else "not there"
         raise ConflictError(
@@ -124,7 +123,11 @@ def _response(policies: FleetPolicies, policy: FleetPolicy, result: str) -> admi
         generation=policy.revision,
         result=result,
         source=admin.SourceWrite(
-            kind=policies.kind, place=policies.place, name=manifest.name, content=manifest.digest
+            kind=policies.kind,
+            place=policies.place,
+            name=manifest.name,
+            content=manifest.digest,
+            revision=policy.revision,
         ),
     )
 

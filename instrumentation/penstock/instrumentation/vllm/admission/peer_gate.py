@@ -41,7 +41,7 @@ class PeerGate:
         self.in_use = False
         self._standing: dict[str, tuple[BreakerState, str]] = {}
         self._causes: OrderedDict[str, Cause] = OrderedDict()
-        self.open: frozenset[str] = frozenset()
+        self.open: set[str] = set()
 
     def on_policy_change(self, policy: Policy, orders: Orders) -> None:
         """Apply the policy and the orders that came into force."""
@@ -104,9 +104,10 @@ class PeerGate:
         known = self._standing.pop(status.peer, None) == standing
         if status.state is not BreakerState.CLOSED:
             self._standing[status.peer] = standing
-        self.open = frozenset(
-            peer for peer, (state, _) in self._standing.items() if state is BreakerState.OPEN
-        )
+        if status.state is BreakerState.OPEN:
+            self.open.add(status.peer)
+        else:
+            self.open.discard(status.peer)
         if known or not runtime.active:
             return
         until = 0 if status.until_ns is None else time.time_ns() + status.until_ns - time.monotonic_ns()
