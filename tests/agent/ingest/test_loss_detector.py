@@ -235,12 +235,12 @@ def test_a_greeting_that_shows_no_loss(ingest):
 
 def test_lost_entries_are_written_once_though_the_stream_ends_meanwhile(hasty, monkeypatch):
     """The engine connects again before the log has the first: one drop, and one number in the agent's own counter."""
-    append, reached, go_on = hasty.journal.append, [], asyncio.Event()
+    append, reached, go_on = hasty.journal.append, asyncio.Event(), asyncio.Event()
 
     async def slow(source: Source, batch: Batch, body: bytes) -> int:
         # The writer has it, whatever becomes of the caller.
         written = asyncio.ensure_future(append(source, batch, body))
-        reached.append(batch.seq)
+        reached.set()
         await go_on.wait()
         return await written
 
@@ -249,8 +249,7 @@ def test_lost_entries_are_written_once_though_the_stream_ends_meanwhile(hasty, m
 
     async def connect_twice() -> None:
         first = asyncio.ensure_future(hasty.losses.forgotten(lost, 7))
-        while not reached:
-            await asyncio.sleep(0)
+        await reached.wait()
         first.cancel()
         second = asyncio.ensure_future(hasty.losses.forgotten(lost, 7))
         go_on.set()

@@ -67,9 +67,7 @@ async def _until_read(
     while True:
         if agent.sources is None:
             raise ImpossibleError("the agent follows no policy source; see --policy-source of penstock-agent")
-        if agent.sources.brings(
-            written.kind, written.place, written.name, written.content, written.revision
-        ):
+        if agent.sources.brings(written.kind, written.place, written.name, written.content, written.revision):
             return
         if time.monotonic() >= end:
             problem = agent.sources.problem()
