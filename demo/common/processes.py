@@ -22,7 +22,7 @@ PORTS_OF_A_SERVER = 4
 _FIRST_PORT = 20_000
 _LAST_PORT = 32_000
 # What keeps this process's ports from other processes: a server may not listen there yet, or never.
-_kept: dict[int, socket.socket] = {}
+_kept: list[int] = []
 
 
 class ChildError(RuntimeError):
@@ -50,7 +50,8 @@ def free_port() -> int:
             if error.errno != errno.EADDRINUSE:
                 raise
             continue
-        _kept[port] = keeper
+        # The descriptor, which stays until the process ends.
+        _kept.append(keeper.detach())
         return port
 
 

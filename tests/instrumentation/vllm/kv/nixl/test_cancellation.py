@@ -170,8 +170,11 @@ def test_waiting_for_a_handshake_that_fails(
     with decode.handshakes_held():
         decode.read("r1", prefill, engine_id="the-former-engine")
         assert decode.cancel("r1")[0].failed_recving == {"r1"}
-    decode.step_until(lambda _: recorder.take("handshake"), "the handshake")
-    decode.step()
+    # Each is reported on the handshake's thread, one after the other.
+    decode.step_until(
+        lambda _: recorder.take("handshake") and recorder.take("transfer_failure", ""),
+        "handshake and failure",
+    )
     assert [each.mode for each in recorder.take("transfer_failure", "r1")] == [c.FAILURE_MODE_COLLATERAL]
     (failure,) = recorder.take("transfer_failure", "")
     assert (failure.mode, failure.peer.address) == (c.FAILURE_MODE_HANDSHAKE, prefill.address)
