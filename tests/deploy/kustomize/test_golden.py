@@ -12,7 +12,7 @@ from penstock.proto import __version__
 from tests.support.kubernetes.builds import KUSTOMIZE, ROOT, VERSIONS, build
 
 GOLDEN = Path(__file__).parent / "golden"
-OVERLAYS = ("overlays/plain", "overlays/llm-d", "overlays/leader-worker-set", "daemonset/agent")
+OVERLAYS = ("overlays/plain", "overlays/llm-d", "overlays/leader-worker-set", "daemonset/agent", "relay")
 
 
 def golden(overlay: str) -> Path:

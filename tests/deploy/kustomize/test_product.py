@@ -205,4 +205,4 @@ def test_plain_yaml_of_the_documents() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert blocks
     for block in blocks:
-        yaml.safe_load(block)
+        assert list(yaml.safe_load_all(block))
