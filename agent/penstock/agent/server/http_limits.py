@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import structlog
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
+
+_log = structlog.get_logger(__name__)
 
 
 class Connections:
@@ -19,7 +23,7 @@ class Connections:
     served beside any number of slow ones.
 
     With *tls* the handshake is made here and not by the loop's server, so that connections are counted from their
-    first byte on: a handshake is a connection that has not sent its request.
+    first byte on: a handshake is a connection that has not sent its request, and has *lifetime* for itself.
     """
 
     def __init__(
@@ -63,16 +67,20 @@ class Connections:
 
     async def _encrypt(self, transport: asyncio.Transport, connection: _Connection) -> None:
         assert self._tls is not None  # noqa: S101  (else nobody shakes hands)
+        secured = None
         try:
-            secured = await asyncio.get_running_loop().start_tls(
-                transport, connection, self._tls, server_side=True
-            )
-        except OSError:
-            # The client has gone, or its certificate is invalid; TLS errors are OSErrors.
-            return
+            # One that made room in the meantime would begin a handshake that nothing ends.
+            if not transport.is_closing():
+                secured = await asyncio.get_running_loop().start_tls(
+                    transport, connection, self._tls, server_side=True
+                )
+        except Exception as error:  # noqa: BLE001  (the client has gone, or its certificate is invalid or odd)
+            _log.debug("no TLS handshake", reason=str(error))
         finally:
             self.end(transport)
-        if secured is not None:
+        if secured is None or transport.is_closing():
+            transport.abort()
+        else:
             connection.connection_made(secured)
 
     def asked(self, transport: asyncio.BaseTransport | None) -> None:

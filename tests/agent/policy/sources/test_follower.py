@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+from penstock.agent.errors import ImpossibleError
 from penstock.agent.policy.sources import MAX_ITEMS, SourceItem, SourceSet
 from penstock.agent.policy.sources.follower import SourceFollower
 from penstock.agent.policy.sources.second_look import SECOND_LOOK_SECONDS
@@ -14,7 +16,6 @@ from structlog.testing import capture_logs
 from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
-    import pytest
     from penstock.agent.policy.sources import SourceSink
     from penstock.agent.policy.store import PolicyDatabase
 
@@ -127,3 +128,16 @@ async def test_a_source_that_is_away_from_the_start_has_policies(database: Polic
     await follower.stop()
     (state,) = SourceFollower([_Source("one")], PolicyStore(database)).states()
     assert (state.state, state.accepted) == ("connecting", 2)
+
+
+async def test_a_refusal_from_before_a_write_does_not_answer_for_it(database: PolicyDatabase) -> None:
+    """Who waits for a manifest that has been written since goes on waiting; without a revision each refusal counts."""
+    source = _Source("nats://n1/bucket")
+    follower = SourceFollower([source], PolicyStore(database))
+    await follower.start()
+    await source.brings(broken=("a",))
+    assert not follower.brings("nats", "bucket", "a", "digest", revision=2)
+    for revision in (0, 1):
+        with pytest.raises(ImpossibleError, match="the agent refuses policy 'a'"):
+            follower.brings("nats", "bucket", "a", "digest", revision=revision)
+    await follower.stop()

@@ -127,7 +127,8 @@ def _response(policies: FleetPolicies, policy: FleetPolicy, result: str) -> admi
             place=policies.place,
             name=manifest.name,
             content=manifest.digest,
-            revision=policy.revision,
+            # Of what is unchanged, a refusal counts whenever it was.
+            revision=0 if result == "unchanged" else policy.revision,
         ),
     )
 
