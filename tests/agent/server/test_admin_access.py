@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.errors import UnreachableError
+from penstock.agent.ctl.tls import ClientTls
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
@@ -121,6 +125,21 @@ def test_agentctl_says_what_is_wrong_with_its_certificates(secured: _Secured) ->
         assert code == 2
         assert "--tls-cert" in said
         assert "cannot be read (No such file or directory); name a PEM file" in said
+
+
+def test_no_answer_over_tcp_may_be_a_refused_certificate(secured: _Secured) -> None:
+    """Where the connection is cut each time before the call is on it, all that is left of it is the deadline."""
+    ops = secured.authority.issue(common_name="ops")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        tls = ClientTls(str(secured.authority.cert), str(ops.cert), str(ops.key))
+        client = Client(f"127.0.0.1:{silent.getsockname()[1]}", tls)
+        try:
+            with pytest.raises(
+                UnreachableError, match="did not answer in time, or a certificate was refused"
+            ):
+                client.call("ListPolicies", admin.ListPoliciesRequest(), timeout=0.5)
+        finally:
+            client.close()
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,22 @@ class Client:
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             return UnreachableError(self._unreachable(details))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return UnreachableError(f"the agent at {self.address} did not answer in time; see its log")
+            return UnreachableError(self._late())
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return RefusedError(
                 f"{self.address} does not know this command: it is the engines' socket (give --address the value of "
                 "--admin-listen), or the agent is older than agentctl: upgrade it"
             )
         return RefusedError(details or f"the agent at {self.address} answered {code.name}; see its log")
+
+    def _late(self) -> str:
+        if self.address.startswith("unix:"):
+            return f"the agent at {self.address} did not answer in time; see its log"
+        # gRPC connects again and again where the agent closes each connection before the call is on it.
+        return (
+            f"the agent at {self.address} did not answer in time, or a certificate was refused: "
+            "see its log, and check the --tls options"
+        )
 
     def _unreachable(self, details: str) -> str:
         if not self.address.startswith("unix:"):
