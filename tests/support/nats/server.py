@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 from typing import TYPE_CHECKING
@@ -12,7 +14,6 @@ from demo.common.processes import free_port
 from tests.support.agent.agent import wait_until
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -58,9 +59,11 @@ class NatsServer:
             self._process = None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
+        """Send a signal; with SIGSTOP, wait until it has stopped: until one thread has its turn, the others serve on."""
         assert self._process is not None
         self._process.send_signal(number)
+        if number is signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     async def client(self, **options: object) -> Client:
         """Connect a client of the test's own; ``async with`` closes it, whatever the test finds.
