@@ -14,6 +14,7 @@ import pytest
 from demo.common.client import prefill_decode
 from demo.common.steps import PROMPT, until
 from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from demo.stack import Stack
@@ -76,7 +77,7 @@ def test_a_stopped_agent_costs_nothing(stack: Stack) -> None:
     """SIGSTOP: the engines answer as before; after SIGCONT all of it is counted once."""
     transfers, closed = _transfers(stack), _closed(stack)
 
-    stack.agent.child.signal(signal.SIGSTOP)
+    stop(stack.agent.child.pid)
     try:
         failed = _burst(stack)
     finally:

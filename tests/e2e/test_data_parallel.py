@@ -17,6 +17,7 @@ from demo.common.metrics import Metrics
 from demo.common.steps import until
 from tests.support.engine.pairs import DATA_PARALLEL
 from tests.support.kv.bench import DECODE
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,7 @@ def _stopped(kv: Bench, engine: int) -> Iterator[None]:
     """SIGSTOP the process of one engine core of decode, SIGCONT at the end."""
     sources = _described(kv, engine)["sources"]
     (pid,) = (int(each["hello"]["pid"]) for each in sources if each["hello"]["process"] == ENGINE_CORE)
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.incidents.table import CANNOT_TELL
 from tests.support.kv.other_weights import copied_model, other_weights
 from tests.support.kv.peers import LEASE_SECONDS, Spare, stopped
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,7 +267,7 @@ def test_a_worker_stands_still(kv: Bench, tmp_path: Path) -> None:
         if source.hello.process == "worker"
     )
     operator.begins()
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         with _in_background(kv, kv.stack.prefill.url, "a request that hangs", 62.0):
             operator.records("worker-stands-still")

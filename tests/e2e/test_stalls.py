@@ -19,6 +19,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 from demo.common.client import complete
 from demo.common.steps import until
 from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +112,7 @@ def test_a_worker_that_stands_still(kv: Bench) -> None:
         for source in engine.sources
         if source.hello.process == "worker"
     )
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         with _left_open(kv.stack.prefill.url, "a request that hangs"):
             until(lambda: "worker_silent" in _stalls(kv, "prefill"), "No stall of a worker")

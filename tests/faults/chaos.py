@@ -17,6 +17,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.faults.bench import Bench, bench
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +85,7 @@ class Chaos:
     def _freeze(self) -> None:
         process = self._stand.agent.process
         assert process is not None
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         time.sleep(self._random.uniform(0, _FROZEN))
         process.send_signal(signal.SIGCONT)
 

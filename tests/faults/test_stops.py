@@ -10,6 +10,7 @@ import pytest
 from tests.faults.bench import FaultyAgent, Producer, bench
 from tests.faults.extent import STANDSTILL
 from tests.support.agent.agent import wait_until
+from tests.support.stop import stop
 
 # Both sides send a ping after 2 seconds of silence and give 3 for its answer; the rest is for a machine that is busy.
 NOTICED = 5.0
@@ -70,7 +71,7 @@ def test_a_stopped_agent_is_noticed():
             producer.command("streams")
         process = stand.agent.process
         assert process is not None
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         try:
             wait_until(
                 lambda: all(len(book.streams) > 1 for book in stand.books()),
@@ -92,7 +93,7 @@ def test_an_agent_that_stops_for_longer_than_anyone_waits():
         for seconds in (0.5, STANDSTILL):
             process = stand.agent.process
             assert process is not None
-            process.send_signal(signal.SIGSTOP)
+            stop(process.pid)
             time.sleep(seconds)
             process.send_signal(signal.SIGCONT)
             stand.traffic()

@@ -22,6 +22,7 @@ from tests.support.engine.held_step import hold_step
 from tests.support.engine.runtime_threads import exporter_of, policy_client_of
 from tests.support.policy.clients import make_client
 from tests.support.seconds import SecondsClock
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,7 +205,7 @@ def _strike(agent: AgentProcess, sig: int) -> None:
     if sig == signal.SIGKILL:
         agent.kill()
     else:
-        agent.process.send_signal(sig)
+        stop(agent.process.pid)
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

@@ -11,6 +11,7 @@ import pytest
 from tests.support.agent.agent import wait_until
 from tests.support.page.pods import NAMES, Pods
 from tests.support.page.tab import Tab, ask, write
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +94,7 @@ def test_an_agent_that_hangs_is_named(pods: Pods) -> None:
 
     with Tab(pods.page) as tab:
         tab.until("pulse")
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         try:
             tab.until("pulse", names_it)
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,7 +82,7 @@ async def test_one_server_hangs(cluster: NatsCluster, monkeypatch: pytest.Monkey
         return connected(access, attempt, *more)
 
     monkeypatch.setattr("penstock.agent.relay.policies.nats_policies.connected", note)
-    cluster.servers[hung].signal(signal.SIGSTOP)
+    cluster.servers[hung].stop()
     lease = NatsLease(access, "policies", SECONDS)
     holding = asyncio.ensure_future(lease.run())
     try:
@@ -94,6 +93,6 @@ async def test_one_server_hangs(cluster: NatsCluster, monkeypatch: pytest.Monkey
         assert asked.count(0) == 1
         await eventually(lambda: lease.held, "the lease is taken at another server")
     finally:
-        cluster.servers[hung].signal(signal.SIGCONT)
+        cluster.servers[hung].go_on()
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)

@@ -13,6 +13,7 @@ from nats.js.api import KeyValueConfig
 from tests.support.agent.agent import short_directory, wait_until
 from tests.support.agent.relay import RelayProcess
 from tests.support.nats.server import NatsServer
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -75,7 +76,7 @@ async def test_a_relay_that_was_stopped_for_long_writes_nothing_more(tmp_path: P
     async with _pair(tmp_path) as pair:
         holder = pair.leases[-1]
         assert pair.first.process is not None
-        pair.first.process.send_signal(signal.SIGSTOP)
+        stop(pair.first.process.pid)
         try:
             await _until(wait_until, lambda: _taken(pair.second) == 1, "the second relay takes the lease")
         finally:

@@ -17,6 +17,7 @@ from tests.support.agent.relay import RelayProcess, running_relay
 from tests.support.fleet.many import ManyAgents
 from tests.support.nats.server import NatsServer
 from tests.support.policy.policies import document
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +101,7 @@ def test_one_hangs_one_refuses_one_has_a_wrong_certificate(count: int, tmp_path:
         relay.wait_for(**states)
         process = agents["hung"].process
         assert process is not None
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         parts.callback(process.send_signal, signal.SIGCONT)
         engines = {f"{name}/{number}" for name in many.names for number in range(ENGINES)}
 

@@ -25,6 +25,7 @@ from tests.support.agent.batches import transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.relay import RelayProcess, running_relay
 from tests.support.agent.stories import closed_decode, outcome
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,13 +41,14 @@ class Pods(NamedTuple):
     agents: dict[str, AgentProcess]
     engines: dict[str, FakeEngine]
 
-    def end(self, name: str, sig: int = signal.SIGKILL) -> None:
-        """Send a signal to an agent."""
-        process = self.agents[name].process
-        assert process is not None
-        process.send_signal(sig)
+    def stop(self, *names: str) -> None:
+        """Stop agents where they stand."""
+        for name in names:
+            process = self.agents[name].process
+            assert process is not None
+            stop(process.pid)
 
-    def resume(self) -> None:
+    def go_on(self) -> None:
         """Let stopped agents go on."""
         for agent in self.agents.values():
             if agent.process is not None and agent.process.poll() is None:
@@ -68,7 +70,7 @@ def _pods(deadline: str = "60s") -> Iterator[Pods]:
         relay = parts.enter_context(running_relay(directory, f"--agents={listed}", f"--deadline={deadline}"))
         relay.wait_for(**dict.fromkeys(NAMES, "up"))
         pods = Pods(relay, agents, engines)
-        parts.callback(pods.resume)
+        parts.callback(pods.go_on)
         yield pods
 
 
@@ -275,7 +277,7 @@ def _note_first(call: Iterator[admin.LoggedEvent], seen: list[str]) -> None:
 def test_agents_that_die_hang_and_come_back() -> None:
     """Who is missing is one line on stderr, why too; the others answer; a restarted relay goes on."""
     with _pods("1s") as pods:
-        pods.end("decode-1", signal.SIGSTOP)
+        pods.stop("decode-1")
         pods.agents["prefill-0"].kill()
         pods.relay.wait_for(**{"decode-1": "away", "prefill-0": "away"})
         listed = pods.relay.agentctl("get", "engines")
@@ -286,16 +288,14 @@ def test_agents_that_die_hang_and_come_back() -> None:
         doctor = pods.relay.agentctl("doctor")
         assert doctor.exit_code == 1
         assert "agent prefill-0: does not answer at unix://" in doctor.stdout
-        pods.end("decode-1", signal.SIGCONT)
+        pods.go_on()
         pods.agents["prefill-0"].start()
         pods.relay.wait_for(**dict.fromkeys(NAMES, "up"))
         wait_until(lambda: pods.relay.agentctl("get", "engines").stderr == "", "all answer again")
-        for name in NAMES:
-            pods.end(name, signal.SIGSTOP)
+        pods.stop(*NAMES)
         pods.relay.wait_for(**dict.fromkeys(NAMES, "away"))
         nobody = pods.relay.agentctl("get", "engines")
-        for name in NAMES:
-            pods.end(name, signal.SIGCONT)
+        pods.go_on()
         assert nobody.exit_code == 1
         assert "none of 3 agents answered" in nobody.stderr
 

@@ -20,6 +20,7 @@ from tests.support.agent.relay import RelayProcess, running_relay
 from tests.support.nats.server import NatsServer
 from tests.support.policy.policies import action, document
 from tests.support.samples.stand_in_engine import StandInEngine
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,7 +174,7 @@ def test_an_agent_that_hangs_is_named(fleet: Fleet) -> None:
     """The wait says who has not answered and ends as at one agent; the others have the policy, it has it later."""
     process = fleet.agents["decode-1"].process
     assert process is not None
-    process.send_signal(signal.SIGSTOP)
+    stop(process.pid)
     try:
         code, text = _set(fleet, "three", "recompute", "--wait", "--timeout=3s")
         assert code == 1, text

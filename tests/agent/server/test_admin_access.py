@@ -128,7 +128,7 @@ def test_agentctl_says_what_is_wrong_with_its_certificates(secured: _Secured) ->
 
 
 def test_no_answer_over_tcp_may_be_a_refused_certificate(secured: _Secured) -> None:
-    """Where the connection is cut each time before the call is on it, all that is left of it is the deadline."""
+    """TLS 1.3 reports a refusal by closing the connection, so the sentence about the deadline names the certificate too."""
     ops = secured.authority.issue(common_name="ops")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         tls = ClientTls(str(secured.authority.cert), str(ops.cert), str(ops.key))

@@ -17,6 +17,7 @@ from penstock.instrumentation.transport import Stream
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure, emit_transfer
 from tests.support.engine.runtime_threads import exporter_of
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ def test_hung_agent_is_given_up_and_taken_back(
     emit_failure(runtime, "before")
     wait_until(lambda: acknowledged(runtime), "the first entry is acknowledged")
     service = exporter_of(runtime)
-    hanging.send_signal(signal.SIGSTOP)
+    stop(hanging.pid)
     connections = service._connections
     for number in range(2_000):
         emit_transfer(runtime, f"r-{number}")
@@ -85,7 +86,7 @@ def test_hung_agent_gets_no_pile_of_snapshots(
     runtime.snapshots.add("big", lambda snapshot: setattr(snapshot.engine, "model", "x" * 500_000))
     runtime.start()
     wait_until(lambda: len(backlogs) > 2, "snapshots")
-    hanging.send_signal(signal.SIGSTOP)
+    stop(hanging.pid)
     service = exporter_of(runtime)
     stream = service._stream
     assert stream is not None
@@ -98,7 +99,7 @@ def test_hung_agent_gets_no_pile_of_snapshots(
 
 def test_process_ends_with_a_hung_agent(hanging: subprocess.Popen[str], directory: Path) -> None:
     """A host whose agent hangs ends by itself, with its own exit code."""
-    hanging.send_signal(signal.SIGSTOP)
+    stop(hanging.pid)
     script = """
     import sys
     from penstock.instrumentation.runtime import runtime

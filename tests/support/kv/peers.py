@@ -8,15 +8,14 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import zmq
 
 from demo.common.model import tiny_model
-from demo.common.steps import until
 from demo.servers import LOOPBACK, ROOT, Server, ServerSpec
+from tests.support.stop import stop_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,29 +93,11 @@ def signal_group(server: Server, number: int) -> None:
         os.killpg(server.child.pid, number)
 
 
-def _running(group: int) -> list[str]:
-    """Return the ids of a process group's threads that are neither stopped nor dead."""
-    running = []
-    for stat in Path("/proc").glob("[0-9]*/task/[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, its_group = _fields(stat)[:3]
-            if its_group == str(group) and state not in "TtZX":
-                running.append(stat.parent.name)
-    return running
-
-
-def _fields(stat: Path) -> list[str]:
-    """Return state, parent, process group, …: what follows the command, which may have any character."""
-    return stat.read_text().rpartition(") ")[2].split()
-
-
 @contextmanager
 def stopped(server: Server) -> Iterator[None]:
     """SIGSTOP all processes of *server* and wait until no thread of theirs runs any more; SIGCONT at the end."""
-    signal_group(server, signal.SIGSTOP)
     try:
-        # One thread takes the signal and stops the others: until it has its turn, NIXL's thread serves readers.
-        until(lambda: not _running(server.child.pid), f"Not all threads of {server.url} have stopped")
+        stop_group(server.child.pid)
         yield
     finally:
         signal_group(server, signal.SIGCONT)

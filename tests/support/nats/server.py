@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import nats
 from demo.common.processes import free_port
 from tests.support.agent.agent import wait_until
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,12 +58,15 @@ class NatsServer:
             self._process.wait()
             self._process = None
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal; with SIGSTOP, wait until it has stopped: until one thread has its turn, the others serve on."""
+    def stop(self) -> None:
+        """Stop it where it stands: its connections stay."""
         assert self._process is not None
-        self._process.send_signal(number)
-        if number is signal.SIGSTOP:
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+        stop(self._process.pid)
+
+    def go_on(self) -> None:
+        """Let it go on after a stop."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     async def client(self, **options: object) -> Client:
         """Connect a client of the test's own; ``async with`` closes it, whatever the test finds.

@@ -109,7 +109,7 @@ class Client:
     def _late(self) -> str:
         if self.address.startswith("unix:"):
             return f"the agent at {self.address} did not answer in time; see its log"
-        # gRPC connects again and again where the agent closes each connection before the call is on it.
+        # TLS 1.3 reports a refused certificate only by closing the connection: gRPC may connect again until the deadline.
         return (
             f"the agent at {self.address} did not answer in time, or a certificate was refused: "
             "see its log, and check the --tls options"

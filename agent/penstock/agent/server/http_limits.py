@@ -66,7 +66,7 @@ class Connections:
         task.add_done_callback(self._handshakes.discard)
 
     async def _encrypt(self, transport: asyncio.Transport, connection: _Connection) -> None:
-        assert self._tls is not None  # noqa: S101  (else nobody shakes hands)
+        assert self._tls is not None  # noqa: S101  (set wherever there are handshakes)
         secured = None
         try:
             # One that made room in the meantime would begin a handshake that nothing ends.

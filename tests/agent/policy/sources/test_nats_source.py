@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -219,13 +218,13 @@ async def test_a_server_that_goes_away(server: NatsServer, database: PolicyDatab
         if how == "kill":
             server.kill()
         else:
-            server.signal(signal.SIGSTOP)
+            server.stop()
         await until(lambda: followed.state.state == "away", "away")
         assert followed.items() == {"a": 1}
         if how == "kill":
             server.start()
         else:
-            server.signal(signal.SIGCONT)
+            server.go_on()
         async with bucket_of(server) as bucket:
             await bucket.put("a", value("a", 5))
         await followed.shows({"a": 5})

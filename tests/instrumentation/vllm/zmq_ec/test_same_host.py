@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import zlib
@@ -33,6 +32,7 @@ from tests.support.ec.rig import (
     tensor,
     wait_for,
 )
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -302,7 +302,7 @@ def test_a_producer_in_another_process(other_process: subprocess.Popen[str]) -> 
         fetcher: Any = near.consumer._fetcher
         (known,) = fetcher._producers
         wait_for(lambda: known.connection.area)
-        other_process.send_signal(signal.SIGSTOP)
+        stop(other_process.pid)
         near.wait(request("r", feature("a", ROWS)))
         assert torch.equal(near.load("a")[0], tensor(ROWS))
         assert [each.ok for each in notes.transfers] == [True]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 from penstock.instrumentation.core import constants as c
 
 from tests.support.kv.nixl_pair import HOST, Engine, instrumented_engines, prepare
+from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,9 +44,8 @@ class Remote:
         return f"{HOST}:{self.port}"
 
     def stop(self) -> None:
-        """SIGSTOP, and wait until none of its threads runs any more: the signal takes its time."""
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        """Stop it where it stands."""
+        stop(self.process.pid)
 
 
 @contextmanager
