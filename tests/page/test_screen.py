@@ -204,6 +204,23 @@ def test_policy_fields_that_are_left_out_are_counted() -> None:
     assert json.loads(data)["policy"]["total"] == 50
 
 
+@pytest.mark.parametrize("most", [64_000, 16_000, 8_000, 4_000, 2_500])
+def test_banners_and_causes_that_are_left_out_are_counted(most: int) -> None:
+    """The last banner counts the rest; at least it stays."""
+    answers = _fleet(30, 0)
+    assert answers.engines is not None
+    for engine in answers.engines.engines:
+        engine.stalls.add(sentence="x" * 100)
+    screen, data = fitted(build_screen(answers), most)
+
+    assert len(data) <= most
+    *shown, last = screen.banners
+    assert [each.left_out for each in shown] == [0] * len(shown)
+    assert last.left_out == 30 - len(shown)
+    assert last.sentence == f"{last.left_out} more; 'agentctl doctor' lists all"
+    assert screen.verdict.left_out == 20 - len(screen.verdict.causes)
+
+
 @pytest.mark.parametrize(("engines", "peers"), [(256, 100), (1, 1), (300, 3), (3, 2_000)])
 def test_a_large_fleet_fits(engines: int, peers: int) -> None:
     """Rows are left out, and counted."""

@@ -72,6 +72,14 @@ def test_first_screen_needs_no_scrolling(tab: Tab, server: ScriptedServer) -> No
         assert seen >= ROWS, part
 
 
+def test_each_part_counts_what_is_left_out(tab: Tab, server: ScriptedServer) -> None:
+    """The server sends the worst or the first rows only."""
+    crowd(tab, server)
+    assert "12 more of 20 causes are left out." in tab.text("#verdict")
+    assert "the worst 30 of 100" in tab.text("#peers")
+    assert "the first 20 of 45" in tab.text("#policy")
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_nothing_is_cut_off_sideways(tab: Tab, server: ScriptedServer, look: str) -> None:
     """The page itself is never wider than its window; tables that are scroll by themselves."""

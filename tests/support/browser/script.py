@@ -51,10 +51,10 @@ def crowded(messages: dict[str, Any]) -> dict[str, Any]:
             "waits": screen["waits"]
             | {"rows": [wait | {"request": f"cmpl-{number}"} for number in range(30)], "total": 90},
             "policy": screen["policy"]
-            | {"rows": [field | {"field": f"section{number}.name"} for number in range(20)]},
+            | {"rows": [field | {"field": f"section{number}.name"} for number in range(20)], "total": 45},
             "banners": [screen["banners"][0] | {"sentence": f"banner {number}"} for number in range(8)],
             "verdict": screen["verdict"]
-            | {"causes": [cause | {"peer": f"peer-{number}"} for number in range(8)]},
+            | {"causes": [cause | {"peer": f"peer-{number}"} for number in range(8)], "leftOut": 12},
         },
         "log": {"entries": [entries[1] | {"position": f"{1000 + number}/0"} for number in range(200)]},
     }

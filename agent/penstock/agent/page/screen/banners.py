@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
 
 MOST = 20
-"""Banners of a screen; the rest is counted in the last one."""
+"""Banners of a screen, of which the last counts the rest."""
 
 _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
 # Engines that a sentence names.
@@ -31,10 +31,18 @@ _NAMED = 4
 def banners(answers: ScreenAnswers) -> tuple[Banner, ...]:
     """Return the banners, the worst first."""
     found = sorted(_all(answers), key=lambda each: _SEVERITIES[each.severity])
-    if len(found) <= MOST:
-        return tuple(found)
-    rest = f"{len(found) - MOST + 1} more; 'agentctl doctor' lists all"
-    return (*found[: MOST - 1], Banner("degraded", found[MOST - 1].severity, rest, command("doctor")))
+    return at_most(tuple(found), MOST)
+
+
+def at_most(found: tuple[Banner, ...], most: int) -> tuple[Banner, ...]:
+    """Return *found*, or *most* banners, one at least, of which the last counts the rest."""
+    most = max(most, 1)
+    if len(found) <= most:
+        return found
+    shown, rest = found[: most - 1], found[most - 1 :]
+    count = sum(each.left_out or 1 for each in rest)
+    more = f"{count} more; 'agentctl doctor' lists all"
+    return (*shown, Banner("degraded", rest[0].severity, more, command("doctor"), count))
 
 
 def _all(answers: ScreenAnswers) -> Iterator[Banner]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.page.screen.banners import banners
+from penstock.agent.page.screen.banners import at_most, banners
 from penstock.agent.page.screen.engines import engine_table
 from penstock.agent.page.screen.model import Peers, Screen
 from penstock.agent.page.screen.peers import peer_table
@@ -91,9 +91,16 @@ def _cut(screen: Screen, name: str) -> Screen:
             left = screen.engines.total - len(rows_left)
             return replace(screen, engines=replace(screen.engines, rows=rows_left, left_out=left))
         case "banners":
-            return replace(screen, banners=_two_thirds(screen.banners))
-    return replace(screen, verdict=replace(screen.verdict, causes=_two_thirds(screen.verdict.causes)))
+            return replace(screen, banners=at_most(screen.banners, _two_thirds_of(len(screen.banners))))
+    found = screen.verdict
+    causes = _two_thirds(found.causes)
+    left = found.left_out + len(found.causes) - len(causes)
+    return replace(screen, verdict=replace(found, causes=causes, left_out=left))
 
 
 def _two_thirds(rows: tuple[Any, ...]) -> tuple[Any, ...]:
-    return rows[: len(rows) * 2 // 3]
+    return rows[: _two_thirds_of(len(rows))]
+
+
+def _two_thirds_of(count: int) -> int:
+    return count * 2 // 3

@@ -34,6 +34,7 @@ class ShownVerdict:
     Attributes:
         state: ``ok``, ``causes`` or ``unknown``.
         computed: milliseconds since 1970; 0 before the first answer.
+        left_out: how many causes are not among *causes*.
 
     """
 
@@ -44,16 +45,23 @@ class ShownVerdict:
     causes: tuple[ShownCause, ...] = ()
     looked: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Banner:
-    """Something that changes what the rest means: a pause, a drill, an engine that is away."""
+    """Something that changes what the rest means: a pause, a drill, an engine that is away.
+
+    Attributes:
+        left_out: how many banners this one counts, because they are not shown; 0 for all but the last.
+
+    """
 
     kind: str
     severity: str
     sentence: str
     command: str
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ def verdict(answers: ScreenAnswers) -> ShownVerdict:
         causes=tuple(_cause(each) for each in found.causes[:_MAX_CAUSES]),
         looked=tuple(map(_line, found.looked_at[:_MAX_PARTS])),
         missing=tuple(map(_line, found.missing[:_MAX_PARTS])),
+        left_out=len(found.causes[_MAX_CAUSES:]),
     )
 
 

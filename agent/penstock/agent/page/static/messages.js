@@ -36,12 +36,14 @@
  * @property {Cause[]} causes
  * @property {string[]} looked
  * @property {string[]} missing
+ * @property {number} leftOut
  *
  * @typedef {object} Banner
  * @property {string} kind
  * @property {Severity} severity
  * @property {string} sentence
  * @property {string} command
+ * @property {number} leftOut
  *
  * @typedef {object} PeerCell
  * @property {string} engine

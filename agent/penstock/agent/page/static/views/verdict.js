@@ -32,6 +32,7 @@ export function VerdictView({shown, scrubbed, act}) {
       ${verdict.causes.map((cause) => html`<${CauseView} key=${`${cause.kind} ${cause.peer} ${cause.engines}`} cause=${cause} act=${act} />`)}
     </ol>`}
     ${hidden > 0 && html`<p class="note">${hidden} of ${whole.causes.length} causes are hidden by the filter.</p>`}
+    ${whole.leftOut > 0 && html`<p class="note">${whole.leftOut} more of ${whole.leftOut + whole.causes.length} causes are left out.</p>`}
     ${whole.missing.length > 0 && html`<p class="note">Not known: ${whole.missing.join("; ")}</p>`}
     ${whole.state === "ok" && whole.looked.length > 0 && html`<p class="note">Looked at: ${whole.looked.join("; ")}</p>`}
   </section>`;
