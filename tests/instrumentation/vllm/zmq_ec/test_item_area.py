@@ -228,3 +228,15 @@ def test_the_memory_cannot_be_truncated(published: Published) -> None:
     assert seals & fcntl.F_SEAL_SHRINK
     with pytest.raises(PermissionError):
         os.ftruncate(published.name.fd, 0)
+
+
+def test_memory_that_can_be_truncated_is_not_mapped(published: Published) -> None:
+    """To read what was cut off would end this process."""
+    name = published.name
+    fd = os.memfd_create(item_area.FILE, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, CAPACITY + 4096)
+        with pytest.raises(AreaError, match="can be cut short"):
+            AreaReader(dataclasses.replace(name, fd=fd))
+    finally:
+        os.close(fd)

@@ -1,21 +1,28 @@
 """A consumer's access to the memory of a producer on the same host (``item_area.py``).
 
-It reads the descriptor and maps nothing: memory of another process that is mapped, and truncated, ends its reader.
+It maps the memory, read-only. Memory of another process that is mapped, and truncated, ends its reader, so it maps only
+what is sealed against that.
 """
 
 from __future__ import annotations
 
+import fcntl
+import mmap
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.memory import item_area
 from penstock.instrumentation.vllm.zmq_ec.memory.slots import HEADER as SLOT_HEADER
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName
+
+
+_NOTHING: Final = np.empty(0, dtype=np.uint8)
 
 
 class AreaError(RuntimeError):
@@ -56,21 +63,23 @@ class AreaReader:
 
         """
         path = Path(f"/proc/{name.pid}/fd/{name.fd}")
-        self._fd = -1
         try:
             # A peer chooses the numbers, and to open a device or a pipe can have effects.
             if not os.readlink(path).startswith(f"/memfd:{item_area.FILE} "):  # noqa: PTH115  (no path that exists)
                 raise AreaError(path, "is no memory of a producer")
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            header = os.pread(self._fd, item_area.HEADER.size, name.capacity)
-            regular = stat.S_ISREG(os.fstat(self._fd).st_mode)
-        except (OSError, OverflowError) as error:
-            self.close()
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                self._bytes = _mapped(fd, path)
+            finally:
+                os.close(fd)
+        except (OSError, OverflowError, ValueError) as error:
             raise AreaError(path, f"cannot be read: {getattr(error, 'strerror', error)}") from error
-        if not regular or header != item_area.HEADER.pack(item_area.MAGIC, name.token):
+        self._name = name
+        if self._slice(name.capacity, item_area.HEADER.size) != item_area.HEADER.pack(
+            item_area.MAGIC, name.token
+        ):
             self.close()
             raise AreaError(path, "is not the memory that the producer means (any more)")
-        self._name = name
 
     def find(self, item: str) -> FoundItem | None:
         """Return the entry of *item*, None if it has none."""
@@ -95,26 +104,41 @@ class AreaReader:
     def fingerprint(self, found: FoundItem, number: int) -> bytes:
         """Return the fingerprint of a piece of an item that :meth:`checked` covers."""
         start = found.content - SLOT_HEADER + number * fingerprints.PIECE
-        return self._pread(fingerprints.SIZE, self._name.capacity + item_area.print_offset(start))
+        return self._slice(self._name.capacity + item_area.print_offset(start), fingerprints.SIZE)
 
     def copy(self, found: FoundItem, offset: int, target: memoryview) -> bool:
         """Copy the bytes of an item from *offset* on that *target* has room for; return whether they were there."""
-        try:
-            return os.preadv(self._fd, [target], found.content + offset) == len(target)
-        except (OSError, OverflowError):
+        begin = found.content + offset
+        source = self._bytes[begin : begin + len(target)]
+        if len(source) < len(target):
             return False
+        # numpy releases the interpreter's lock meanwhile.
+        np.copyto(np.frombuffer(target, dtype=np.uint8), source)
+        return True
 
     def close(self) -> None:
-        """Close it. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Unmap it. Idempotent."""
+        # The mapping ends with the last array of it.
+        self._bytes = _NOTHING
 
     def _read(self, at: int, size: int) -> bytes | None:
-        return item_area.opened(self._pread(size + item_area.CHECK.size, at), self._name.token)
+        return item_area.opened(self._slice(at, size + item_area.CHECK.size), self._name.token)
 
-    def _pread(self, size: int, at: int) -> bytes:
-        try:
-            return os.pread(self._fd, size, at)
-        except (OSError, OverflowError):
-            return b""
+    def _slice(self, at: int, size: int) -> bytes:
+        return bytes(self._bytes[at : at + size])
+
+
+def _mapped(fd: int, path: Path) -> Any:
+    """Return the memory of a descriptor as an array of bytes.
+
+    Raises:
+        AreaError: it can be truncated.
+        OSError: it is no memory, or there is no room for it.
+        ValueError: it is empty.
+
+    """
+    size = os.fstat(fd).st_size
+    regular = stat.S_ISREG(os.fstat(fd).st_mode)
+    if not regular or not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        raise AreaError(path, "can be cut short, so that it is not mapped")
+    return np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), dtype=np.uint8)

@@ -1,7 +1,7 @@
 """A producer's memory for its items, which consumers on the same host read without a message.
 
-It is anonymous (``memfd``), like the shared region, and goes with its last user. Consumers never map it: they ``pread``
-the descriptor of the producer's process (``area_reader.py``), so nothing that happens to it can end their process.
+It is anonymous (``memfd``), like the shared region, and goes with its last user. It is sealed against
+truncation, which would end the processes that have it mapped: its consumers have, read-only (``area_reader.py``).
 
 Layout: the slots (``slots.py``); a header with a magic word and a random token; a table of entries; the fingerprints of
 pieces. An entry says what and where an item is. Its place in the table follows from the item's name, and a later item
