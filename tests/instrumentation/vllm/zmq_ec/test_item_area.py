@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.vllm.ec import fingerprints
-from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy, ItemGoneError
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy, ItemGoneError, begin_copy
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import TransferError
 from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots, item_area
 from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaError, AreaReader, FoundItem
@@ -58,7 +58,9 @@ class Published:
         """Begin to copy an item."""
         found = self.reader.find(item)
         assert found is not None
-        return AreaCopy(self.reader, found, 0.0)
+        begun = begin_copy(self.reader, found, 0.0)
+        assert begun is not None
+        return begun
 
 
 def finish(copy: AreaCopy) -> None:
@@ -137,10 +139,13 @@ def test_an_eviction_is_noticed(published: Published) -> None:
     published.check(slot, PIECES)
     copy, room = published.copy("a"), np.zeros_like(CONTENT)
     assert copy.advance(room, 1.0)
+    found = published.reader.find("a")
     published.area.withdraw(slot)
     assert published.reader.find("a") is None
+    assert begin_copy(published.reader, found, 1.0) is None
     published.slots.free(slot)
     published.put("b", CONTENT[::-1])
+    assert begin_copy(published.reader, found, 1.0) is None
     with pytest.raises(ItemGoneError):
         finish(copy)
     assert not copy.done
@@ -235,7 +240,7 @@ def test_memory_that_can_be_truncated_is_not_mapped(published: Published) -> Non
     name = published.name
     fd = os.memfd_create(item_area.FILE, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(fd, CAPACITY + 4096)
+        os.ftruncate(fd, item_area.size_of(CAPACITY))
         with pytest.raises(AreaError, match="can be cut short"):
             AreaReader(dataclasses.replace(name, fd=fd))
     finally:

@@ -21,14 +21,22 @@ def content_of(found: FoundItem) -> Content:
     return Content(0, found.size, found.rows, found.width, found.dtype)
 
 
-def begin_copy(area: AreaReader | None, item: str, content: Content, now: float) -> AreaCopy | None:
-    """Begin to copy *item*, which was found with that *content*; None without an *area*, or where it has another one."""
+def find_same(area: AreaReader | None, item: str, content: Content) -> FoundItem | None:
+    """Return the entry of *item*; None without an *area*, or where it has another content than *content*."""
     found = None if area is None else area.find(item)
-    if area is None or found is None:
+    if found is None:
         return None
     there = content_of(found)
     same = (there.size, there.rows, there.dtype) == (content.size, content.rows, content.dtype)
-    return AreaCopy(area, found, now) if same else None
+    return found if same else None
+
+
+def begin_copy(area: AreaReader | None, found: FoundItem | None, now: float) -> AreaCopy | None:
+    """Begin to copy what was *found* in *area*; None without either, or if it is there no more."""
+    if area is None or found is None:
+        return None
+    checked = area.checked(found)
+    return None if checked is None else AreaCopy(area, found, now, checked)
 
 
 class AreaCopy:
@@ -41,13 +49,14 @@ class AreaCopy:
 
     """
 
-    def __init__(self, area: AreaReader, found: FoundItem, now: float) -> None:
+    def __init__(self, area: AreaReader, found: FoundItem, now: float, checked: int = 0) -> None:
+        """Begin; there are fingerprints of the first *checked* bytes at least."""
         self.progress = now
         self.done = False
         self.asked = False
         self._area = area
         self._found = found
-        self._checked = 0
+        self._checked = checked
         self._prints: list[bytes] = []
 
     @property

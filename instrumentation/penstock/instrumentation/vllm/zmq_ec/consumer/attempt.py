@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot
+    from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import FoundItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class Attempt:
         asked: probes without an answer, by their tag, and when each was sent (wall clock, ns).
         deadline: of the probes, of the wait for room, or of the whole transfer.
         source: the producer that has it; *tag* and *transfer* are set during the transfer.
-        in_memory: it was found in the producer's memory, so nothing is known that messages could name it by.
+        found: its entry in the memory of a producer on this host, if it is there.
+        in_memory: it was found there first, so nothing is known that messages could name it by.
         failure: the last one; None while nothing was there that failed.
         drill: what makes the transfer fail at its end, or be slow.
         held_until: when a slow one may end.
@@ -60,6 +62,7 @@ class Attempt:
     retries: int = 0
     source: Producer | None = None
     content: protocol.Content | None = None
+    found: FoundItem | None = None
     in_memory: bool = False
     slot: Slot | None = None
     transfer: Transfer | AreaCopy | None = None

@@ -144,6 +144,7 @@ class Fetcher:
         if moved or self._copying is None:
             self._moved_at = now
         self._copying = moved
+        self._transfers.report(now)
 
     def _expire(self, now: float) -> None:
         with contextlib.ExitStack() as all_of_them:  # also when one of them fails
@@ -154,6 +155,8 @@ class Fetcher:
         """Return the milliseconds for which to wait for an answer or an order; None for ever."""
         if self._copying is not None:
             return 0 if time.monotonic() - self._moved_at < _SPIN else 1
+        if self._transfers.has_unreported:
+            return 1
         return _TICK * 1000 if self._probes or self._waiting or self._moving else None
 
     def _probe(self, attempt: Attempt, now: float) -> None:

@@ -77,20 +77,12 @@ class Items:
         self._failures: deque[EcFailure] = deque(maxlen=KNOWN_MAX)
         self._serial = 0
 
-    def want(
-        self,
-        item: str,
-        rows: int,
-        request_id: str,
-        producers: tuple[str, ...] = (),
-        expected: Peer | None = None,
-        admitted: frozenset[str] | None = None,
-    ) -> Readiness:
-        """Return the readiness of *item* for *request_id*; order it if nothing is known of it."""
+    def want(self, item: str, rows: int, request_id: str) -> Readiness | None:
+        """Return the readiness of *item* for *request_id*; None if nothing is known of it, so that it can be ordered."""
         with self._lock:
             record = self._records.current(item)
             if record is None:
-                return self._order(item, rows, request_id, producers, expected, admitted)
+                return None
             if record.wanted.rows != rows:  # a client used one name for two contents
                 return Readiness.ABSENT
             if record.stage is Stage.READY:
@@ -106,6 +98,27 @@ class Items:
                     record.waiters.add(request_id)
                 return Readiness.PENDING
             return Readiness.FAILED if self._is_undecided(record, request_id) else Readiness.ABSENT
+
+    def order(
+        self,
+        item: str,
+        rows: int,
+        request_id: str,
+        producers: tuple[str, ...] = (),
+        expected: Peer | None = None,
+        admitted: frozenset[str] | None = None,
+    ) -> Readiness:
+        """Order *item*, of which nothing is known; return its readiness for *request_id*."""
+        with self._lock:
+            if not self._records.has_room():
+                return Readiness.ABSENT
+            self._serial += 1
+            wanted = FetchOrder(self._serial, item, rows, request_id, producers, admitted)
+            until = self._clock() + self._pending_for
+            self._records.add(ItemRecord(wanted, until=until, peer=expected, waiters={request_id}))
+            self.orders.add(wanted)
+        self._wake()
+        return Readiness.PENDING
 
     def is_known(self, item: str) -> bool:
         """Whether the state of *item* is known, so that :meth:`want` orders nothing."""
@@ -231,22 +244,3 @@ class Items:
             return request_id in record.waiters
         # The observer may have been switched off, so the wait is bounded.
         return record.undecided and self._clock() < record.until - self._bad_for + _UNDECIDED_MAX
-
-    def _order(
-        self,
-        item: str,
-        rows: int,
-        request_id: str,
-        producers: tuple[str, ...],
-        expected: Peer | None,
-        admitted: frozenset[str] | None,
-    ) -> Readiness:
-        if not self._records.has_room():
-            return Readiness.ABSENT
-        self._serial += 1
-        wanted = FetchOrder(self._serial, item, rows, request_id, producers, admitted)
-        until = self._clock() + self._pending_for
-        self._records.add(ItemRecord(wanted, until=until, peer=expected, waiters={request_id}))
-        self.orders.add(wanted)
-        self._wake()
-        return Readiness.PENDING

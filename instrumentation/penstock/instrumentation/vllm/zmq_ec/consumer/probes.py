@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import content_of
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import content_of, find_same
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
+    from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import FoundItem
 
 
 class Probes:
@@ -91,7 +92,9 @@ class Probes:
             problem = self._expected.problem(answer)
             unfit = problem or self._unfit(attempt, answer.content)
             if not unfit:
-                self._on_hit(attempt, producer, answer.content, sent_ns)
+                area = None if producer.connection is None else producer.connection.area
+                found = find_same(area, attempt.wanted.item, answer.content)
+                self._on_hit(attempt, producer, answer.content, found, sent_ns)
                 return attempt
             # Of another shape than the request needs: requests choose the names of items, and two may choose the same.
             self._reporter.probe_failed(
@@ -129,15 +132,22 @@ class Probes:
         answer = protocol.Have(0, self._expected.model, content)
         if content.problem() or self._expected.problem(answer) or self._unfit(attempt, content):
             return False
-        self._on_hit(attempt, producer, content, began)
+        self._on_hit(attempt, producer, content, found, began)
         attempt.in_memory = True
         return True
 
-    def _on_hit(self, attempt: Attempt, producer: Producer, content: protocol.Content, began_ns: int) -> None:
+    def _on_hit(
+        self,
+        attempt: Attempt,
+        producer: Producer,
+        content: protocol.Content,
+        found: FoundItem | None,
+        began_ns: int,
+    ) -> None:
         self._reporter.probe(attempt, producer, c.PROBE_RESULT_HIT, began_ns)
         for tag in list(attempt.asked):  # first hit wins
             self._forget(attempt, tag)
-        attempt.source, attempt.content, attempt.in_memory = producer, content, False
+        attempt.source, attempt.content, attempt.found, attempt.in_memory = producer, content, found, False
 
     def _unfit(self, attempt: Attempt, content: protocol.Content) -> str:
         rows = attempt.wanted.rows

@@ -168,18 +168,26 @@ class ConsumerScheduler:
     def _want(self, request: Any, feature: Any) -> Readiness:
         item = feature.identifier
         kept = self._kept.get(item) if request.request_id == self._kept_for else None
-        if not self._is_fetchable(item) or kept == ():
+        if kept == () or self._unmapped:
             return Readiness.ABSENT
-        self._start()
-        producers = self._named(request, item)
         rows = feature.mm_position.get_num_embeds()
-        candidates = {*producers, *self._settings.producers} if kept is None else set(kept)
-        expected = Peer(candidates.pop()) if len(candidates) == 1 else None
-        admitted = None if kept is None else frozenset(kept)
-        readiness = self.items.want(item, rows, request.request_id, producers, expected, admitted)
+        # Asked in every step that the request waits in, so the order is composed only where there is none.
+        readiness = self.items.want(item, rows, request.request_id)
+        if readiness is None:
+            readiness = self._order(request, item, rows, kept)
         if readiness is Readiness.READY and not self._is_safe() and self._has_media(feature):
             return Readiness.ABSENT
         return readiness
+
+    def _order(self, request: Any, item: str, rows: int, kept: tuple[str, ...] | None) -> Readiness:
+        if not self._is_fetchable(item):
+            return Readiness.ABSENT
+        self._start()
+        producers = self._named(request, item)
+        candidates = {*producers, *self._settings.producers} if kept is None else set(kept)
+        expected = Peer(candidates.pop()) if len(candidates) == 1 else None
+        admitted = None if kept is None else frozenset(kept)
+        return self.items.order(item, rows, request.request_id, producers, expected, admitted)
 
     def _is_fetchable(self, item: str) -> bool:
         return not self._unmapped and protocol.item_fits(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
+    from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
@@ -26,6 +28,9 @@ _MOVING_MAX: Final = 4
 
 _PIECES_A_TURN: Final = 8
 """Pieces of an item that are copied before the fetcher looks at its connections and at other items again."""
+
+_REPORT_AFTER: Final = 0.001
+"""Seconds after which a producer learns of a copy: not while the request goes on, for both need the interpreter."""
 
 _ASK_AFTER: Final = 0.1
 """Seconds for which a copy stands still before it asks for its fingerprints: a producer computes what it is asked for."""
@@ -64,6 +69,13 @@ class Transfers:
         self._settings = settings
         self._model = model
         self._lose = lose
+        # What the producers do not know yet: since when, on which connection, and the message.
+        self._unreported: deque[tuple[float, ProducerConnection, protocol.Taken]] = deque()
+
+    @property
+    def has_unreported(self) -> bool:
+        """Whether :meth:`report` is to be called in a millisecond."""
+        return bool(self._unreported)
 
     def start(self, now: float) -> None:
         """Start transfers in the order of their hits; one that needs room is not overtaken."""
@@ -72,7 +84,7 @@ class Transfers:
             if source is None or content is None or source.moving >= _MOVING_MAX:
                 continue
             area = None if source.connection is None else source.connection.area
-            copy = begin_copy(area, attempt.wanted.item, content, now)
+            copy = begin_copy(area, attempt.found, now)
             if copy is None and attempt.in_memory:
                 self._waiting.probe_again(attempt, now)
                 continue
@@ -84,13 +96,20 @@ class Transfers:
             self._request_chunks(attempt, now)
 
     def advance(self, now: float) -> bool | None:
-        """Copy some pieces of each item that comes out of a producer's memory; return whether one moved, None if there is none."""
-        moved = None
+        """Copy some pieces of each item that comes out of a producer's memory; return whether one moved, None if nothing is left to copy or to start."""
+        moved = left = False
         for attempt in self._moving:
             copy = attempt.transfer
             if isinstance(copy, AreaCopy) and not copy.done:
-                moved = self._advance(attempt, copy, now) or bool(moved)
-        return moved
+                moved = self._advance(attempt, copy, now) or moved
+                left = left or (not copy.done and attempt.transfer is copy)
+        return moved if left or (moved and self._waiting) else None
+
+    def report(self, now: float) -> None:
+        """Let producers know of what has been copied out of their memory a while ago."""
+        while self._unreported and self._unreported[0][0] <= now - _REPORT_AFTER:
+            _, connection, taken = self._unreported.popleft()
+            connection.send(taken)
 
     def on_answer(self, producer: Producer, answer: protocol.Answer, payload: Any, now: float) -> None:
         """Take the answer to a request for a chunk; a late one is dropped."""
@@ -172,9 +191,9 @@ class Transfers:
             took = max(time.time_ns() - attempt.began_ns, 0)
             if attempt.held_until <= now:
                 self._moving.complete(attempt, slot, now)
-            # Last, because the request waits for the rest.
             if source.connection is not None:
-                source.connection.send(protocol.Taken(attempt.tag, self._model, took, attempt.wanted.item))
+                taken = protocol.Taken(attempt.tag, self._model, took, attempt.wanted.item)
+                self._unreported.append((now, source.connection, taken))
         return moved
 
     def _check(self, attempt: Attempt, now: float) -> None:

@@ -78,13 +78,9 @@ class ConsumerWorker:
     def _tensor(self, order: LoadOrder, name: RegionName | None, device: Any) -> torch.Tensor:
         view = self._map(name)
         view.check(order.slot)
-        source = torch.frombuffer(view.bytes_of(order.slot), dtype=getattr(torch, order.dtype))
-        # The copy has ended when this returns, because the source is pageable memory.
-        source = source.view(order.rows, order.width)
-        tensor = _empty_like(source, device)
-        tensor.copy_(source)
+        tensor = _copy(view.bytes_of(order.slot), getattr(torch, order.dtype), device)
         view.check(order.slot)
-        return tensor
+        return tensor.view(order.rows, order.width)
 
     def _map(self, name: RegionName | None) -> RegionView:
         if name is None:
@@ -100,13 +96,14 @@ class ConsumerWorker:
         return self._view
 
 
-def _empty_like(source: torch.Tensor, device: Any) -> torch.Tensor:
-    """Return new memory on *device* for what *source* holds.
+def _copy(source: memoryview, dtype: torch.dtype, device: Any) -> torch.Tensor:
+    """Return the elements of *source* in new memory on *device*; the copy has ended, because the source is pageable memory.
 
-    On a CPU from numpy, which asks the kernel for huge pages; torch does not, and the first write to small pages takes many
-    times as long as the copy.
+    On a CPU into memory of numpy, which asks the kernel for huge pages; torch does not, and the first write to small pages
+    takes many times as long as the copy.
     """
     if torch.device(device).type != "cpu":
-        return torch.empty_like(source, device=device)
-    memory = np.empty(source.nbytes, dtype=np.uint8)
-    return torch.from_numpy(memory).view(source.dtype).view(source.shape)
+        return torch.frombuffer(source, dtype=dtype).to(device, copy=True)
+    memory = np.empty(len(source), dtype=np.uint8)
+    np.copyto(memory, np.frombuffer(source, dtype=np.uint8))
+    return torch.from_numpy(memory).view(dtype)

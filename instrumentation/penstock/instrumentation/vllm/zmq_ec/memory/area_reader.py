@@ -69,7 +69,7 @@ class AreaReader:
                 raise AreaError(path, "is no memory of a producer")
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
-                self._bytes = _mapped(fd, path)
+                self._bytes = _mapped(fd, path, item_area.size_of(name.capacity))
             finally:
                 os.close(fd)
         except (OSError, OverflowError, ValueError) as error:
@@ -128,17 +128,18 @@ class AreaReader:
         return bytes(self._bytes[at : at + size])
 
 
-def _mapped(fd: int, path: Path) -> Any:
-    """Return the memory of a descriptor as an array of bytes.
+def _mapped(fd: int, path: Path, size: int) -> Any:
+    """Return the *size* bytes of a descriptor's memory as an array.
 
     Raises:
-        AreaError: it can be truncated.
+        AreaError: it has another size, or can be truncated.
         OSError: it is no memory, or there is no room for it.
-        ValueError: it is empty.
+        OverflowError: no address space has so many bytes.
 
     """
-    size = os.fstat(fd).st_size
-    regular = stat.S_ISREG(os.fstat(fd).st_mode)
-    if not regular or not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+        raise AreaError(path, "has not the size that the producer says")
+    if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
         raise AreaError(path, "can be cut short, so that it is not mapped")
     return np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), dtype=np.uint8)

@@ -93,6 +93,11 @@ def print_offset(start: int) -> int:
     return _PRINTS + start // ALIGNMENT * fingerprints.SIZE
 
 
+def size_of(capacity: int) -> int:
+    """Return the bytes of a memory whose slots have *capacity* bytes."""
+    return capacity + print_offset(capacity) + fingerprints.SIZE
+
+
 def sealed(packed: bytes, token: bytes) -> bytes:
     """Return *packed* with its check."""
     return packed + CHECK.pack(zlib.crc32(packed, zlib.crc32(token)))
@@ -120,13 +125,13 @@ class ItemArea:
             OutOfMemoryError: the host does not have them.
 
         """
-        tables = print_offset(capacity) + fingerprints.SIZE
+        tables = size_of(capacity) - capacity
         host_memory.check(capacity, "encoder outputs", "host_cache_bytes", tables=tables)
         self._token = secrets.token_bytes(16)
         fd = _new_file()
         self._close = weakref.finalize(self, _close_file, fd)
         try:
-            self._map = _map_all(fd, capacity + tables)
+            self._map = _map_all(fd, size_of(capacity))
         except (OSError, ValueError, OverflowError) as error:
             self._close()
             raise host_memory.OutOfMemoryError(

@@ -69,7 +69,9 @@ class Slots:
         evicted: list[Slot] = []
         start = self._carve(size)
         if start is None and self._could_make_room(size, now):
-            for slot in [each for each in self._slots.values() if _evictable(each, now)]:
+            for slot in list(self._slots.values()):
+                if not _evictable(slot, now):
+                    continue
                 self.free(slot)
                 evicted.append(slot)
                 start = self._carve(size)
@@ -161,6 +163,9 @@ class Slots:
 
     def _could_make_room(self, size: int, now: float) -> bool:
         """Whether evicting everything that may be would make one extent of that size: nothing is evicted in vain."""
+        # The usual case first, because the other sorts all slots: an old one is as large.
+        if any(each.size >= size and _evictable(each, now) for each in self._slots.values()):
+            return True
         gaps = [
             *self._free,
             *((each.start, each.size) for each in self._slots.values() if _evictable(each, now)),
