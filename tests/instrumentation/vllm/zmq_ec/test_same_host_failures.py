@@ -45,7 +45,7 @@ def save_sealed(producer: ProducerWorker, item: str) -> None:
 def save_unsealed(producer: ProducerWorker, item: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save an item whose place in the queue of those to be sealed is lost."""
     with monkeypatch.context() as lost:
-        lost.setattr(producer.server, "seal", lambda item: None)
+        lost.setattr(producer.server, "seal", lambda item, nbytes: None)
         producer.save(item, tensor(ROWS))
 
 
@@ -85,10 +85,10 @@ def test_a_fingerprint_that_fails_keeps_no_other_waiting(
     """Those that are computed in the same turn are."""
     refuse_to_print(producer, "a", monkeypatch)
     with monkeypatch.context() as later:
-        later.setattr(producer.server, "seal", producer.server._to_seal.append)
+        later.setattr(producer.server, "seal", lambda item, _: producer.server._to_seal.append(item))
         producer.save("a", tensor(4))
         producer.save("b", tensor(4))
-    producer.server.seal("a")
+    producer.server.seal("a", tensor(4).nbytes)
     wait_for(lambda: producer.cache._items["b"].printed)
 
 

@@ -71,12 +71,18 @@ class Responder:
         """Return the refusal that replaces *reply* for a saturated consumer."""
         return self._refuse(reply.tag, protocol.Reason.BUSY, "too much is on its way to this consumer")
 
-    def seal(self, item: str) -> None:
-        """Compute the checksums of *item* that consumers will probably ask for."""
-        if fingerprints.available():
-            self._cache.printed(item)
-        if self._crc_wanted:
+    def fingerprint(self, item: str) -> bool:
+        """Compute the fingerprint of *item*; return whether consumers will probably ask for no other checksum. From any thread."""
+        if not fingerprints.available():
+            return False
+        self._cache.printed(item)
+        return not self._crc_wanted
+
+    def seal(self, item: str) -> bool:
+        """Compute the checksums of *item* that consumers will probably ask for; return True."""
+        if not self.fingerprint(item):
             self._cache.content(item)
+        return True
 
     def take(self, item: str) -> int:
         """Record that a consumer that knows the memory has copied *item*; return its bytes, 0 if it is not there (any more)."""

@@ -26,6 +26,8 @@ from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
 from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.instrumentation.vllm.ec import EcListener
     from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
     from penstock.instrumentation.vllm.zmq_ec.wire.curve import ServerKeys
@@ -38,6 +40,7 @@ _BATCH: Final = 64
 _HAND_OUTS_MAX: Final = 1_024
 _ZERO_COPY_FROM: Final = 64 << 10  # below, a copy is cheaper than what pyzmq does to hand memory over
 _TO_SEAL_MAX: Final = 1_024
+_SMALL: Final = 256 << 10  # bytes
 _ATTACHED_MAX: Final = 1_024
 _STOP_WAIT: Final = 5.0
 _LOG_INTERVAL: Final = 60.0
@@ -95,8 +98,13 @@ class Server:
         """Serve, on a thread of its own."""
         self._thread.start()
 
-    def seal(self, item: str) -> None:
-        """Compute the checksum of *item* on the server's thread, ahead of the first probe. From any thread."""
+    def seal(self, item: str, nbytes: int) -> None:
+        """Compute the checksums of *item*, of so many bytes, ahead of the first probe. From any thread.
+
+        A small item's fingerprint on this one, which takes less than to wake the server's; all else on the server's.
+        """
+        if nbytes <= _SMALL and self._attempt(self._responder.fingerprint, item):
+            return
         self._to_seal.append(item)
         os.eventfd_write(self._wake, 1)
 
@@ -158,10 +166,15 @@ class Server:
 
     def _seal_all(self) -> None:
         while self._to_seal:
-            try:
-                self._responder.seal(self._to_seal.popleft())
-            except Exception as error:  # noqa: BLE001  (it is computed when it is asked for; the others are computed now)
-                self._log_error("a fingerprint failed", error)
+            self._attempt(self._responder.seal, self._to_seal.popleft())
+
+    def _attempt(self, seal: Callable[[str], bool], item: str) -> bool:
+        """Return whether *item* has all checksums that it needs."""
+        try:
+            return seal(item)
+        except Exception as error:  # noqa: BLE001  (it is computed when it is asked for; the others are computed now)
+            self._log_error("a fingerprint failed", error)
+            return False
 
     def _serve(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:  # noqa: PLR2004  (identity and request)

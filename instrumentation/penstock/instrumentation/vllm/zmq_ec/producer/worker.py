@@ -70,7 +70,7 @@ class ProducerWorker:
                 self.cache.capacity,
             )
             return
-        self.server.seal(item)
+        self.server.seal(item, tensor.nbytes)
 
     def publish_again(self, items: Iterable[str], encoder_cache: Mapping[str, torch.Tensor]) -> None:
         """Keep those of *items* that vLLM still has encoded and the host cache has evicted."""
