@@ -321,3 +321,40 @@ def areas_open() -> int:
         except FileNotFoundError:
             continue
     return sum(item_area.FILE in each for each in found)
+
+
+def test_an_entry_whose_slot_is_damaged(producer: ProducerWorker, near: Rig) -> None:
+    """The item comes by message, after one probe."""
+    notes = watched(near)
+    producer.save("a", tensor(ROWS))
+    wait_for(lambda: fingerprinted(producer, "a"))
+    producer.cache._area._map[producer.cache._items["a"].slot.start] ^= 1
+    before = counts(producer)["chunk"]
+    near.wait(request("r", feature("a", ROWS)))
+    assert torch.equal(near.load("a")[0], tensor(ROWS))
+    assert counts(producer)["chunk"] > before
+    assert notes.probes == [("a", producer.server.address, c.PROBE_RESULT_HIT)]
+    assert notes.failures == []
+
+
+def test_an_item_that_is_evicted_and_comes_again_while_it_waits_for_room(producer: ProducerWorker) -> None:
+    """It keeps its place: nobody is asked again."""
+    with rig(producer.server.address, same_host=True, region_bytes=ROWS * 1024 + (64 << 10)) as consumer:
+        attach(consumer, producer)
+        for item in "ab":
+            producer.save(item, tensor(ROWS, seed=ord(item)))
+        notes = watched(consumer)
+        consumer.wait(request("r", feature("a", ROWS)))
+        loading = consumer.orders("a")
+        waits = request("s", feature("b", ROWS))
+        assert not consumer.consumer.ensure(waits, 0)
+        wait_for(lambda: ("b", producer.server.address, c.PROBE_RESULT_HIT) in notes.probes)
+        cache = producer.cache
+        kept = cache._items.pop("b")
+        producer.save("b", tensor(ROWS, seed=ord("b")))
+        cache._area.withdraw(kept.slot)
+        consumer.run(loading)
+        consumer.consumer.end_step([])
+        consumer.wait(waits)
+        assert torch.equal(consumer.load("b")[0], tensor(ROWS, seed=ord("b")))
+        assert [item for item, _, _ in notes.probes] == ["a", "b"]

@@ -39,7 +39,7 @@ class EcDrills:
         self._names_peers = isinstance(connector, EcPeerSource) or self._moves_ahead
         self._rehearsal: EcRehearsal | None = connector if isinstance(connector, EcRehearsal) else None
         self._drawn: dict[str, Drill | None] = {}
-        if self._rehearsal is not None:
+        if self._rehearsal is not None and self._allowed:
             self._rehearsal.rehearse(self.hit)
 
     def on_policy_change(self, orders: Orders) -> None:

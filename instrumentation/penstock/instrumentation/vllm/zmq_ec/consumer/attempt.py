@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
-    from penstock.instrumentation.vllm.zmq_ec.memory import Slot
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import FoundItem
 
 
@@ -40,6 +40,15 @@ class Expected:
         return ""
 
 
+def misfit(wanted: FetchOrder, content: protocol.Content, slots: Slots) -> str:
+    """Return why *content* is not what was *wanted*, or can have no place in *slots*; or empty."""
+    if content.rows != wanted.rows:
+        return f"it has {content.rows} rows, not {wanted.rows}"
+    if not slots.fits(content.size):
+        return f"its {content.size} bytes are more than the shared memory takes (region_bytes)"
+    return ""
+
+
 @dataclass(slots=True, eq=False)
 class Attempt:
     """One ordered item.
@@ -48,8 +57,7 @@ class Attempt:
         asked: probes without an answer, by their tag, and when each was sent (wall clock, ns).
         deadline: of the probes, of the wait for room, or of the whole transfer.
         source: the producer that has it; *tag* and *transfer* are set during the transfer.
-        found: its entry in the memory of a producer on this host, if it is there.
-        in_memory: it was found there first, so nothing is known that messages could name it by.
+        found: its entry in the memory of a producer on this host, where it was found; messages then have no name for it.
         failure: the last one; None while nothing was there that failed.
         drill: what makes the transfer fail at its end, or be slow.
         held_until: when a slow one may end.
@@ -63,7 +71,6 @@ class Attempt:
     source: Producer | None = None
     content: protocol.Content | None = None
     found: FoundItem | None = None
-    in_memory: bool = False
     slot: Slot | None = None
     transfer: Transfer | AreaCopy | None = None
     tag: int = 0

@@ -14,6 +14,7 @@ import zmq
 from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
+from penstock.instrumentation.vllm.zmq_ec.consumer.early_copies import EarlyCopies
 from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import Probes
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producers
@@ -45,7 +46,12 @@ _LOG_INTERVAL: Final = 60.0
 
 
 class Fetcher:
-    """Executes *orders*, writing to *region*, from construction to :meth:`stop`."""
+    """Executes *orders*, writing to *region*, from construction to :meth:`stop`.
+
+    Attributes:
+        early: the copies that the scheduler's thread makes itself.
+
+    """
 
     def __init__(
         self,
@@ -89,6 +95,9 @@ class Fetcher:
             expected.model,
             lose=self._on_connection_lost,
         )
+        self.early = EarlyCopies(
+            orders, slots, self._producers, region, expected, reporter, rehearsal, self._transfers
+        )
         self._thread = threading.Thread(target=self._run, name="penstock-ec-fetcher", daemon=True)
         self._thread.start()
 
@@ -96,6 +105,11 @@ class Fetcher:
     def connected(self) -> frozenset[str]:
         """The producers that have answered on a connection that stands; from any thread."""
         return self._producers.connected
+
+    @property
+    def has_unreported(self) -> bool:
+        """Whether it is to be woken, so that producers learn of early copies."""
+        return self._transfers.has_unreported
 
     def stop(self) -> bool:
         """Stop; return whether the thread has ended, so that its memory may be released. Idempotent."""
@@ -123,6 +137,7 @@ class Fetcher:
             self._work()
         finally:  # a request never waits for longer than its limits
             now = time.monotonic()
+            self._transfers.report(now)
             if now >= self._next_scan:
                 self._next_scan = now + _TICK
                 self._expire(now)
@@ -144,7 +159,6 @@ class Fetcher:
         if moved or self._copying is None:
             self._moved_at = now
         self._copying = moved
-        self._transfers.report(now)
 
     def _expire(self, now: float) -> None:
         with contextlib.ExitStack() as all_of_them:  # also when one of them fails

@@ -107,8 +107,10 @@ class Items:
         producers: tuple[str, ...] = (),
         expected: Peer | None = None,
         admitted: frozenset[str] | None = None,
+        *,
+        fetch: Callable[[FetchOrder], bool] = lambda _: False,
     ) -> Readiness:
-        """Order *item*, of which nothing is known; return its readiness for *request_id*."""
+        """Order *item*, of which :meth:`want` has just known nothing, unless *fetch* gets it at once; return its readiness."""
         with self._lock:
             if not self._records.has_room():
                 return Readiness.ABSENT
@@ -116,12 +118,15 @@ class Items:
             wanted = FetchOrder(self._serial, item, rows, request_id, producers, admitted)
             until = self._clock() + self._pending_for
             self._records.add(ItemRecord(wanted, until=until, peer=expected, waiters={request_id}))
+        if fetch(wanted):
+            return self.want(item, rows, request_id) or Readiness.ABSENT
+        with self._lock:
             self.orders.add(wanted)
         self._wake()
         return Readiness.PENDING
 
     def is_known(self, item: str) -> bool:
-        """Whether the state of *item* is known, so that :meth:`want` orders nothing."""
+        """Whether the state of *item* is known, so that it is not ordered."""
         with self._lock:
             return self._records.current(item) is not None
 

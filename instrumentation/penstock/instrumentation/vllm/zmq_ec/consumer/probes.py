@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import content_of, find_same
-from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import content_of, find_fitting
+from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS, misfit
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
@@ -90,11 +90,9 @@ class Probes:
         producer, sent_ns = self._forget(attempt, answer.tag)
         if isinstance(answer, protocol.Have):
             problem = self._expected.problem(answer)
-            unfit = problem or self._unfit(attempt, answer.content)
+            unfit = problem or misfit(attempt.wanted, answer.content, self._slots)
             if not unfit:
-                area = None if producer.connection is None else producer.connection.area
-                found = find_same(area, attempt.wanted.item, answer.content)
-                self._on_hit(attempt, producer, answer.content, found, sent_ns)
+                self._on_hit(attempt, producer, answer.content, None, sent_ns)
                 return attempt
             # Of another shape than the request needs: requests choose the names of items, and two may choose the same.
             self._reporter.probe_failed(
@@ -125,15 +123,10 @@ class Probes:
     def _find(self, attempt: Attempt, producer: Producer, connection: ProducerConnection) -> bool:
         """Find the item in the producer's memory, if that is on this host; one that does not fit is found by message."""
         began = time.time_ns()
-        found = None if connection.area is None else connection.area.find(attempt.wanted.item)
+        found = find_fitting(connection.area, attempt.wanted, self._expected, self._slots)
         if found is None:
             return False
-        content = content_of(found)
-        answer = protocol.Have(0, self._expected.model, content)
-        if content.problem() or self._expected.problem(answer) or self._unfit(attempt, content):
-            return False
-        self._on_hit(attempt, producer, content, found, began)
-        attempt.in_memory = True
+        self._on_hit(attempt, producer, content_of(found), found, began)
         return True
 
     def _on_hit(
@@ -147,15 +140,7 @@ class Probes:
         self._reporter.probe(attempt, producer, c.PROBE_RESULT_HIT, began_ns)
         for tag in list(attempt.asked):  # first hit wins
             self._forget(attempt, tag)
-        attempt.source, attempt.content, attempt.found, attempt.in_memory = producer, content, found, False
-
-    def _unfit(self, attempt: Attempt, content: protocol.Content) -> str:
-        rows = attempt.wanted.rows
-        if content.rows != rows:
-            return f"it has {content.rows} rows, not {rows}"
-        if not self._slots.fits(content.size):
-            return f"its {content.size} bytes are more than the shared memory takes (region_bytes)"
-        return ""
+        attempt.source, attempt.content, attempt.found = producer, content, found
 
     def _await(self, attempt: Attempt) -> None:
         """Record the only producer that an attempt still waits for; without any, the item is missing."""

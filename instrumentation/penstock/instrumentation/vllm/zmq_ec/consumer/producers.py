@@ -18,6 +18,7 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader
     from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -49,6 +50,12 @@ class Producer:
         self._backoff = Backoff()
         self._failing = False
         self._copied = False  # out of its memory, since its last failure
+
+    @property
+    def area(self) -> AreaReader | None:
+        """Its memory, if it is on this host and has not failed since its last answer. From any thread."""
+        connection = self.connection
+        return None if self._failing or connection is None else connection.area
 
     def on_answer(self) -> None:
         """Reset the back-off after an answer."""
@@ -125,6 +132,16 @@ class Producers:
             if each not in found and (admitted is None or each.peer.address in admitted)
         ]
         return [each for each in found if each.may_ask(now) and self._ensure_connected(each, now)]
+
+    def near(self, named: tuple[str, ...], admitted: frozenset[str] | None = None) -> list[Producer]:
+        """Return those of :meth:`available` whose memory is on this host, as they are; from any thread."""
+        found = [each for address in named if (each := self._named.get(address)) is not None]
+        found += [each for each in self._configured if each not in found]
+        return [
+            each
+            for each in found
+            if each.area is not None and (admitted is None or each.peer.address in admitted)
+        ]
 
     def on_answer(self, producer: Producer) -> None:
         """Record an answer of *producer*."""

@@ -182,12 +182,14 @@ class ConsumerScheduler:
     def _order(self, request: Any, item: str, rows: int, kept: tuple[str, ...] | None) -> Readiness:
         if not self._is_fetchable(item):
             return Readiness.ABSENT
-        self._start()
+        fetcher = self._start()
         producers = self._named(request, item)
         candidates = {*producers, *self._settings.producers} if kept is None else set(kept)
         expected = Peer(candidates.pop()) if len(candidates) == 1 else None
         admitted = None if kept is None else frozenset(kept)
-        return self.items.order(item, rows, request.request_id, producers, expected, admitted)
+        return self.items.order(
+            item, rows, request.request_id, producers, expected, admitted, fetch=fetcher.early.fetch
+        )
 
     def _is_fetchable(self, item: str) -> bool:
         return not self._unmapped and protocol.item_fits(item)
@@ -241,6 +243,10 @@ class ConsumerScheduler:
         self._promised.clear()
         self._loads.clear()
         self.items.end_step()
+        if self._fetcher is not None:
+            self._fetcher.early.end_step()
+            if not loads:  # of others, the workers' report tells when they are over
+                self._report_copies()
         wanted = loads or (self._mapped < self._ranks and not self._unmapped)
         return loads, self._region.name if wanted else None
 
@@ -258,6 +264,7 @@ class ConsumerScheduler:
             self.items.on_unreadable(generation)
         for generation in report.done:
             self.items.on_loaded(generation)
+        self._report_copies()
 
     def drain_unavailable(self) -> set[str]:
         """Return the requests that have become impossible since the last call."""
@@ -285,7 +292,12 @@ class ConsumerScheduler:
         if not self._closed:
             os.eventfd_write(self._wake, 1)
 
-    def _start(self) -> None:
+    def _report_copies(self) -> None:
+        """Let the fetcher tell producers what has been copied early: while a step loads it, both need the interpreter."""
+        if self._fetcher is not None and self._fetcher.has_unreported:
+            self._wake_fetcher()
+
+    def _start(self) -> Fetcher:
         if self._fetcher is None:
             self._fetcher = Fetcher(
                 self.items.orders,
@@ -298,3 +310,4 @@ class ConsumerScheduler:
                 self._wake,
                 self._keys,
             )
+        return self._fetcher

@@ -7,7 +7,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy, ItemGoneError, begin_copy
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import (
+    AreaCopy,
+    ItemGoneError,
+    begin_copy,
+    find_same,
+)
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
@@ -31,6 +36,8 @@ _PIECES_A_TURN: Final = 8
 
 _REPORT_AFTER: Final = 0.001
 """Seconds after which a producer learns of a copy: not while the request goes on, for both need the interpreter."""
+
+_UNREPORTED_MAX: Final = 1_024
 
 _ASK_AFTER: Final = 0.1
 """Seconds for which a copy stands still before it asks for its fingerprints: a producer computes what it is asked for."""
@@ -70,11 +77,13 @@ class Transfers:
         self._model = model
         self._lose = lose
         # What the producers do not know yet: since when, on which connection, and the message.
-        self._unreported: deque[tuple[float, ProducerConnection, protocol.Taken]] = deque()
+        self._unreported: deque[tuple[float, ProducerConnection, protocol.Taken]] = deque(
+            maxlen=_UNREPORTED_MAX
+        )
 
     @property
     def has_unreported(self) -> bool:
-        """Whether :meth:`report` is to be called in a millisecond."""
+        """Whether :meth:`report` is to be called in a millisecond. From any thread."""
         return bool(self._unreported)
 
     def start(self, now: float) -> None:
@@ -84,8 +93,11 @@ class Transfers:
             if source is None or content is None or source.moving >= _MOVING_MAX:
                 continue
             area = None if source.connection is None else source.connection.area
-            copy = begin_copy(area, attempt.found, now)
-            if copy is None and attempt.in_memory:
+            # An item that waited may have been evicted and put again, and one found by message may be in the memory as well.
+            copy = begin_copy(area, attempt.found, now) or begin_copy(
+                area, find_same(area, attempt.wanted.item, content), now
+            )
+            if copy is None and attempt.found is not None:
                 self._waiting.probe_again(attempt, now)
                 continue
             slot = self._orders.allocate(attempt.wanted, content, source.peer)
@@ -96,7 +108,7 @@ class Transfers:
             self._request_chunks(attempt, now)
 
     def advance(self, now: float) -> bool | None:
-        """Copy some pieces of each item that comes out of a producer's memory; return whether one moved, None if nothing is left to copy or to start."""
+        """Copy some pieces of each item that comes out of a producer's memory; return whether one moved, None if there is nothing more to do at once."""
         moved = left = False
         for attempt in self._moving:
             copy = attempt.transfer
@@ -104,6 +116,15 @@ class Transfers:
                 moved = self._advance(attempt, copy, now) or moved
                 left = left or (not copy.done and attempt.transfer is copy)
         return moved if left or (moved and self._waiting) else None
+
+    def add_copied(self, attempt: Attempt) -> None:
+        """Note that an item has just been copied out of its source's memory. From any thread."""
+        source = attempt.source
+        connection = None if source is None else source.connection
+        if connection is not None:
+            took = max(time.time_ns() - attempt.began_ns, 0)
+            taken = protocol.Taken(attempt.tag, self._model, took, attempt.wanted.item)
+            self._unreported.append((time.monotonic(), connection, taken))
 
     def report(self, now: float) -> None:
         """Let producers know of what has been copied out of their memory a while ago."""
@@ -188,12 +209,9 @@ class Transfers:
             return True
         if copy.done:
             source.on_copied()
-            took = max(time.time_ns() - attempt.began_ns, 0)
             if attempt.held_until <= now:
                 self._moving.complete(attempt, slot, now)
-            if source.connection is not None:
-                taken = protocol.Taken(attempt.tag, self._model, took, attempt.wanted.item)
-                self._unreported.append((now, source.connection, taken))
+            self.add_copied(attempt)
         return moved
 
     def _check(self, attempt: Attempt, now: float) -> None:

@@ -102,8 +102,8 @@ def _copy(source: memoryview, dtype: torch.dtype, device: Any) -> torch.Tensor:
     On a CPU into memory of numpy, which asks the kernel for huge pages; torch does not, and the first write to small pages
     takes many times as long as the copy.
     """
+    elements = torch.frombuffer(source, dtype=dtype)
     if torch.device(device).type != "cpu":
-        return torch.frombuffer(source, dtype=dtype).to(device, copy=True)
+        return elements.to(device, copy=True)
     memory = np.empty(len(source), dtype=np.uint8)
-    np.copyto(memory, np.frombuffer(source, dtype=np.uint8))
-    return torch.from_numpy(memory).view(dtype)
+    return torch.from_numpy(memory).view(dtype).copy_(elements)

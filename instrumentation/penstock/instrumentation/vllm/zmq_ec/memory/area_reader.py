@@ -50,7 +50,7 @@ class FoundItem(NamedTuple):
 
 
 class AreaReader:
-    """Finds and copies the items of one producer. One thread.
+    """Finds and copies the items of one producer. Thread-safe.
 
     What cannot be read, a closed memory's too, is not there: after the constructor nothing raises.
     """
@@ -132,7 +132,7 @@ def _mapped(fd: int, path: Path, size: int) -> Any:
     """Return the *size* bytes of a descriptor's memory as an array.
 
     Raises:
-        AreaError: it has another size, or can be truncated.
+        AreaError: it has another size or owner, or can be truncated.
         OSError: it is no memory, or there is no room for it.
         OverflowError: no address space has so many bytes.
 
@@ -140,6 +140,9 @@ def _mapped(fd: int, path: Path, size: int) -> Any:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_size != size:
         raise AreaError(path, "has not the size that the producer says")
+    # A hole in memory of huge pages can end its reader, and another user may mean harm.
+    if os.fstatvfs(fd).f_bsize != mmap.PAGESIZE or found.st_uid != os.geteuid():
+        raise AreaError(path, "is of another user, or of huge pages, so that it is not mapped")
     if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
         raise AreaError(path, "can be cut short, so that it is not mapped")
     return np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), dtype=np.uint8)
