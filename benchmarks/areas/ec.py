@@ -51,7 +51,7 @@ _NOTES: Final = (
     ),
 )
 _ROUNDS: Final = 15
-_SMALL: Final = 1 << 20
+_SMALL: Final = 1 << 22
 """Bytes of an item up to which there are three times as many rounds: a change of thread takes as long as all the rest."""
 _EXAMPLE, _RAW = "ECExampleConnector on tmpfs", "raw pyzmq REQ/REP"
 WIDTH = 1024
