@@ -63,8 +63,9 @@ def test_other_numbers_are_those_of_their_documents() -> None:
     (export,) = re.findall(r"the trace export (\d+) %", " ".join(_document("docs/profiles.md").split()))
     assert f"The trace export takes {export} % of a core" in _FOLDED
     readme = _document("README.md")
+    (memory,) = re.findall(r"the agent at 2,000 events/s: (\d+ MiB)", readme)
     for number in (
-        "84 MiB",
+        memory,
         "0.2 % of a core when idle",
         "20 to 25 µs a request",
         "80 to 120 µs one with a remote",
