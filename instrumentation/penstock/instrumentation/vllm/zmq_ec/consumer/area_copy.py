@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.vllm.ec import fingerprints
-from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import misfit
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import TransferError
-from penstock.instrumentation.vllm.zmq_ec.wire import Content, protocol
+from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder
-    from penstock.instrumentation.vllm.zmq_ec.memory import Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader, FoundItem
 
 
@@ -23,19 +19,6 @@ class ItemGoneError(RuntimeError):
 def content_of(found: FoundItem) -> Content:
     """Return the content of an entry; it names no CRC-32."""
     return Content(0, found.size, found.rows, found.width, found.dtype)
-
-
-def find_fitting(
-    area: AreaReader | None, wanted: FetchOrder, expected: Expected, slots: Slots
-) -> FoundItem | None:
-    """Return the entry of what is *wanted*; None without an *area*, or where it is not there or cannot be loaded here."""
-    found = None if area is None else area.find(wanted.item)
-    if area is None or found is None or area.checked(found) is None:
-        return None
-    content = content_of(found)
-    answer = protocol.Have(0, expected.model, content)
-    unfit = content.problem() or expected.problem(answer) or misfit(wanted, content, slots)
-    return None if unfit else found
 
 
 def find_same(area: AreaReader | None, item: str, content: Content) -> FoundItem | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.ec import EcFailure
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import content_of
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
-    from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import FoundItem
+    from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader, FoundItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,19 @@ def misfit(wanted: FetchOrder, content: protocol.Content, slots: Slots) -> str:
     if not slots.fits(content.size):
         return f"its {content.size} bytes are more than the shared memory takes (region_bytes)"
     return ""
+
+
+def find_fitting(
+    area: AreaReader | None, wanted: FetchOrder, expected: Expected, slots: Slots
+) -> FoundItem | None:
+    """Return the entry of what is *wanted*; None without an *area*, or where it is not there or cannot be loaded here."""
+    found = None if area is None else area.find(wanted.item)
+    if area is None or found is None or area.checked(found) is None:
+        return None
+    content = content_of(found)
+    answer = protocol.Have(0, expected.model, content)
+    unfit = content.problem() or expected.problem(answer) or misfit(wanted, content, slots)
+    return None if unfit else found
 
 
 @dataclass(slots=True, eq=False)

@@ -17,9 +17,8 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import (
     ItemGoneError,
     begin_copy,
     content_of,
-    find_fitting,
 )
-from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
+from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt, find_fitting
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import TransferError
 
 if TYPE_CHECKING:

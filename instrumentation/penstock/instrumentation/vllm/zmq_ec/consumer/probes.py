@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import content_of, find_fitting
-from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS, misfit
+from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import content_of
+from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS, find_fitting, misfit
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
