@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.ec import fingerprints
-from penstock.instrumentation.vllm.zmq_ec.consumer.early_copies import SMALL
+from penstock.instrumentation.vllm.zmq_ec.consumer.early_copies import LOOKS, SMALL
 from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader
 
 from tests.support.ec.rig import (
@@ -25,9 +26,23 @@ from tests.support.ec.rig import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 
 SMALL_ROWS = SMALL // HIDDEN // 4
+
+
+def calls(monkeypatch: pytest.MonkeyPatch, method: str) -> Iterator[int]:
+    """Return an iterator whose next value is how often *method* of a reader has been called. It keeps no argument: they are memory."""
+    called, original = count(), getattr(AreaReader, method)
+
+    def counted(*args: object) -> object:
+        next(called)
+        return original(*args)
+
+    monkeypatch.setattr(AreaReader, method, counted)
+    return called
 
 
 def at_once(consumer: Rig, *features: object) -> bool:
@@ -90,6 +105,35 @@ def test_a_step_copies_so_much_and_no_more(producer: ProducerWorker, near: Rig) 
         for item, each in zip("abc", loaded, strict=True)
     )
     assert at_once(near, features[3])
+
+
+def test_a_copy_in_vain_counts(producer: ProducerWorker, near: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged items do not cost the scheduler more than others."""
+    monkeypatch.setattr(near.consumer.items.orders, "drain", list)  # the fetcher gets none
+    monkeypatch.setattr(producer.server, "seal", lambda item, nbytes: None)
+    copies = calls(monkeypatch, "copy")
+    features = []
+    for item in "abc":
+        producer.save(item, tensor(SMALL_ROWS))
+        producer.cache._area.set_checked(producer.cache._items[item].slot, 0, bytes(fingerprints.SIZE))
+        features.append(feature(item, SMALL_ROWS))
+    assert not at_once(near, *features)
+    assert next(copies) == 2
+
+
+def test_a_step_looks_so_often_and_no_more(
+    producer: ProducerWorker, near: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not in the producer's memory costs a look, too."""
+    monkeypatch.setattr(near.consumer.items.orders, "drain", list)  # the fetcher gets none
+    looks = calls(monkeypatch, "find")
+    assert not at_once(near, *(feature(f"missing-{number}", 1) for number in range(LOOKS + 1)))
+    assert next(looks) == LOOKS
+    producer.save("a", tensor(1))
+    assert not at_once(near, feature("a", 1))
+    near.run(near.consumer.end_step([]))
+    producer.save("b", tensor(1))
+    assert at_once(near, feature("b", 1))
 
 
 def test_the_fetcher_judges_what_is_damaged(

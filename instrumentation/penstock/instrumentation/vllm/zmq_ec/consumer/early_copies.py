@@ -38,9 +38,12 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 SMALL: Final = 256 << 10
 """Bytes of the largest item that is copied: some 0.1 ms."""
 
+LOOKS: Final = 32
+"""Looks into the memory of a producer in one step of the scheduler, some 10 µs each."""
+
 _LOG_INTERVAL: Final = 60.0
 _A_STEP: Final = 512 << 10
-"""Bytes that are copied in one step of the scheduler."""
+"""Bytes that are copied in one step of the scheduler, in vain or not."""
 
 
 class EarlyCopies:
@@ -66,13 +69,15 @@ class EarlyCopies:
         self._reporter = reporter
         self._rehearsal = rehearsal
         self._transfers = transfers
-        self._left = _A_STEP
+        self._bytes_left = _A_STEP
+        self._looks_left = LOOKS
         self._log = LogLimit()
         self._log.interval = _LOG_INTERVAL
 
     def end_step(self) -> None:
-        """Allow the copies of another step."""
-        self._left = _A_STEP
+        """Allow the looks and the copies of another step."""
+        self._bytes_left = _A_STEP
+        self._looks_left = LOOKS
 
     def fetch(self, wanted: FetchOrder) -> bool:
         """Copy the item of an order that the fetcher does not know; return whether it is there now. Never raises."""
@@ -87,11 +92,14 @@ class EarlyCopies:
             return False
 
     def _copy(self, wanted: FetchOrder, producer: Producer) -> bool:
+        if not self._looks_left or not self._bytes_left:
+            return False
+        self._looks_left -= 1
         attempt = Attempt(wanted, source=producer)
         asked_ns = time.time_ns()
         area = producer.area
         attempt.found = find_fitting(area, wanted, self._expected, self._slots)
-        if attempt.found is None or attempt.found.size > min(SMALL, self._left):
+        if attempt.found is None or attempt.found.size > min(SMALL, self._bytes_left):
             return False
         now = time.monotonic()
         copy = begin_copy(area, attempt.found, now)
@@ -102,6 +110,7 @@ class EarlyCopies:
         if slot is None:
             return False
         attempt.began_ns = time.time_ns()
+        self._bytes_left -= attempt.found.size
         whole = False
         try:
             whole = self._fill(slot, copy, now)
@@ -109,7 +118,6 @@ class EarlyCopies:
             if not whole:
                 self._orders.on_retry(wanted, slot)
         if whole:
-            self._left -= slot.nbytes
             self._reporter.probe(attempt, producer, c.PROBE_RESULT_HIT, asked_ns)
             self._reporter.transfer(attempt, ok=True)
             self._orders.on_arrived(wanted, slot, copy.checksum)

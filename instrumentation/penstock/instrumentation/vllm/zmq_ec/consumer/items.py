@@ -104,11 +104,10 @@ class Items:
         item: str,
         rows: int,
         request_id: str,
-        producers: tuple[str, ...] = (),
-        expected: Peer | None = None,
-        admitted: frozenset[str] | None = None,
-        *,
-        fetch: Callable[[FetchOrder], bool] = lambda _: False,
+        producers: tuple[str, ...],
+        expected: Peer | None,
+        admitted: frozenset[str] | None,
+        fetch: Callable[[FetchOrder], bool],
     ) -> Readiness:
         """Order *item*, of which :meth:`want` has just known nothing, unless *fetch* gets it at once; return its readiness."""
         with self._lock:
