@@ -95,6 +95,16 @@ def test_ingest_over_tcp():
             assert engine.publish(transfer_failure("r")) == 1
 
 
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_all_over_ipv6():
+    """As in a pod that has no other address."""
+    with running_agent(["--listen=[::]:0", "--http=[::]:0"]) as agent:
+        with FakeEngine(agent.listen.replace("[::]", "[::1]")) as engine:
+            assert engine.publish(transfer_failure("r")) == 1
+        agent.http = agent.http.replace("[::]", "[::1]")
+        assert agent.metric("penstock_transfer_failures_total") == 1
+
+
 def test_an_engine_that_vanishes_with_the_agent_is_lost_after_the_restart():
     """A source that vanished during a kill is still open in the journal."""
     with running_agent(["--source-grace=50ms"], module=HASTY_AGENT) as agent:
