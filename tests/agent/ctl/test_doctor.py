@@ -11,6 +11,7 @@ import pytest
 from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
 from penstock.agent.ctl.diagnosis.load_checks import Orders
+from penstock.agent.ctl.diagnosis.order_checks import check_orders
 from penstock.agent.ctl.diagnosis.rollout_checks import check_rollouts
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -371,3 +372,48 @@ def test_a_rollout_that_waits_or_was_taken_back_is_a_note(
         [(level, "rollout strict", what)] if level else []
     )
     assert all(advice in item.advice for item in found)
+
+
+def _policy(name: str, priority: int, expires: str | None) -> admin.Policy:
+    spec = {"priority": priority} | ({"expiresAt": expires} if expires else {})
+    return admin.Policy(name=name, author="eve@host", manifest_json=json.dumps({"spec": spec}))
+
+
+def test_what_is_in_force_for_a_while_is_a_note() -> None:
+    """Each drill, each peer in quarantine once, each break-glass policy that has not ended; with what ends it."""
+    half_open = admin.Quarantine(
+        key={"engine": "1"}, peer={"address": "p:1"}, state=events.QUARANTINE_STATE_HALF_OPEN
+    )
+    exempt = admin.Quarantine(peer={"address": "p:2"}, state=events.QUARANTINE_STATE_CLOSED)
+    policies = [
+        _policy("glass", 950, "2027-01-15T09:00:00Z"),
+        _policy("ended", 950, "2027-01-15T07:59:59Z"),
+        _policy("calm", 100, "2027-01-15T09:00:00Z"),
+        _policy("high", 800, None),
+    ]
+    found = list(check_orders(Orders([_DRILL], [_ORDER, half_open, exempt]), policies, _NOW))
+    assert [(each.level, each.subject) for each in found] == [
+        (NOTE, "drill drill-1"),
+        (NOTE, "peer p:1"),
+        (NOTE, "policy glass"),
+    ]
+    drill, peer, glass = found
+    assert drill.what.endswith("by bob@host")
+    assert drill.advice == "'agentctl drill stop drill-1' ends it"
+    assert peer.what == "quarantined in 2 engines, until its engine id changes, by cid@host"
+    assert peer.advice.endswith("'agentctl quarantine lift p:1' ends it")
+    assert glass.what == "break-glass, ends in 60m, by eve@host"
+    assert glass.advice == "'agentctl delete policy glass' ends it"
+
+
+def test_the_command_lists_what_is_in_force_for_a_while(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """It is no problem: the exit code is that of the rest."""
+    harness.source("0")
+    harness.engine("0")
+    before = agentctl("doctor")
+    change = ("--kv-load-failure", "recompute", "--priority", "950", "--ttl", "90m")
+    assert agentctl("set-policy", "glass", "--all", *change).exit_code == 0
+    after = agentctl("doctor")
+    assert "note   policy glass: break-glass, ends in " in after.stdout, after.output
+    assert "'agentctl delete policy glass' ends it" in after.stdout
+    assert after.exit_code == before.exit_code

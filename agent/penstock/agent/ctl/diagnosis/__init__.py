@@ -6,6 +6,12 @@ from penstock.agent.ctl.diagnosis.agent_checks import AGENT, check_agent
 from penstock.agent.ctl.diagnosis.diagnosis_check import check_diagnosis
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding, count_problems
 from penstock.agent.ctl.diagnosis.load_checks import Orders
+from penstock.agent.ctl.diagnosis.order_checks import (
+    break_glass_finding,
+    check_orders,
+    drill_findings,
+    quarantine_findings,
+)
 from penstock.agent.ctl.diagnosis.pair_checks import check_pairs
 from penstock.agent.ctl.diagnosis.relay_checks import check_relay
 from penstock.agent.ctl.diagnosis.rollout_checks import check_rollouts
@@ -20,13 +26,17 @@ __all__ = [
     "WRONG",
     "Finding",
     "Orders",
+    "break_glass_finding",
     "check_agent",
     "check_diagnosis",
+    "check_orders",
     "check_pairs",
     "check_relay",
     "check_rollouts",
     "check_suspects",
     "count_problems",
+    "drill_findings",
     "probe_address",
+    "quarantine_findings",
     "stall_findings",
 ]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.diagnosis import stall_findings
+from penstock.agent.ctl.diagnosis import (
+    break_glass_finding,
+    drill_findings,
+    quarantine_findings,
+    stall_findings,
+)
 from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.order_rows import drill_words, until_words
 from penstock.agent.page.screen.model import Banner
 from penstock.agent.page.wire import about, command, plain
-from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY
-from penstock.proto.v1 import events_pb2 as events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from penstock.agent.ctl.diagnosis import Finding
     from penstock.agent.page.screen.answers import ScreenAnswers
     from penstock.proto.v1 import admin_pb2 as admin
 
@@ -53,22 +54,16 @@ def _all(answers: ScreenAnswers) -> Iterator[Banner]:
         yield from _of_status(answers.status, answers.now, doctor)
     if answers.engines is not None:
         yield from _of_engines(answers.engines.engines, answers.now)
-    for drill in () if answers.drills is None else answers.drills.drills:
-        author = f", by {drill.spec.author}" if drill.spec.author else ""
-        yield _banner(
-            "drill", "warning", f"drill {drill.id}: {drill_words(drill)}{author}", command("drill", "list")
-        )
-    if answers.quarantines is not None:
-        yield from _quarantined(answers.quarantines.quarantines, answers.now)
+    drills = () if answers.drills is None else answers.drills.drills
+    for finding in drill_findings(drills):
+        yield _of_finding("drill", finding, command("drill", "list"))
+    quarantines = () if answers.quarantines is None else answers.quarantines.quarantines
+    for finding in quarantine_findings(quarantines, answers.now):
+        yield _of_finding("quarantine", finding, command("quarantine", "list"))
     for policy in () if answers.policies is None else answers.policies.policies:
-        spec = json.loads(policy.manifest_json)["spec"]
-        ends = datetime.fromisoformat(spec["expiresAt"]).timestamp() if spec.get("expiresAt") else 0.0
-        if spec.get("priority", 0) >= BREAK_GLASS_PRIORITY and ends > answers.now:
-            author = f", by {policy.author}" if policy.author else ""
-            sentence = (
-                f"policy {policy.name} is break-glass, ends {text.ago(int(ends * 1e9), answers.now)}{author}"
-            )
-            yield _banner("break_glass", "warning", sentence, about("describe", "policy", name=policy.name))
+        found = break_glass_finding(policy, answers.now)
+        if found is not None:
+            yield _of_finding("break_glass", found, about("describe", "policy", name=policy.name))
     for rollout in () if answers.rollouts is None else answers.rollouts.rollouts:
         if rollout.state != "promoted":
             severity = "info" if rollout.state == "progressing" else "warning"
@@ -130,22 +125,14 @@ def _of_engines(engines: Sequence[admin.Engine], now: float) -> Iterator[Banner]
             )
 
 
-def _quarantined(items: Sequence[admin.Quarantine], now: float) -> Iterator[Banner]:
-    open_ = [item for item in items if item.state != events.QUARANTINE_STATE_CLOSED]
-    peers = list(dict.fromkeys(item.peer.address for item in open_))
-    for peer in peers:
-        orders = [item for item in open_ if item.peer.address == peer]
-        engines = text.count(len(orders), "engine")
-        reason = f": {orders[0].reason}" if orders[0].reason else ""
-        by = f", by {orders[0].author}" if orders[0].author else ""
-        sentence = f"peer {peer} quarantined in {engines}, until {until_words(orders[0], now)}{by}{reason}"
-        yield _banner("quarantine", "warning", sentence, command("quarantine", "list"))
-
-
 def _named(engines: Sequence[admin.Engine]) -> str:
     names = ", ".join(text.engine(item.key) for item in engines[:_NAMED])
     more = f" and {len(engines) - _NAMED} more" if len(engines) > _NAMED else ""
     return f"engine{'' if len(engines) == 1 else 's'} {names}{more} {'is' if len(engines) == 1 else 'are'}"
+
+
+def _of_finding(kind: str, finding: Finding, line: str) -> Banner:
+    return _banner(kind, "warning", f"{finding.subject}: {finding.what}", line)
 
 
 def _banner(kind: str, severity: str, sentence: str, line: str) -> Banner:

@@ -15,6 +15,7 @@ from penstock.agent.ctl.diagnosis import (
     Orders,
     check_agent,
     check_diagnosis,
+    check_orders,
     check_pairs,
     check_relay,
     check_rollouts,
@@ -78,9 +79,10 @@ def _findings(client: Client) -> list[Finding]:
     # The agent reads its clock at some moment of the call, which takes seconds where it tries its trace backend.
     now = min(max(status.now.ToNanoseconds() / 1e9, asked), answered)
     check = check_relay if status.agents else check_agent
-    found = check(status, engines, now, Orders(drills, listed.quarantines))
+    orders = Orders(drills, listed.quarantines)
     return [
-        *found,
+        *check(status, engines, now, orders),
+        *check_orders(orders, _policies(client), now),
         *check_rollouts(_rollouts(client), now),
         *check_pairs(_pairs(client)),
         *check_suspects(_suspects(client)),
@@ -109,6 +111,16 @@ def _diagnosis(client: Client) -> admin.Diagnosis | None:
         # An agent that makes no diagnosis: an earlier version.
         return None
     return found
+
+
+def _policies(client: Client) -> Iterable[admin.Policy]:
+    try:
+        response = client.call("ListPolicies", admin.ListPoliciesRequest(), timeout=_PATIENCE)
+    except FailedError:
+        # Its policies cannot be read: the other checks stand.
+        return ()
+    policies: Iterable[admin.Policy] = response.policies
+    return policies
 
 
 def _rollouts(client: Client) -> Iterable[admin.PolicyRollout]:
