@@ -12,7 +12,6 @@ so that its pages are those of a server that has run for a while; the file of ea
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import random
@@ -20,6 +19,7 @@ import shutil
 import tempfile
 import time
 import warnings
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -30,7 +30,7 @@ import zmq
 from benchmarks.harness.results import Budget, Section, against
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
 
     from benchmarks.harness.interleave import Run
@@ -274,47 +274,13 @@ def measure(run: Run) -> Section:
     torch.set_num_threads(1)
     DESTINATION.resize_(max(SIZES) // 4 // WIDTH, WIDTH).zero_()
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
-    directory = tempfile.mkdtemp(prefix="ec-bench-", dir="/dev/shm")
-    spawn = multiprocessing.get_context("spawn")
-    pipe, theirs = spawn.Pipe()
-    child = spawn.Process(target=produce, args=(theirs, directory))
-    child.start()
-    # So that the end of the child ends our waiting for it.
-    theirs.close()
     rows: list[Row] = []
-    try:
+    with ExitStack() as parts:
+        directory = tempfile.mkdtemp(prefix="ec-bench-", dir="/dev/shm")
+        parts.callback(shutil.rmtree, directory)
+        pipe = parts.enter_context(_running_producer(directory))
         address, port = pipe.recv()
-        zmq_ec = connector(
-            "ZmqECConnector",
-            "ec_consumer",
-            "SCHEDULER",
-            directory,
-            producers=[address],
-            region_bytes=MEMORY,
-            **PATIENCE,
-        )
-        worker = connector("ZmqECConnector", "ec_consumer", "WORKER", directory)
-        over_tcp = connector(
-            "ZmqECConnector",
-            "ec_consumer",
-            "SCHEDULER",
-            directory,
-            producers=[address],
-            region_bytes=MEMORY,
-            same_host=False,
-            **PATIENCE,
-        )
-        tcp_worker = connector("ZmqECConnector", "ec_consumer", "WORKER", directory)
-        examples = [
-            connector("ECExampleConnector", "ec_consumer", side, directory, shared_storage_path=directory)
-            for side in ("SCHEDULER", "WORKER")
-        ]
-        consumers: dict[str, Consumer] = {
-            "zmq_ec": ConnectorConsumer(zmq_ec, worker),
-            "zmq_tcp": ConnectorConsumer(over_tcp, tcp_worker),
-            "example": ConnectorConsumer(examples[0], examples[1]),
-            "raw": RawConsumer(port),
-        }
+        consumers = _consumers(directory, address, port, parts)
 
         def clean() -> None:
             for each in Path(directory).iterdir():
@@ -333,17 +299,51 @@ def measure(run: Run) -> Section:
         what = f"{CONCURRENT} at once of {CONCURRENT_SIZE >> 10:,} KiB"
         run.say(what)
         rows += _rows(what, rounds_of(pipe, consumers, CONCURRENT_SIZE, CONCURRENT, _ROUNDS, clean))
-        for made in (worker, zmq_ec, tcp_worker, over_tcp):
-            made.shutdown()
+    return Section(AREA, TITLE, _NOTES, rows)
+
+
+@contextmanager
+def _running_producer(directory: str) -> Iterator[Connection]:
+    """Run the encoder's process; give the pipe to it."""
+    spawn = multiprocessing.get_context("spawn")
+    pipe, theirs = spawn.Pipe()
+    child = spawn.Process(target=produce, args=(theirs, directory))
+    child.start()
+    # So that the end of the child ends our waiting for it.
+    theirs.close()
+    try:
+        yield pipe
     finally:
-        with contextlib.suppress(OSError):  # it has ended
+        with suppress(OSError):  # it has ended
             pipe.send(None)
         child.join(10)
         if child.is_alive():
             child.terminate()
             child.join()
-        shutil.rmtree(directory)
-    return Section(AREA, TITLE, _NOTES, rows)
+
+
+def _consumers(directory: str, address: str, port: int, parts: ExitStack) -> dict[str, Consumer]:
+    """Return the ways of the language model's process, by name, to the producer at *address* and the socket at *port*."""
+    name, role = "ZmqECConnector", "ec_consumer"
+
+    def zmq_ec(**extra: Any) -> ConnectorConsumer:
+        common = {"producers": [address], "region_bytes": MEMORY, **PATIENCE}
+        scheduler = connector(name, role, "SCHEDULER", directory, **common, **extra)
+        worker = connector(name, role, "WORKER", directory)
+        parts.callback(scheduler.shutdown)
+        parts.callback(worker.shutdown)
+        return ConnectorConsumer(scheduler, worker)
+
+    scheduler, worker = (
+        connector("ECExampleConnector", role, side, directory, shared_storage_path=directory)
+        for side in ("SCHEDULER", "WORKER")
+    )
+    return {
+        "zmq_ec": zmq_ec(),
+        "zmq_tcp": zmq_ec(same_host=False),
+        "example": ConnectorConsumer(scheduler, worker),
+        "raw": RawConsumer(port),
+    }
 
 
 def _rows(what: str, found: dict[str, list[tuple[float, float]]]) -> list[Row]:
