@@ -358,20 +358,23 @@ def test_pictures_of_an_encoder_on_the_same_host(
         _encoded(ec, first)
         ec.send(first)  # the encoder has answered where its memory is
         ec.enforce(integrity={"sampleRatio": 1.0, "action": "enforce"})
+        moved = {**_CHANNEL, "direction": "receive", "peer": ec.peer, "result": "ok"}
         for _ in range(_ATTEMPTS):
             request = ask(2)
             (expected,) = _encoded(ec, request)
-            before = ec.link.carried
+            carried, counted = ec.link.carried, ec.value("penstock_transfers_total", **moved)
             assert ec.send(request).tokens == expected
-            assert ec.link.carried - before < INTO_THE_FIRST
+            assert ec.link.carried - carried < INTO_THE_FIRST
+            wanted = counted + 2
+            until(
+                partial(_counts, ec, wanted, "penstock_transfers_total", moved), "The copies are not counted"
+            )
             (found,) = ec.closed(request).request_closed.verifications
             assert bool(ec.events("deferral_start", request.name)) == (variant is CPU_DEFAULTS)
             # A worker that got no turn while it compared the first one leaves the second.
             if not found.unverified:
                 break
         assert (found.ok, found.mismatch, found.unverified) == (2, 0, 0), found
-        moved = {**_CHANNEL, "direction": "receive", "peer": ec.peer, "result": "ok"}
-        until(partial(_counts, ec, 2, "penstock_transfers_total", moved), "The copies are not counted")
         assert not ec.guard_errors()
 
 

@@ -374,24 +374,22 @@ def test_a_rollout_that_waits_or_was_taken_back_is_a_note(
     assert all(advice in item.advice for item in found)
 
 
-def _policy(name: str, priority: int, expires: str | None) -> admin.Policy:
+def _policy(name: str, priority: int, expires: str | None, owner: str = "imperative") -> admin.Policy:
     spec = {"priority": priority} | ({"expiresAt": expires} if expires else {})
-    return admin.Policy(name=name, author="eve@host", manifest_json=json.dumps({"spec": spec}))
+    return admin.Policy(name=name, author="eve@host", owner=owner, manifest_json=json.dumps({"spec": spec}))
 
 
 def test_what_is_in_force_for_a_while_is_a_note() -> None:
     """Each drill, each peer in quarantine once, each break-glass policy that has not ended; with what ends it."""
-    half_open = admin.Quarantine(
-        key={"engine": "1"}, peer={"address": "p:1"}, state=events.QUARANTINE_STATE_HALF_OPEN
-    )
     exempt = admin.Quarantine(peer={"address": "p:2"}, state=events.QUARANTINE_STATE_CLOSED)
     policies = [
+        _policy("glass", 950, "2027-01-15T09:00:00Z"),
         _policy("glass", 950, "2027-01-15T09:00:00Z"),
         _policy("ended", 950, "2027-01-15T07:59:59Z"),
         _policy("calm", 100, "2027-01-15T09:00:00Z"),
         _policy("high", 800, None),
     ]
-    found = list(check_orders(Orders([_DRILL], [_ORDER, half_open, exempt]), policies, _NOW))
+    found = list(check_orders(Orders([_DRILL], [_ORDER, exempt]), policies, _NOW))
     assert [(each.level, each.subject) for each in found] == [
         (NOTE, "drill drill-1"),
         (NOTE, "peer p:1"),
@@ -400,20 +398,83 @@ def test_what_is_in_force_for_a_while_is_a_note() -> None:
     drill, peer, glass = found
     assert drill.what.endswith("by bob@host")
     assert drill.advice == "'agentctl drill stop drill-1' ends it"
-    assert peer.what == "quarantined in 2 engines, until its engine id changes, by cid@host"
     assert peer.advice.endswith("'agentctl quarantine lift p:1' ends it")
     assert glass.what == "break-glass, ends in 60m, by eve@host"
     assert glass.advice == "'agentctl delete policy glass' ends it"
 
 
+_IN_AN_HOUR = {"until": {"seconds": _NOW + 3600}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        ([{"key": {"engine": "0"}, "state": 2}], "quarantined in 1 engine, until: its engine id changes"),
+        (
+            [
+                {"key": {"engine": "0"}, "state": 2, "reason": "3 failures"},
+                {"key": {"engine": "1"}, "state": 2, "author": "bob", "reason": "two\nlines", **_IN_AN_HOUR},
+            ],
+            "quarantined in 2 engines, by bob: two lines",
+        ),
+        (
+            [{"key": {"engine": "0"}, "state": 3, **_IN_AN_HOUR}, {"key": {"engine": "1"}, **_IN_AN_HOUR}],
+            "probed by 1 engine, quarantine ordered, not in force in 1 engine, until: in 60m",
+        ),
+        (
+            [{"author": "bob", **_IN_AN_HOUR}],
+            "quarantine ordered, in force in no engine, until: in 60m, by bob",
+        ),
+    ],
+)
+def test_a_quarantine_is_what_its_engines_say(rows: list[dict[str, Any]], what: str) -> None:
+    """By state, with the end and the author that all have or that are known, on one line."""
+    orders = [admin.Quarantine(peer={"address": "p:1"}, **row) for row in rows]
+    (found,) = check_orders(Orders([], orders), [], _NOW)
+    assert found.what == what
+
+
+@pytest.mark.parametrize(
+    ("owner", "advice"),
+    [
+        ("file:p.yaml", "remove it from the file p.yaml to end it"),
+        ("kubernetes:prod", "delete it at its policy source kubernetes:prod to end it"),
+    ],
+)
+def test_a_break_glass_policy_ends_where_it_is_kept(owner: str, advice: str) -> None:
+    """An agent deletes no policy of a file or another source."""
+    policy = _policy("glass", 950, "2027-01-15T09:00:00Z", owner)
+    (found,) = check_orders(Orders(), [policy], _NOW)
+    assert found.advice == advice
+
+
+def test_of_many_orders_the_first_are_named() -> None:
+    """The command that lists all is named with the rest."""
+    is_open = events.QUARANTINE_STATE_OPEN
+    orders = [
+        admin.Quarantine(key={"engine": "0"}, peer={"address": f"p:{port}"}, state=is_open)
+        for port in range(9)
+    ]
+    found = list(check_orders(Orders([], orders), [], _NOW))
+    assert [each.subject for each in found] == [*(f"peer p:{port}" for port in range(5)), "peers"]
+    assert (found[-1].what, found[-1].advice) == ("4 more", "'agentctl quarantine list' lists all")
+
+
 def test_the_command_lists_what_is_in_force_for_a_while(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """It is no problem: the exit code is that of the rest."""
+    """It is no problem: as many are counted as before."""
     harness.source("0")
     harness.engine("0")
-    before = agentctl("doctor")
+    before = agentctl("doctor").stdout.splitlines()
     change = ("--kv-load-failure", "recompute", "--priority", "950", "--ttl", "90m")
     assert agentctl("set-policy", "glass", "--all", *change).exit_code == 0
-    after = agentctl("doctor")
-    assert "note   policy glass: break-glass, ends in " in after.stdout, after.output
-    assert "'agentctl delete policy glass' ends it" in after.stdout
-    assert after.exit_code == before.exit_code
+    after = agentctl("doctor").stdout.splitlines()
+    assert any(line.startswith("note   policy glass: break-glass, ends in ") for line in after), after
+    assert after[-1] == before[-1] == "1 problem"
+
+
+def test_an_engine_that_is_ordered_to_pause_is_a_note() -> None:
+    """With who ordered it, and what takes it back."""
+    found = check_agent(_status(), [_engine(pause={"author": "bob"})], _NOW)
+    (note,) = [each for each in found if each.level == NOTE and "pause" in each.what]
+    assert note.what.startswith("ordered to pause, not paused yet; by bob")
+    assert note.advice.startswith("agentctl resume 0")

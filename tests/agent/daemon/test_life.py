@@ -95,7 +95,14 @@ def test_ingest_over_tcp():
             assert engine.publish(transfer_failure("r")) == 1
 
 
-@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def _has_ipv6() -> bool:
+    try:
+        return f"{1:032x} " in Path("/proc/net/if_inet6").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 def test_all_over_ipv6():
     """As in a pod that has no other address."""
     with running_agent(["--listen=[::]:0", "--http=[::]:0"]) as agent:

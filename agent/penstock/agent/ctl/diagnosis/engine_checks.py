@@ -96,10 +96,13 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
 
 
 def _pause(engine: admin.Engine, subject: str, now: float) -> Iterator[Finding]:
-    if not engine.paused:
-        return
-    known = f"; {text.pause_origin(engine.pause, now)}" if engine.HasField("pause") else ""
+    ordered = engine.HasField("pause")
+    known = f"; {text.pause_origin(engine.pause, now)}" if ordered else ""
     advice = f"agentctl resume {text.engine(engine.key)}"
+    if not engine.paused:
+        if ordered:
+            yield Finding(NOTE, subject, f"ordered to pause, not paused yet{known}", advice)
+        return
     if not engine.pause.author:
         advice += "; 'agentctl get audit' shows who paused it and why"
     yield Finding(

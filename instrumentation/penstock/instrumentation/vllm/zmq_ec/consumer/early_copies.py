@@ -81,7 +81,7 @@ class EarlyCopies:
 
     def fetch(self, wanted: FetchOrder) -> bool:
         """Copy the item of an order that the fetcher does not know; return whether it is there now. Never raises."""
-        if self._rehearsal.hit is not None or self._orders.room_wanted:
+        if self._rehearsal.hit is not None or self._orders.room_wanted or self._is_spent:
             return False
         try:
             near = self._producers.near(wanted.producers, wanted.admitted)
@@ -91,8 +91,13 @@ class EarlyCopies:
                 logger.exception("ZmqECConnector: an item could not be copied at once")
             return False
 
+    @property
+    def _is_spent(self) -> bool:
+        """Whether this step has looked or copied as much as it may."""
+        return not self._looks_left or not self._bytes_left
+
     def _copy(self, wanted: FetchOrder, producer: Producer) -> bool:
-        if not self._looks_left or not self._bytes_left:
+        if self._is_spent:
             return False
         self._looks_left -= 1
         attempt = Attempt(wanted, source=producer)
@@ -118,9 +123,10 @@ class EarlyCopies:
             if not whole:
                 self._orders.on_retry(wanted, slot)
         if whole:
+            # First: an item whose report fails is there all the same.
+            self._orders.on_arrived(wanted, slot, copy.checksum)
             self._reporter.probe(attempt, producer, c.PROBE_RESULT_HIT, asked_ns)
             self._reporter.transfer(attempt, ok=True)
-            self._orders.on_arrived(wanted, slot, copy.checksum)
             self._transfers.add_copied(attempt)
         return whole
 

@@ -1,4 +1,4 @@
-"""Reports the fetcher's probes, transfers and failures to an ``EcListener``."""
+"""Reports probes, transfers and failures to an ``EcListener``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reporter:
-    """Calls *observer* if it is set, which may happen at any time. Called on the fetcher's thread."""
+    """Calls *observer* if it is set, which may happen at any time. On the fetcher's thread, of early copies on the scheduler's."""
 
     def __init__(self) -> None:
         self.observer: EcListener | None = None
