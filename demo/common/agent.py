@@ -17,7 +17,7 @@ from demo.common.metrics import Metrics
 from demo.common.processes import Child, ChildError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # Its imports take a second of a core that may be busy.
 _START_SECONDS = 60.0
@@ -113,29 +113,33 @@ class Agent:
 
     def ctl(self, *arguments: str) -> CommandResult:
         """Run ``agentctl`` on its admin socket."""
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("agentctl")), *arguments],
-            env={**os.environ, "AGENTCTL_ADDRESS": self.admin, "COLUMNS": "160", "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_CTL_SECONDS,
-            check=False,
-        )
-        return CommandResult(f"agentctl {shlex.join(arguments)}", done.returncode, done.stdout.rstrip())
+        done = self._agentctl(arguments, subprocess.STDOUT)
+        return CommandResult(typed(arguments), done.returncode, done.stdout.rstrip())
 
     def ctl_json(self, *arguments: str) -> Any:
-        """Run ``agentctl … -o json`` and return the parsed output.
+        """Run ``agentctl … -o json`` and return the parsed output; what it says on stderr is none of it.
 
         Raises:
             ChildError: its exit code is not 0.
 
         """
-        ran = self.ctl(*arguments, "-o", "json")
-        if ran.code != 0:
-            raise ChildError(f"{ran.line} exited with {ran.code}: {ran.output}")
-        return json.loads(ran.output)
+        arguments = (*arguments, "-o", "json")
+        done = self._agentctl(arguments, subprocess.PIPE)
+        if done.returncode:
+            raise ChildError(f"{typed(arguments)} exited with {done.returncode}: {done.stderr}{done.stdout}")
+        return json.loads(done.stdout)
+
+    def _agentctl(self, arguments: Sequence[str], stderr: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(Path(sys.executable).with_name("agentctl")), *arguments],
+            env={**os.environ, "AGENTCTL_ADDRESS": self.admin, "COLUMNS": "160", "NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            timeout=_CTL_SECONDS,
+            check=False,
+        )
 
     def _ready(self) -> bool:
         addresses = _read_json(self.directory / "state" / "addresses.json")
@@ -153,3 +157,8 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         return dict(json.loads(path.read_text()))
     except FileNotFoundError:
         return {}
+
+
+def typed(arguments: Sequence[str]) -> str:
+    """Return a command as it is typed."""
+    return f"agentctl {shlex.join(arguments)}"

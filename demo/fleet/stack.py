@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import time
@@ -12,14 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo.common.agent import CommandResult
+from demo.common.agent import CommandResult, typed
 from demo.common.processes import Child
 from demo.common.steps import StepError, until
 from demo.servers import ROOT
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from demo.fleet.place import Place
 
@@ -95,35 +94,38 @@ class Stack:
 
     def ctl(self, *arguments: str, at: str = "") -> CommandResult:
         """Run agentctl against the relay, or what *at* names."""
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("agentctl")), *arguments],
-            env={
-                **os.environ,
-                "AGENTCTL_ADDRESS": self._socket(at or self.relay, "admin"),
-                "COLUMNS": "140",
-                "NO_COLOR": "1",
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_CTL_SECONDS,
-            check=False,
-        )
-        return CommandResult(f"agentctl {shlex.join(arguments)}", done.returncode, done.stdout.rstrip())
+        done = self._agentctl(arguments, at or self.relay, subprocess.STDOUT)
+        return CommandResult(typed(arguments), done.returncode, done.stdout.rstrip())
 
     def ctl_json(self, *arguments: str) -> Any:
-        """Run agentctl and return what it prints as JSON.
+        """Run agentctl and return what it prints as JSON; that an agent did not answer is on its stderr.
 
         Raises:
             StepError: its exit code is not 0.
 
         """
-        ran = self.ctl(*arguments, "-o", "json")
-        if ran.code:
-            raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")
-        # Lines before it are of stderr: who did not answer.
-        return json.loads(ran.output[ran.output.index("{") :])
+        arguments = (*arguments, "-o", "json")
+        done = self._agentctl(arguments, self.relay, subprocess.PIPE)
+        if done.returncode:
+            raise StepError(f"{typed(arguments)} exited with {done.returncode}: {done.stderr}{done.stdout}")
+        return json.loads(done.stdout)
+
+    def _agentctl(self, arguments: Sequence[str], at: str, stderr: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(Path(sys.executable).with_name("agentctl")), *arguments],
+            env={
+                **os.environ,
+                "AGENTCTL_ADDRESS": self._socket(at, "admin"),
+                "COLUMNS": "140",
+                "NO_COLOR": "1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            timeout=_CTL_SECONDS,
+            check=False,
+        )
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process."""

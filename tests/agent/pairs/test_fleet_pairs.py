@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from penstock.agent.pairs import list_pairs
 from penstock.proto.v1 import admin_pb2 as admin
@@ -117,6 +117,9 @@ def test_a_peer_of_another_pod() -> None:
 _roles = st.sampled_from([0, ROLE_PREFILL, ROLE_DECODE, ROLE_BOTH, ROLE_ENCODER])
 
 
+# Two of one role that know each other were two pairs.
+@example([(ROLE_PREFILL, [1]), (ROLE_PREFILL, [0])], 0)
+@example([(ROLE_DECODE, [1]), (ROLE_DECODE, [0])], 0)
 @given(st.lists(st.tuples(_roles, st.lists(st.integers(0, 6), max_size=3)), max_size=6), st.integers(0, 40))
 def test_any_fleet(fleet: list[tuple[int, list[int]]], limit: int) -> None:
     """Two engines are one pair at most, none is its own peer, and the rest is counted."""

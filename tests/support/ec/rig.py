@@ -12,6 +12,7 @@ import torch
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
 from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import ConsumerScheduler
 from penstock.instrumentation.vllm.zmq_ec.consumer.worker import ConsumerWorker
+from penstock.instrumentation.vllm.zmq_ec.producer import host_cache
 from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
@@ -20,6 +21,7 @@ from tests.support.ec.tensors import HIDDEN, MODEL, tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import pytest
     from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import LoadOrder
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionName
@@ -35,6 +37,7 @@ __all__ = [
     "Rig",
     "attach",
     "feature",
+    "leave_unsealed",
     "publisher",
     "request",
     "rig",
@@ -193,3 +196,9 @@ def attach(consumer: Rig, producer: ProducerWorker) -> None:
     producer.save(FIRST, tensor(4, seed=9))
     consumer.wait(request("first", feature(FIRST, 4)))
     assert torch.equal(consumer.load(FIRST)[0], tensor(4, seed=9))
+
+
+def leave_unsealed(producer: ProducerWorker, patch: pytest.MonkeyPatch) -> None:
+    """Save items without checksums from now on: as if their place in the queue of those to be sealed were lost."""
+    patch.setattr(host_cache, "SMALL", 0)
+    patch.setattr(producer.server, "seal", lambda item, nbytes: None)

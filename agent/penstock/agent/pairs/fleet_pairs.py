@@ -96,12 +96,12 @@ def _resolve(engines: Sequence[admin.PairEngine]) -> tuple[list[_Known], list[tu
 
 
 def _ordered(engines: Sequence[admin.PairEngine], index: int, other: int) -> tuple[int, int]:
-    """Return the two engines of a pair, the one that computes with the blocks first."""
-    if engines[index].role == ROLE_PREFILL or engines[other].role == ROLE_DECODE:
-        return other, index
-    if engines[index].role == ROLE_DECODE or engines[other].role == ROLE_PREFILL:
-        return index, other
-    return min(index, other), max(index, other)
+    """Return the two engines of a pair, the one that computes with the blocks first; the same whichever is given first."""
+    writes = engines[index].role == ROLE_PREFILL or engines[other].role == ROLE_DECODE
+    reads = engines[index].role == ROLE_DECODE or engines[other].role == ROLE_PREFILL
+    if reads == writes:  # two of one role, or without one
+        return min(index, other), max(index, other)
+    return (index, other) if reads else (other, index)
 
 
 def _by_role(engines: Sequence[admin.PairEngine]) -> Iterator[tuple[int, int]]:

@@ -18,6 +18,7 @@ from tests.support.ec.rig import (
     Rig,
     attach,
     feature,
+    leave_unsealed,
     publisher,
     request,
     rig,
@@ -110,7 +111,7 @@ def test_a_step_copies_so_much_and_no_more(producer: ProducerWorker, near: Rig) 
 def test_a_copy_in_vain_counts(producer: ProducerWorker, near: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damaged items do not cost the scheduler more than others."""
     monkeypatch.setattr(near.consumer.items.orders, "drain", list)  # the fetcher gets none
-    monkeypatch.setattr(producer.server, "seal", lambda item, nbytes: None)
+    leave_unsealed(producer, monkeypatch)
     copies = calls(monkeypatch, "copy")
     features = []
     for item in "abc":
@@ -142,7 +143,7 @@ def test_the_fetcher_judges_what_is_damaged(
     """The failed copy is reported by it, and the item comes by message."""
     notes = Notes()
     near.consumer.observe(notes)
-    monkeypatch.setattr(producer.server, "seal", lambda item, nbytes: None)
+    leave_unsealed(producer, monkeypatch)
     producer.save("a", tensor(2))
     producer.cache._area.set_checked(producer.cache._items["a"].slot, 0, bytes(fingerprints.SIZE))
     assert not at_once(near, feature("a", 2))
@@ -160,7 +161,7 @@ def test_what_is_not_whole_or_not_fit_is_left_to_the_fetcher(
     notes = Notes()
     near.consumer.observe(notes)
     if missing == "fingerprint":
-        monkeypatch.setattr(producer.server, "seal", lambda item, nbytes: None)
+        leave_unsealed(producer, monkeypatch)
     if missing != "item":
         producer.save("a", tensor(2))
     orders = near.consumer.items.orders

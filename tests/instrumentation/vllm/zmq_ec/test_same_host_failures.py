@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.producer import host_cache
 from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
-from tests.support.ec.rig import Notes, Rig, attach, feature, publisher, request, rig, tensor, wait_for
+from tests.support.ec.rig import (
+    Notes,
+    Rig,
+    attach,
+    feature,
+    leave_unsealed,
+    publisher,
+    request,
+    rig,
+    tensor,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -45,7 +57,7 @@ def save_sealed(producer: ProducerWorker, item: str) -> None:
 def save_unsealed(producer: ProducerWorker, item: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save an item whose place in the queue of those to be sealed is lost."""
     with monkeypatch.context() as lost:
-        lost.setattr(producer.server, "seal", lambda item, nbytes: None)
+        leave_unsealed(producer, lost)
         producer.save(item, tensor(ROWS))
 
 
@@ -85,6 +97,7 @@ def test_a_fingerprint_that_fails_keeps_no_other_waiting(
     """Those that are computed in the same turn are."""
     refuse_to_print(producer, "a", monkeypatch)
     with monkeypatch.context() as later:
+        later.setattr(host_cache, "SMALL", 0)
         later.setattr(producer.server, "seal", lambda item, _: producer.server._to_seal.append(item))
         producer.save("a", tensor(4))
         producer.save("b", tensor(4))

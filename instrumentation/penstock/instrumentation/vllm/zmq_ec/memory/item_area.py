@@ -32,6 +32,8 @@ from penstock.instrumentation.vllm.zmq_ec.memory import host_memory
 from penstock.instrumentation.vllm.zmq_ec.memory.slots import ALIGNMENT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -142,9 +144,11 @@ class ItemArea:
         self.name = None if fd == _NO_FILE else AreaName(os.getpid(), fd, capacity, self._token)
         HEADER.pack_into(self._map, capacity, MAGIC, self._token)
 
-    def publish(self, slot: Slot, rows: int, width: int, dtype: str) -> None:
-        """Let consumers find the item of *slot*, whose content is whole; nothing of it is checked yet."""
+    def publish(self, slot: Slot, rows: int, width: int, dtype: str, prints: Iterable[bytes] = ()) -> None:
+        """Let consumers find the item of *slot*, whose content is whole; its first pieces have these fingerprints."""
         self._write(slot.start, STATE.pack(slot.generation, 0))
+        for number, fingerprint in enumerate(prints):
+            self.set_checked(slot, number, fingerprint)
         digest = digest_of(slot.item)
         packed = ENTRY.pack(
             digest, slot.generation, slot.content, slot.nbytes, rows, width, dtype.encode().ljust(16, b"\0")

@@ -1,6 +1,7 @@
 """A producer's encoder outputs on the host, in one area that is allocated at start.
 
-The model's thread puts; the server's thread reads, and computes CRC-32 and fingerprints, which consumers on the same host follow. An
+The model's thread puts, and computes the fingerprints of small items; the server's thread reads, and computes CRC-32 and the other
+fingerprints, which consumers on the same host follow. An
 item on its way to a consumer is not evicted until it is sent, so slow consumers can keep new items out while they stay
 connected, but never make the memory grow. A consumer on the same host keeps nothing: it notices that an item is evicted.
 """
@@ -20,9 +21,12 @@ from penstock.instrumentation.vllm.zmq_ec.memory.item_area import ItemArea
 from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName
+
+SMALL: Final = 256 << 10
+"""Bytes of the largest item whose fingerprint is computed where it is put: that takes less than to wake the server's thread."""
 
 _NEVER: Final = float("inf")
 
@@ -99,16 +103,21 @@ class HostCache:
             if slot is None:
                 self.refused += 1
                 return False
+        memory = self._area.slots[slot.content : slot.content + nbytes]
         try:
-            fill(self._area.slots[slot.content : slot.content + nbytes])
+            fill(memory)
         except BaseException:
             with self._lock:
                 self._slots.free(slot)
             raise
+        kept = Kept(slot, rows, width, dtype)
+        whole = _prints(memory)
+        if whole:
+            kept.printed = _printed(kept, whole)
         with self._lock:
             self._slots.seal(slot, 0.0)
-            self._items[item] = Kept(slot, rows, width, dtype)
-            self._area.publish(slot, rows, width, dtype)
+            self._items[item] = kept
+            self._area.publish(slot, rows, width, dtype, whole)
         return True
 
     def printed(self, item: str) -> Content | None:
@@ -123,11 +132,8 @@ class HostCache:
         for number, begin in enumerate(range(0, kept.slot.nbytes, fingerprints.PIECE)):
             pieces.append(fingerprints.of_piece(number, whole[begin : begin + fingerprints.PIECE]))
             self._area.set_checked(kept.slot, number, pieces[-1])
-        printed = Content.of_fingerprint(
-            fingerprints.of_pieces(pieces), kept.slot.nbytes, kept.rows, kept.width, kept.dtype
-        )
-        kept.printed = printed
-        return printed
+        kept.printed = _printed(kept, pieces)
+        return kept.printed
 
     def named(self, item: str, crc: int) -> Content | None:
         """Return the content of *item* that goes by *crc* if it has one, else one that does not; None without the item."""
@@ -175,3 +181,19 @@ class HostCache:
     def _reclaim(self) -> None:
         while self._released:
             self._slots.on_report(self._released.popleft())
+
+
+def _prints(memory: Any) -> list[bytes]:
+    """Return the fingerprints of the pieces of a small item, which has one; none of another one, or if that fails."""
+    if len(memory) > SMALL or not fingerprints.available():
+        return []
+    try:
+        return [fingerprints.of_piece(0, memory)]
+    except Exception:  # noqa: BLE001  (the server's thread tries again, and counts it)
+        return []
+
+
+def _printed(kept: Kept, pieces: Iterable[bytes]) -> Content:
+    """Return the content of an item whose pieces have these fingerprints."""
+    fingerprint = fingerprints.of_pieces(pieces)
+    return Content.of_fingerprint(fingerprint, kept.slot.nbytes, kept.rows, kept.width, kept.dtype)

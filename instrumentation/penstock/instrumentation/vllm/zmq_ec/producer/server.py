@@ -23,6 +23,7 @@ from penstock.instrumentation.vllm.ec import EcTransfer
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.producer.authenticator import Authenticator
 from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
+from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import SMALL
 from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ _BATCH: Final = 64
 _HAND_OUTS_MAX: Final = 1_024
 _ZERO_COPY_FROM: Final = 64 << 10  # below, a copy is cheaper than what pyzmq does to hand memory over
 _TO_SEAL_MAX: Final = 1_024
-_SMALL: Final = 256 << 10  # bytes
 _ATTACHED_MAX: Final = 1_024
 _STOP_WAIT: Final = 5.0
 _LOG_INTERVAL: Final = 60.0
@@ -99,11 +99,11 @@ class Server:
         self._thread.start()
 
     def seal(self, item: str, nbytes: int) -> None:
-        """Compute the checksums of *item*, of so many bytes, ahead of the first probe. From any thread.
+        """Compute the checksums of *item*, of so many bytes, on the server's thread, ahead of the first probe. From any thread.
 
-        A small item's fingerprint on this one, which takes less than to wake the server's; all else on the server's.
+        A small one has its fingerprint, and most often needs no other.
         """
-        if nbytes <= _SMALL and self._attempt(self._responder.fingerprint, item):
+        if nbytes <= SMALL and self._attempt(self._responder.fingerprint, item):
             return
         self._to_seal.append(item)
         os.eventfd_write(self._wake, 1)
