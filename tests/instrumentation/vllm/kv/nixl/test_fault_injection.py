@@ -159,7 +159,7 @@ def test_a_notification_of_its_own(pair: tuple[Engine, Engine], recorder: Record
 
 
 def test_slow(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A slow transfer succeeds after its delay."""
+    """A slow transfer succeeds after its delay, which is in its duration."""
     prefill, decode = pair
     decode.drill(drill(SLOW, prefill, delay_ns=SECOND // 5))
     prefill.lease("prefill-of-r1")
@@ -169,6 +169,9 @@ def test_slow(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
     assert not results.failed_recving
     assert time.monotonic_ns() - before >= SECOND // 5
     assert not recorder.take("transfer_failure")
+    (sample,) = recorder.transfers
+    assert sample["duration_nano"] >= SECOND // 5
+    assert sample["bytes"] > 0
     prefill.sent("prefill-of-r1")
 
 

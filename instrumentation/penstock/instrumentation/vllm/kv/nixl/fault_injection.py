@@ -104,6 +104,11 @@ class FaultInjection:
                 return drill
         return None
 
+    def delays(self, handle: Any) -> bool:
+        """Return whether a drill makes this transfer slow."""
+        hit = self._hits.get(handle_key(handle))
+        return hit is not None and hit.drill.mode == SLOW
+
     def on_released(self, handle: Any) -> None:
         """Forget a released handle."""
         self._hits.pop(handle_key(handle), None)
