@@ -30,17 +30,20 @@ _HERE = Path(__file__).parent
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of a variant behind each other, whatever file they are in, after those with servers of their own."""
+    """Put the tests of a variant behind each other, whatever file they are in, after those with servers of their own.
+
+    Those that end one of the servers come last of them.
+    """
     here = [index for index, item in enumerate(items) if item.path.parent == _HERE]
     ordered = sorted((items[index] for index in here), key=_set_of_servers)
     for index, item in zip(here, ordered, strict=True):
         items[index] = item
 
 
-def _set_of_servers(item: pytest.Item) -> str:
+def _set_of_servers(item: pytest.Item) -> tuple[str, bool]:
     callspec = getattr(item, "callspec", None)
     variant = callspec.params.get("stack") if callspec else None
-    return variant.name if variant else ""
+    return variant.name if variant else "", item.get_closest_marker("ends_servers") is not None
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -102,8 +102,9 @@ def test_a_failed_load_ends_the_request(kv: Bench) -> None:
 
 
 @_BOTH
+@pytest.mark.ends_servers
 def test_a_peer_that_is_killed_behind_the_handshake_is_recomputed(kv: Bench) -> None:
-    """``kill -9`` of prefill between its answer and decode's read. Prefill is gone afterwards: the last test of its servers."""
+    """``kill -9`` of prefill between its answer and decode's read."""
     kv.enforce(kvLoadFailure={"action": "recompute"})
     request = kv.prefilled(LONG)
     signal_group(kv.stack.prefill, signal.SIGKILL)
