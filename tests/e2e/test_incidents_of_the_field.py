@@ -223,7 +223,7 @@ def test_loads_of_requests_that_were_aborted_hold_blocks(kv: Bench, operator: Op
             with ThreadPoolExecutor(_CLIENTS) as senders:
                 list(senders.map(give_up, requests))
             until(
-                lambda: "longer than usual" not in kv.agent.ctl("diagnose", "--since", "3s").output,
+                lambda: "(peer_slow, " not in kv.agent.ctl("diagnose", "--since", "3s").output,
                 "The requests still wait",
             )
             # What they waited is over; the blocks stay.
