@@ -33,8 +33,8 @@ def of_piece(number: int, piece: Any) -> bytes:
     cipher = _cipher()
     if cipher is None:
         raise RuntimeError("cryptography is not installed")
-    # GCM of nothing, with the piece as what goes in clear: all that comes out is the tag. One call, which keeps the
-    # interpreter's lock: some 20 µs for a piece, and a release of it would take longer than that to take back.
+    # GCM of nothing, with the piece as what goes in clear: all that comes out is the tag. It keeps the interpreter's lock
+    # for some 20 µs; the interface that releases it takes longer than that (decision 50).
     return bytes(cipher.encrypt(number.to_bytes(_NONCE_BYTES, "big"), b"", piece))
 
 
