@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from demo.common.agent import Agent
     from tests.support.prometheus.replay import Alert
 
+_ROUNDED = 2.0  # seconds
 _RUNBOOK = RULES.parents[1] / "docs" / "guides" / "runbook.md"
 
 
@@ -70,7 +71,11 @@ class Operator:
         return until(look, lambda: f"agentctl diagnose does not say {kind} {words} first:\n{found}\n")
 
     def begins(self) -> None:
-        """Let the time that is looked at begin now: what was before is what it is compared with."""
+        """Let the time that is looked at begin now: what was before is what it is compared with.
+
+        Commands take it in whole seconds, rounded up, which must not reach back to what was before.
+        """
+        time.sleep(_ROUNDED)
         self._began = time.time()
 
     def records(self, name: str) -> None:
@@ -93,6 +98,7 @@ class Operator:
             take_bundle(self._agent, Path(directory, incident.path.name).absolute(), began=self._began)
 
     def _since(self) -> str:
+        """Return how long ago it began, and up to :data:`_ROUNDED` more."""
         return f"{math.ceil(time.time() - self._began) + 1}s"
 
     def rows(self, command: str) -> list[dict[str, str]]:
