@@ -138,6 +138,6 @@ def _numberless(line: str) -> str:
     """Return *line* without what differs from run to run; of a line that is cut, its whole words."""
     if line.endswith(CUT):
         line = line.rsplit(" ", 1)[0]
-    # A time of the same kind may be in another unit, or have a fraction or none.
-    timeless = re.sub(r"\b\d+(\.\d+)?([mµn]?s|[mhd])\b", "T", normal(line))
-    return re.sub(r"\d+", "N", timeless)
+    # Which span of a trace is the last one depends on what has ended by then.
+    tree = line.replace("├", "└").replace("│", " ")
+    return re.sub(r"\d+", "N", normal(tree))
