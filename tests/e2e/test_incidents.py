@@ -98,7 +98,7 @@ def test_the_network_of_a_prefill_pod_flaps(
     first = next(row for row in operator.rows("get peers") if row["FAILED"] == "0")
     assert (first["PEER"], first["NOW"]) == (flapping.peer, "slow")
     # Who was slow, how long ago, and because of whom.
-    worst = operator.rows("get requests --slow --since 5m")[: 2 * _TOGETHER]
+    worst = operator.rows(f"get requests --slow --since {operator.since()}")[: 2 * _TOGETHER]
     assert {row["PEER"] for row in worst} == {flapping.peer}
     assert all(any(name in row["REQUEST"] for name in slow) for row in worst)
     assert all(row["AGE"] and row["TTFT"].endswith("s") for row in worst)

@@ -63,7 +63,7 @@ class Operator:
 
         def look() -> dict[str, Any] | None:
             nonlocal found
-            found = json.loads(self._agent.ctl("diagnose", "--since", self._since(), "-o", "json").output)
+            found = json.loads(self._agent.ctl("diagnose", "--since", self.since(), "-o", "json").output)
             first = (found.get("causes") or [{}])[0]
             fits = first.get("kind") == kind and all(word in first["sentence"] for word in words)
             return first if fits else None
@@ -87,7 +87,7 @@ class Operator:
 
         def look() -> bool:
             nonlocal said
-            said = self._agent.ctl("diagnose", "--since", self._since(), "-o", "json")
+            said = self._agent.ctl("diagnose", "--since", self.since(), "-o", "json")
             document = json.loads(said.output) if said.output.startswith("{") else {}
             kind = (document.get("causes") or [{}])[0].get("kind", "")
             return (kind, said.code) == (incident.kind, incident.code)
@@ -97,7 +97,7 @@ class Operator:
         if directory:
             take_bundle(self._agent, Path(directory, incident.path.name).absolute(), began=self._began)
 
-    def _since(self) -> str:
+    def since(self) -> str:
         """Return how long ago it began, and up to :data:`_ROUNDED` more."""
         return f"{math.ceil(time.time() - self._began) + 1}s"
 
