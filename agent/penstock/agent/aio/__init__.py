@@ -1,4 +1,4 @@
-"""Six small tools for the loop, and for threads beside it, that the standard library lacks."""
+"""Small tools for the loop, and for threads beside it, that the standard library lacks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from penstock.agent.aio.daemon_thread import run_on_daemon_thread
 from penstock.agent.aio.let_go import LetGo
 from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
 from penstock.agent.aio.shield import to_completion
+from penstock.agent.aio.stop_signals import stop_event
 
 __all__ = [
     "ByteSemaphore",
@@ -18,5 +19,6 @@ __all__ = [
     "is_cancelled",
     "raise_if_cancelled",
     "run_on_daemon_thread",
+    "stop_event",
     "to_completion",
 ]

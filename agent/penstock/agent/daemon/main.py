@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,12 +128,11 @@ async def _wait_idle(reason: str, http: TcpAddress | None) -> None:
     """Wait for SIGTERM or SIGINT; health and metrics answer 503 with *reason*, if the port is free."""
     # As the daemon's: --version and a wrong flag need none of them.
     import structlog  # noqa: PLC0415
+    from penstock.agent.aio import stop_event  # noqa: PLC0415
     from penstock.agent.server.http_server import HttpServer  # noqa: PLC0415
 
     log = structlog.get_logger(__name__)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_event()
     log.critical("agent idle: it cannot start or continue; engines serve without it", reason=reason)
 
     def render(_accept: str) -> tuple[bytes, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
+from penstock.agent.aio import stop_event
 from penstock.agent.daemon.daemon import Daemon
 from penstock.agent.server.full_collections import short_full_collections
 
@@ -30,10 +30,7 @@ async def run(config: Config) -> None:
 
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_event()
     daemon = Daemon(config)
     starting = asyncio.ensure_future(daemon.start())
     stopping = asyncio.ensure_future(stop.wait())

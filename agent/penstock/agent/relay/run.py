@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
+from penstock.agent.aio import stop_event
 from penstock.agent.page import PageServer, PageSource
 from penstock.agent.relay.discovery import AgentFinder, pod_reader, registry_reader
 from penstock.agent.relay.duties import Duties
@@ -40,9 +40,7 @@ async def run(config: RelayConfig) -> None:
         PenstockError: an address cannot be bound, or a certificate cannot be used; one sentence.
 
     """
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_event()
     raise_file_limit()
     async with AsyncExitStack() as parts:
         registries = {spec.name: registry_reader(spec, config.nats) for spec in config.agents.registries}
