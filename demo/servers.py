@@ -7,13 +7,13 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demo.common.client import fetch
+from demo.common.interrupts import held
 from demo.common.processes import Child, free_port
 
 if TYPE_CHECKING:
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 300.0
 _OK = 200
-_PROGRESS_SECONDS = 10.0
+_HEALTH_SECONDS = 30.0
 
 API_SERVER = "demo.common.vllm_server"
 
@@ -59,16 +58,16 @@ class Server:
         self.port = free_port()
         self.side_channel_port = free_port()
         self.url = f"http://{LOOPBACK}:{self.port}"
-        self._started = time.monotonic()
-        # vLLM's processes leave their sockets there when they are killed.
-        sockets = tempfile.mkdtemp(prefix="vllm-")
-        # Of one that is killed, and never stopped, they go with this object.
-        self._remove_sockets = weakref.finalize(self, shutil.rmtree, sockets, ignore_errors=True)
+        # vLLM's processes leave their sockets and PyTorch's files there when they are killed.
+        with held():
+            left = tempfile.mkdtemp(prefix="vllm-")
+            # Of one that is killed, and never stopped, they go with this object.
+            self._remove_left = weakref.finalize(self, shutil.rmtree, left, ignore_errors=True)
         command = [sys.executable, "-m", spec.module, *_arguments(spec, model, self.port)]
         self.child = Child(
             spec.name,
             command,
-            env=_environment(spec, self.side_channel_port) | {"VLLM_RPC_BASE_PATH": sockets},
+            env=_environment(spec, self.side_channel_port) | {"VLLM_RPC_BASE_PATH": left, "TMPDIR": left},
             cwd=ROOT,
             log=logs / f"{spec.name}.log",
         )
@@ -79,38 +78,28 @@ class Server:
         return f"{LOOPBACK}:{self.side_channel_port}"
 
     def wait_ready(
-        self, *, seconds: float = START_SECONDS, say: Callable[[str], None] = lambda _: None
+        self, *, seconds: float | None = None, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Wait until it is ready; report progress every 10 s.
+        """Wait until it is ready, for as long as it makes progress, or for *seconds*.
 
         Raises:
-            ChildError: it exited, or was not ready within *seconds*.
+            ChildError: it exited, or did not get ready.
 
         """
-        said = self._started
-
-        def ready() -> bool:
-            nonlocal said
-            now = time.monotonic()
-            if now - said >= _PROGRESS_SECONDS:
-                said = now
-                say(f"{self.spec.name}: starting for {now - self._started:.0f} s …")
-            return self.healthy()
-
-        self.child.wait_until(ready, seconds=seconds, what="ready")
-        say(f"{self.spec.name}: ready at {self.url} after {time.monotonic() - self._started:.0f} s")
+        self.child.wait_until(self.healthy, seconds=seconds, what="ready")
+        say(f"{self.spec.name}: ready at {self.url}")
 
     def healthy(self) -> bool:
         """Whether the server's health check passes now."""
         try:
-            return fetch(f"{self.url}/health", timeout=5.0).status == _OK
+            return fetch(f"{self.url}/health", timeout=_HEALTH_SECONDS).status == _OK
         except OSError:
             return False
 
     def stop(self) -> None:
         """End it and all its processes."""
         self.child.stop()
-        self._remove_sockets()
+        self._remove_left()
 
 
 def _arguments(spec: ServerSpec, model: Path, port: int) -> list[str]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from demo.common.model import tiny_model
+from demo.common.progress import begin_phase, report
 from demo.common.workspace import run_directory, start_agent
 from demo.servers import ROOT, Server, ServerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -55,7 +56,7 @@ def specs(endpoint: str) -> tuple[ServerSpec, ServerSpec]:
 
 
 @contextmanager
-def running_stack(say: Callable[[str], None]) -> Iterator[Stack]:
+def running_stack() -> Iterator[Stack]:
     """Start all processes, wait until both servers are ready, and stop everything at the end.
 
     Removes the run's files (sockets, state, logs) unless it fails.
@@ -64,13 +65,15 @@ def running_stack(say: Callable[[str], None]) -> Iterator[Stack]:
         ChildError: a process did not start.
 
     """
-    with run_directory(say) as (directory, parts):
-        yield _start(directory, parts, say)
+    with run_directory() as (directory, parts):
+        yield _start(directory, parts)
 
 
-def _start(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> Stack:
-    backend = start_agent(directory, parts, say)
+def _start(directory: Path, parts: ExitStack) -> Stack:
+    begin_phase("the agent starts")
+    backend = start_agent(directory, parts, report)
     agent = backend.agent
+    begin_phase("two vLLM servers, prefill and decode, start on the CPU")
     model = tiny_model(ROOT / ".cache" / "models")
     servers: list[Server] = []
     for spec in specs(agent.endpoint):
@@ -78,5 +81,5 @@ def _start(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> Sta
         parts.callback(server.stop)
         servers.append(server)
     for server in servers:
-        server.wait_ready(say=say)
+        server.wait_ready(say=report)
     return Stack(agent, backend.traces, backend.receiver, *servers)

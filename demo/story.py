@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import signal
+import sys
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from demo.common.console import command, command_output, heading, paragraph, samples, say, trace_export
+from demo.common.agent import AGENTCTL
+from demo.common.console import (
+    command,
+    command_output,
+    heading,
+    keep_running,
+    paragraph,
+    samples,
+    trace_export,
+)
 from demo.common.steps import StepError
+from demo.servers import ROOT
 from demo.steps import bad_request, good_request, set_policy
 
 if TYPE_CHECKING:
@@ -90,12 +100,15 @@ def _explain(stack: Stack, bad: FailedLoad) -> None:
 
 
 def _keep_running(stack: Stack) -> None:
-    heading("Everything keeps running until Ctrl-C")
-    say(f"  metrics   curl http://{stack.agent.http}/metrics")
-    say(f"  page      {stack.agent.page}")
-    say(f"  agentctl  .venv/bin/agentctl --address {stack.agent.admin} get engines")
-    say(f"  prefill   {stack.prefill.url}/v1/completions")
-    say(f"  decode    {stack.decode.url}/v1/completions")
-    say(f"  traces    {stack.traces}")
-    say(f"  logs      {stack.agent.directory}")
-    signal.pause()
+    send = f"{sys.executable} -m demo.send {stack.prefill.url} {stack.decode.url}"
+    keep_running(
+        [
+            ("request", f"(cd {ROOT} && {send} 'What is a penstock?')   # through prefill and decode"),
+            ("agentctl", f"export AGENTCTL_ADDRESS={stack.agent.admin}"),
+            ("", f"{AGENTCTL} get engines"),
+            ("traces", f"{AGENTCTL} trace REQUEST   # REQUEST is what the request prints"),
+            ("page", stack.agent.page),
+            ("metrics", f"curl http://{stack.agent.http}/metrics"),
+            ("logs", str(stack.agent.directory)),
+        ]
+    )

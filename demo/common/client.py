@@ -1,18 +1,25 @@
-"""An HTTP client that acts as a router: one request to prefill or the encoder, then to decode."""
+"""An HTTP client that acts as a router: one request to prefill or the encoder, then to decode.
+
+``timeout`` is in seconds; without one a call waits for its answer with :class:`~demo.common.progress.Patience`.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
+import select
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from demo.common.progress import LIMIT_SECONDS, wait_for_others
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from demo.common.images import Picture
 
+_LOOK_SECONDS = 1.0
 # Makes a prefill server keep the KV blocks for a reader.
 _REMOTE_DECODE: dict[str, Any] = {
     "do_remote_decode": True,
@@ -67,7 +74,7 @@ class Answer:
         return dict(self.body["kv_transfer_params"])
 
 
-def fetch(url: str, *, timeout: float = 10.0, headers: Mapping[str, str] | None = None) -> Answer:
+def fetch(url: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None) -> Answer:
     """GET *url*.
 
     Raises:
@@ -77,7 +84,7 @@ def fetch(url: str, *, timeout: float = 10.0, headers: Mapping[str, str] | None 
     return _send("GET", url, None, headers or {}, timeout)
 
 
-def post(url: str, *, timeout: float = 120.0) -> Answer:
+def post(url: str, *, timeout: float | None = None) -> Answer:
     """POST an empty body to *url*.
 
     Raises:
@@ -94,12 +101,12 @@ def complete(
     max_tokens: int = 16,
     kv_transfer_params: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float = 120.0,
+    timeout: float | None = None,
 ) -> Answer:
     """POST a greedy completion to the server at *url*; return its answer of any status.
 
     Raises:
-        OSError: the server does not answer, or not within *timeout* seconds.
+        OSError: the server does not answer, or not in time.
 
     """
     body: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
@@ -115,14 +122,14 @@ def chat(
     max_tokens: int = 16,
     ec_transfer_params: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float = 120.0,
+    timeout: float | None = None,
 ) -> Answer:
     """POST a greedy chat request of texts and pictures, in their order, to the server at *url*.
 
     An encoder takes the same request and answers when it has encoded the pictures.
 
     Raises:
-        OSError: the server does not answer, or not within *timeout* seconds.
+        OSError: the server does not answer, or not in time.
 
     """
     body = chat_body(parts, max_tokens)
@@ -143,7 +150,11 @@ def chat_body(parts: Sequence[str | Picture], max_tokens: int) -> dict[str, Any]
 
 
 def post_json(
-    url: str, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None, timeout: float = 120.0
+    url: str,
+    body: Mapping[str, Any],
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = None,
 ) -> Answer:
     """POST *body* to *url*.
 
@@ -162,7 +173,7 @@ def _part(part: str | Picture) -> dict[str, Any]:
 
 
 def prefill(
-    url: str, prompt: str, *, headers: Mapping[str, str] | None = None, timeout: float = 120.0
+    url: str, prompt: str, *, headers: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> Answer:
     """Compute the prompt on a prefill server, which keeps the blocks for a reader."""
     return complete(
@@ -178,7 +189,7 @@ def prefill_decode(
     max_tokens: int = 16,
     redirect: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float = 120.0,
+    timeout: float | None = None,
 ) -> tuple[Answer, Answer]:
     """Send one request through both servers; return the answers of prefill and decode.
 
@@ -205,12 +216,18 @@ def prefill_decode(
     return first, second
 
 
-def _send(method: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: float) -> Answer:
+def _send(
+    method: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: float | None
+) -> Answer:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    connection = http.client.HTTPConnection(
+        parts.hostname or "", parts.port, timeout=LIMIT_SECONDS if timeout is None else timeout
+    )
     try:
         path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
         connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        if timeout is None:
+            _wait_for_answer(connection, f"{method} {url}")
         response = connection.getresponse()
         text = response.read().decode(errors="replace")
     except http.client.HTTPException as error:
@@ -222,3 +239,10 @@ def _send(method: str, url: str, body: bytes | None, headers: Mapping[str, str],
     except ValueError:
         parsed = {}
     return Answer(response.status, parsed if isinstance(parsed, dict) else {}, text)
+
+
+def _wait_for_answer(connection: http.client.HTTPConnection, what: str) -> None:
+    wait = wait_for_others()
+    while not select.select([connection.sock], [], [], _LOOK_SECONDS)[0]:
+        if over := wait.over(f"{what}: no answer yet; waiting"):
+            raise TimeoutError(f"{what}: no answer after {over}.")

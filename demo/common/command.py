@@ -1,46 +1,63 @@
-"""The command line of the demos: options, signals, exit codes."""
+"""The command line of the demos: options, signals, last words, exit codes."""
 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from demo.common import interrupts
 from demo.common.console import say
-from demo.common.processes import ChildError
+from demo.common.processes import ChildError, children
+from demo.common.progress import place
 from demo.common.steps import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# What a shell adds to the number of a signal.
+_BY_SIGNAL = 128
+
 
 def run(
-    program: str, description: str, play: Callable[..., None], options: argparse.ArgumentParser | None = None
+    program: str,
+    description: str,
+    play: Callable[..., None],
+    options: argparse.ArgumentParser | None = None,
+    *,
+    keeps: bool = True,
 ) -> int:
-    """Parse the arguments, call *play* with ``keep`` and the values of *options* by name, and return the exit code.
+    """Parse the arguments, call *play* with the values of *options* by name, and return the exit code.
 
-    A failed step prints its error and returns 1; an interrupt returns 130.
+    A failed step prints its last words and returns 1; a signal returns 128 and its number. No process is left running.
+
+    Args:
+        program: how the demo is called.
+        description: what it shows.
+        play: plays it; a demo that *keeps* takes ``keep``, too.
+        options: more of them.
+        keeps: whether it has ``--keep``.
+
     """
     parser = argparse.ArgumentParser(
         prog=program, description=description, parents=[options] if options else []
     )
-    parser.add_argument("--keep", action="store_true", help="keep everything running until Ctrl-C")
+    if keeps:
+        parser.add_argument("--keep", action="store_true", help="keep everything running until Ctrl-C")
     arguments = vars(parser.parse_args())
     # The servers must stop however this process is terminated.
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
+    interrupts.install()
     try:
         play(**arguments)
     except (StepError, ChildError, RuntimeError, OSError, ValueError) as error:
-        print(f"\nThe demo failed: {error}", file=sys.stderr)
+        notes = getattr(error, "__notes__", [])
+        print("\n".join([f"\nThe demo failed {place()}", str(error), *notes]), file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except interrupts.InterruptedByError as signal:
         say("Stopped; no process is left running.")
-        return 130
+        return _BY_SIGNAL + signal.number
+    finally:
+        for child in children():
+            child.stop()
     say("Done; no process is left running.")
     return 0
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt

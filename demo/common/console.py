@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from typing import TYPE_CHECKING
 
+from demo.common.processes import children
+from demo.common.progress import begin_phase, report
 from demo.common.steps import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import NoReturn
 
     from demo.common.agent import Agent
     from demo.common.metrics import Sample
     from demo.common.otlp_receiver import Receiver
 
 _WIDTH = 100
+_LOOK_SECONDS = 1.0
 
 
 def say(text: str) -> None:
@@ -23,8 +28,9 @@ def say(text: str) -> None:
 
 
 def heading(text: str) -> None:
-    """Print the heading of a step."""
-    say(f"\n━━━ {text}")
+    """Print the heading of a step, with the time so far."""
+    say("")
+    begin_phase(text, mark="━━━ ")
 
 
 def paragraph(text: str) -> None:
@@ -63,3 +69,16 @@ def trace_export(receiver: Receiver | None, traces: str, trace_id: str, spans: i
         paragraph(f"It was exported too: look up trace {trace_id} in the backend at {traces}.")
     else:
         paragraph(f"The OTLP backend of this demo ({traces}) holds {spans} spans of trace {trace_id}.")
+
+
+def keep_running(hints: Iterable[tuple[str, str]]) -> NoReturn:
+    """Print what may be tried and looked at, each behind its name, and wait for a signal; report processes that end."""
+    heading("Everything keeps running until Ctrl-C")
+    for name, hint in hints:
+        say(f"  {name:<9} {hint}".rstrip())
+    running = list(children())
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        for child in [child for child in running if not child.running]:
+            running.remove(child)
+            report(child.ended())

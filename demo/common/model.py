@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from demo.common.processes import Child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +24,6 @@ _TEXT = (
     "The quick brown fox jumps over the lazy dog while the river runs down to the mill and turns the wheel.",
     "Disaggregated serving moves state between servers: which request, which peer, why, and what it cost?",
 )
-_BUILD_SECONDS = 300
 
 SEED = 20
 # Larger than usual, so that greedy decoding does not repeat one token and wrong input changes the output.
@@ -50,11 +51,13 @@ def built(target: Path, *, by: str) -> Path:
         return target
     command = [sys.executable, "-m", by, str(target)]
     root = Path(__file__).resolve().parent.parent.parent
-    done = subprocess.run(
-        command, cwd=root, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"The tiny model could not be built in {target}: {done.stderr.strip()[-2000:]}")
+    with tempfile.TemporaryDirectory(prefix="penstock-model-", ignore_cleanup_errors=True) as logs:
+        builder = Child("model", command, env=os.environ, cwd=root, log=Path(logs) / "model.log")
+        try:
+            if builder.wait() != 0:
+                raise RuntimeError(f"The tiny model could not be built in {target}: {builder.ended()}")
+        finally:
+            builder.stop()
     return target
 
 

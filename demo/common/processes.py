@@ -1,4 +1,4 @@
-"""Child processes, each in its own process group, with a log file and deadlines."""
+"""Child processes, each in its own process group, with a log file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
+from demo.common.interrupts import held
+from demo.common.last_words import excerpt
+from demo.common.progress import Patience, Wait, Watch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -23,10 +27,17 @@ _FIRST_PORT = 20_000
 _LAST_PORT = 32_000
 # What keeps this process's ports from other processes: a server may not listen there yet, or never.
 _kept: list[int] = []
+# Those that nobody here has ended.
+_children: list[Child] = []
 
 
 class ChildError(RuntimeError):
-    """A child did not start, ended early or did not answer in time; the text ends with its last log lines."""
+    """A child did not start, ended early or did not answer in time; the text ends with what its log says."""
+
+
+def children() -> tuple[Child, ...]:
+    """Return the children that were started and not ended by their owners; some may have ended by themselves."""
+    return tuple(_children)
 
 
 def free_port() -> int:
@@ -68,7 +79,7 @@ class Child:
         self.name = name
         self.log = log
         self._exit_code: int | None = None
-        with log.open("ab") as output:
+        with log.open("ab") as output, held():
             self._process = subprocess.Popen(
                 list(command),
                 env=dict(env),
@@ -78,6 +89,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            _children.append(self)
 
     @property
     def pid(self) -> int:
@@ -89,51 +101,65 @@ class Child:
         """Whether the command itself is running."""
         return self._process.poll() is None
 
+    @property
+    def code(self) -> int | None:
+        """Its exit code, minus the number of the signal that killed it; None while it runs."""
+        code: int | None = self._process.poll()
+        return code
+
     def signal(self, number: int) -> None:
         """Send a signal to the command alone, not to its group."""
         self._process.send_signal(number)
 
-    def tail(self, lines: int = 30) -> str:
-        """Return the last lines of the log."""
-        with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - 64 * 1024))
-            text = file.read().decode(errors="replace")
-        return "\n".join(text.splitlines()[-lines:])
+    def ended(self) -> str:
+        """Return how it ended and what its log says."""
+        how = (
+            f"was killed by signal {-self.code}" if self.code and self.code < 0 else f"ended with {self.code}"
+        )
+        return f"{self.name} (pid {self.pid}) {how}.\n{excerpt(self.log) or f'{self.log} is empty.'}"
 
-    def wait(self, seconds: float) -> int:
+    def wait(self) -> int:
         """Wait for the end and return the exit code.
 
         Raises:
-            ChildError: it still runs after *seconds*.
+            ChildError: it makes no progress.
 
         """
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired as error:
-            raise ChildError(f"{self.name} (pid {self.pid}) still runs after {seconds:.0f} s.") from error
+        wait = Wait(Watch(self.pid, self.log), Patience(working=True))
+        while self.running:
+            if over := wait.over(f"{self.name} still works"):
+                raise ChildError(
+                    f"{self.name} (pid {self.pid}): not ended after {over}.\n{excerpt(self.log)}"
+                )
+            time.sleep(_POLL_SECONDS)
+        return self._process.wait()
 
-    def wait_until(self, ready: Callable[[], bool], *, seconds: float, what: str) -> None:
-        """Poll *ready* until it is true.
+    def wait_until(self, ready: Callable[[], bool], *, what: str, seconds: float | None = None) -> None:
+        """Poll *ready* until it is true, for as long as the child makes progress, or for *seconds*.
 
         Raises:
-            ChildError: the child ended, or *seconds* went by.
+            ChildError: the child ended, makes no progress, or *seconds* went by.
 
         """
-        deadline = time.monotonic() + seconds
+        wait = Wait(Watch(self.pid, self.log), Patience(working=True))
+        deadline = None if seconds is None else time.monotonic() + seconds
         while not ready():
             if not self.running:
-                code = self._process.returncode
+                raise ChildError(f"Before it was {what}, {self.ended()}")
+            over = wait.over(f"{self.name}: not {what} yet; waiting" if seconds is None else "")
+            if deadline is not None:
+                over = f"{seconds:.0f} s" if time.monotonic() > deadline else ""
+            if over:
                 raise ChildError(
-                    f"{self.name} ended with code {code} before {what}; {self.log}:\n{self.tail()}"
+                    f"{self.name} (pid {self.pid}): not {what} after {over}.\n{excerpt(self.log)}"
                 )
-            if time.monotonic() > deadline:
-                raise ChildError(f"{self.name}: not {what} after {seconds:.0f} s; {self.log}:\n{self.tail()}")
             time.sleep(_POLL_SECONDS)
 
     def stop(self, seconds: float = 20.0) -> int:
         """Send SIGTERM, then SIGKILL to the group after *seconds*; return the exit code. Safe to call twice."""
         if self._exit_code is not None:
             return self._exit_code
+        self._disown()
         # A stopped process does not see SIGTERM.
         self._signal_group(signal.SIGCONT)
         if self.running:
@@ -146,13 +172,19 @@ class Child:
 
     def kill(self) -> None:
         """``kill -9`` the command alone and reap it."""
+        self._disown()
         self._process.kill()
         self._process.wait()
 
     def kill_all(self) -> None:
         """``kill -9`` the command and all its descendants, as if the machine had failed."""
+        self._disown()
         self._signal_group(signal.SIGKILL)
         self._process.wait()
+
+    def _disown(self) -> None:
+        with contextlib.suppress(ValueError):
+            _children.remove(self)
 
     def _signal_group(self, number: int) -> None:
         # The group outlives its leader while a member lives, so its id is not reused;

@@ -1,9 +1,12 @@
-"""What the steps of all demos share: their error, polling with a deadline, the spans at the trace backend."""
+"""What the steps of all demos share: their error, waiting for what they cause, the spans at the trace backend."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from demo.common.processes import children
+from demo.common.progress import wait_for_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,8 +14,6 @@ if TYPE_CHECKING:
     from demo.common.agent import Agent
     from demo.common.otlp_receiver import Receiver, Span
 
-# Longer than the 30 s for which prefill keeps blocks for a reader, whose span ends only then, on a busy machine too.
-_SEEN_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 PROMPT = "A penstock is the gate and gauge at the head of a channel: it measures the flow. "
 
@@ -24,19 +25,32 @@ class StepError(RuntimeError):
 
 
 def until(
-    look: Callable[[], _T | None], complaint: str | Callable[[], str], seconds: float = _SEEN_SECONDS
+    look: Callable[[], _T | None], complaint: str | Callable[[], str], seconds: float | None = None
 ) -> _T:
     """Call *look* every 0.1 s until its result is true; return the result.
 
+    Goes on while there is :class:`~demo.common.progress.Patience` and no child of this process ends by itself, or exactly
+    for *seconds*.
+
     Raises:
-        StepError: no true result within *seconds*; *complaint*, or its result, says what is missing.
+        StepError: no true result; *complaint*, or its result, says what is missing.
 
     """
-    deadline = time.monotonic() + seconds
+
+    def said() -> str:
+        return complaint if isinstance(complaint, str) else complaint()
+
+    waiting = f"{complaint} yet; waiting" if isinstance(complaint, str) else "still waiting"
+    wait, running = wait_for_others(), [child for child in children() if child.running]
+    deadline = None if seconds is None else time.monotonic() + seconds
     while not (seen := look()):
-        if time.monotonic() > deadline:
-            said = complaint if isinstance(complaint, str) else complaint()
-            raise StepError(f"{said}, {seconds:.0f} s later.")
+        if deadline is not None:
+            if time.monotonic() > deadline:
+                raise StepError(f"{said()}, {seconds:.0f} s later.")
+        elif over := wait.over(waiting):
+            raise StepError(f"{said()}, after {over}.")
+        elif ended := next((child for child in running if not child.running), None):
+            raise StepError(f"{said()}, and {ended.ended()}")
         time.sleep(_POLL_SECONDS)
     return seen
 

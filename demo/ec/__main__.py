@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 
 from demo.common.command import run
-from demo.common.console import say
 from demo.ec.stack import running_ec_stack
 from demo.ec.story import play
 
 
 def _play(keep: bool) -> None:
-    with running_ec_stack(say) as stack:
+    with running_ec_stack() as stack:
         play(stack, keep=keep)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from demo.common.link import Link
 from demo.common.processes import free_port
+from demo.common.progress import begin_phase, report
 from demo.common.vision_model import tiny_vision_model
 from demo.common.workspace import run_directory, start_agent
 from demo.ec.servers import encoder_spec, language_spec
@@ -118,7 +119,7 @@ class EcStack:
 
 
 @contextmanager
-def running_ec_stack(say: Callable[[str], None]) -> Iterator[EcStack]:
+def running_ec_stack() -> Iterator[EcStack]:
     """Start all processes, wait until both servers are ready, and stop everything at the end.
 
     Removes the run's files (sockets, state, logs) unless it fails.
@@ -127,8 +128,8 @@ def running_ec_stack(say: Callable[[str], None]) -> Iterator[EcStack]:
         ChildError: a process did not start.
 
     """
-    with run_directory(say) as (directory, parts):
-        yield start_ec_stack(directory, parts, say)
+    with run_directory() as (directory, parts):
+        yield start_ec_stack(directory, parts, report)
 
 
 def start_ec_stack(
@@ -152,8 +153,10 @@ def start_ec_stack(
         ChildError: a process did not start.
 
     """
+    begin_phase("the agent starts")
     backend = start_agent(directory, parts, say)
     agent = backend.agent
+    begin_phase("two vLLM servers, an encoder and a language model, start on the CPU")
     model = tiny_vision_model(ROOT / ".cache" / "models")
     encoder = Encoder(agent.endpoint, model, directory, encoder_extra or {})
     parts.callback(encoder.stop)

@@ -200,7 +200,7 @@ def set_policy(stack: EcStack, action: str) -> AppliedPolicy:
     """
     ran = stack.agent.ctl(
         *("set-policy", POLICY, "--selector", "tier=language", "--ec-load-failure", action),
-        *("--reason", "INC-43: encoders die", "--wait"),
+        *("--reason", "INC-43: encoders die", "--wait", "--timeout", "5m"),
     )
     if ran.code != 0:
         raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")

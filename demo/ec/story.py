@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import signal
+import sys
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from demo.common.console import command, command_output, heading, paragraph, samples, say, trace_export
+from demo.common.agent import AGENTCTL
+from demo.common.console import (
+    command,
+    command_output,
+    heading,
+    keep_running,
+    paragraph,
+    samples,
+    say,
+    trace_export,
+)
 from demo.common.steps import StepError
 from demo.ec.steps import (
     deferred_request,
@@ -18,6 +28,7 @@ from demo.ec.steps import (
     set_policy,
     transfers,
 )
+from demo.servers import ROOT
 
 if TYPE_CHECKING:
     from demo.ec.stack import EcStack
@@ -111,12 +122,15 @@ def _explain(stack: EcStack, seen: RecordedRequest) -> None:
 
 def _keep_running(stack: EcStack) -> None:
     new_encoder(stack)
-    heading("Everything keeps running until Ctrl-C")
-    say(f"  metrics   curl http://{stack.agent.http}/metrics")
-    say(f"  page      {stack.agent.page}")
-    say(f"  agentctl  .venv/bin/agentctl --address {stack.agent.admin} get engines")
-    say(f"  encoder   {stack.encoder.url}/v1/chat/completions")
-    say(f"  language  {stack.language.url}/v1/chat/completions")
-    say(f"  traces    {stack.traces}")
-    say(f"  logs      {stack.agent.directory}")
-    signal.pause()
+    send = f"{sys.executable} -m demo.ec.send {stack.encoder.url} {stack.language.url}"
+    keep_running(
+        [
+            ("request", f"(cd {ROOT} && {send} 'What do you see?')   # with a new picture, through both"),
+            ("agentctl", f"export AGENTCTL_ADDRESS={stack.agent.admin}"),
+            ("", f"{AGENTCTL} get engines"),
+            ("traces", f"{AGENTCTL} trace REQUEST   # REQUEST is what the request prints"),
+            ("page", stack.agent.page),
+            ("metrics", f"curl http://{stack.agent.http}/metrics"),
+            ("logs", str(stack.agent.directory)),
+        ]
+    )

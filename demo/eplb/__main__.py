@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import shutil
 import sys
-import tempfile
-import textwrap
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo.common.agent import Agent
-from demo.common.console import say
-from demo.common.otlp_receiver import Receiver
+from demo.common.command import run
+from demo.common.console import command, heading, paragraph, samples, say
 from demo.common.processes import Child, ChildError, free_port
+from demo.common.progress import begin_phase, report
 from demo.common.steps import StepError, until
+from demo.common.workspace import run_directory, start_agent
 from demo.eplb.weight_maps import Moves, moves_of
 from demo.servers import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from demo.common.metrics import Metrics
-    from demo.common.otlp_receiver import Span
+    from demo.common.agent import Agent
+    from demo.common.otlp_receiver import Receiver, Span
 
 RANKS = 2
 ASYNCHRONOUS = ("--asynchronous", "--steps", "60", "--interval", "50")
 """Arguments of ranks that receive layers in a thread: enough steps for one rebalance of all layers."""
 
-_RUN_SECONDS = 120.0
 _COUNTERS = (
     "penstock_eplb_rebalances_total",
     "penstock_eplb_experts_total",
@@ -76,7 +72,7 @@ def run_ranks(
         server: its name in the agent.
 
     Raises:
-        ChildError: a rank did not end in time.
+        ChildError: a rank failed, or makes no progress.
 
     """
     out.mkdir()
@@ -88,6 +84,8 @@ def run_ranks(
         "PENSTOCK_LABELS": "role=decode",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "OMP_NUM_THREADS": "1",
+        # What PyTorch leaves goes with the directory.
+        "TMPDIR": str(out),
     }
     with ExitStack() as ended:
         children = []
@@ -100,10 +98,10 @@ def run_ranks(
             child = Child(f"rank {rank}", command, env=environment, cwd=out, log=out / f"rank{rank}.log")
             ended.callback(child.stop)
             children.append(child)
-        codes = tuple(child.wait(_RUN_SECONDS) for child in children)
+        codes = tuple(child.wait() for child in children)
         if dying is None and any(codes):
             bad = next(child for child, code in zip(children, codes, strict=True) if code)
-            raise ChildError(f"{bad.name} ended with {bad.wait(0)}; {bad.log}:\n{bad.tail()}")
+            raise ChildError(bad.ended())
     return RanksRun(out, codes, moves_of(out, RANKS) if dying is None else ())
 
 
@@ -115,49 +113,40 @@ def rebalances(agent: Agent, server: str = "experts") -> list[dict[str, Any]]:
     return [entry for entry in listed["events"] if entry["key"].get("server") == server]
 
 
-def _print_metrics(agent: Agent, metrics: Metrics, server: str) -> None:
-    for name in _COUNTERS:
-        for sample in metrics.select(name, server=server):
-            say(f"  {sample}")
-    _command(agent, "get", "events", "--channel", "eplb", "--limit", "4")
+def _print_records(agent: Agent, server: str) -> None:
+    metrics = agent.metrics()
+    samples(sample for name in _COUNTERS for sample in metrics.select(name, server=server))
+    command(agent, "get", "events", "--channel", "eplb", "--limit", "4")
 
 
-def _command(agent: Agent, *arguments: str) -> None:
-    ran = agent.ctl(*arguments)
-    if ran.code != 0:
-        raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")
-    say(f"$ {ran.line}")
-    say(textwrap.indent(ran.output, "  "))
-
-
-def _verify(run: RanksRun, events: Sequence[dict[str, Any]]) -> None:
+def _verify(ran: RanksRun, events: Sequence[dict[str, Any]]) -> None:
     """Compare the reported layers with the real moves."""
     for event in events:
         reported = event["event"]["eplbRebalance"]["layers"]
         rank = int(event["event"].get("rank", 0))
-        for layer, moved in zip(reported, run.moves[rank], strict=True):
+        for layer, moved in zip(reported, ran.moves[rank], strict=True):
             if int(layer.get("recvCount", 0)) != moved.received:
                 raise StepError(f"rank {rank}, layer {moved.layer}: reported {layer}, moved {moved}")
 
 
 def _good(agent: Agent, directory: Path, mode: str, *arguments: str) -> None:
-    say(f"\n━━━ Two ranks rebalance their experts, {mode}")
+    heading(f"Two ranks rebalance their experts, {mode}")
     server = f"experts-{mode}"
-    run = run_ranks(agent, directory / mode, *arguments, server=server)
+    ran = run_ranks(agent, directory / mode, *arguments, server=server)
     events = until(
         lambda: found if len(found := rebalances(agent, server)) >= RANKS else None,
         "agentctl get events shows no rebalance",
     )
-    _verify(run, events)
-    received = sum(moves.received for rank in run.moves for moves in rank)
-    say(
+    _verify(ran, events)
+    received = sum(moves.received for rank in ran.moves for moves in rank)
+    paragraph(
         f"{received} experts came from the other rank; the reported counts match each rank's maps and weights."
     )
-    _print_metrics(agent, agent.metrics(), server)
+    _print_records(agent, server)
 
 
 def _print_traces(receiver: Receiver) -> None:
-    say("\n━━━ The rebalances as traces")
+    heading("The rebalances as traces")
     spans = until(
         lambda: found if len(found := _rebalance_spans(receiver)) > RANKS * 2 else None,
         "the trace backend did not get every eplb.rebalance",
@@ -181,43 +170,33 @@ def _print_span(span: Span) -> None:
 
 
 def _failed(agent: Agent, directory: Path) -> None:
-    say("\n━━━ Rank 1 dying in the middle of a transfer")
+    heading("Rank 1 dying in the middle of a transfer")
     server = "experts-dying"
     run_ranks(agent, directory / "dying", dying=1, server=server)
     until(
         lambda: agent.metrics().value("penstock_transfer_failures_total", server=server),
         "penstock_transfer_failures_total does not count the failure",
     )
-    _print_metrics(agent, agent.metrics(), server)
+    _print_records(agent, server)
 
 
-def main() -> int:
-    """RanksRun the demo and return the exit code."""
-    argparse.ArgumentParser(prog="make demo-eplb", description=__doc__).parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="penstock-eplb-"))
-    try:
-        with ExitStack() as parts:
-            receiver = Receiver()
-            receiver.start()
-            parts.callback(receiver.stop)
-            agent = Agent(directory, otlp_endpoint=receiver.endpoint)
-            parts.callback(agent.stop)
-            agent.start()
-            say(f"agent: metrics at http://{agent.http}/metrics, admin socket {agent.admin}")
-            _good(agent, directory, "synchronously")
-            _good(agent, directory, "asynchronously", *ASYNCHRONOUS)
-            _failed(agent, directory)
-            _print_traces(receiver)
-    except (StepError, ChildError, OSError) as error:
-        say(f"\nThe demo failed: {error}\nThe logs are in {directory}")
-        return 1
-    except KeyboardInterrupt:
-        say("Stopped; no process is left running.")
-        return 130
-    shutil.rmtree(directory, ignore_errors=True)
-    say("\nDone; no process is left running.")
-    return 0
+def _play() -> None:
+    with run_directory() as (directory, parts):
+        begin_phase("the agent starts")
+        backend = start_agent(directory, parts, report)
+        _good(backend.agent, directory, "synchronously")
+        _good(backend.agent, directory, "asynchronously", *ASYNCHRONOUS)
+        _failed(backend.agent, directory)
+        if backend.receiver is not None:
+            _print_traces(backend.receiver)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run(
+            "make demo-eplb",
+            "Run two processes that move real expert weights through vLLM's load balancer.",
+            _play,
+            keeps=False,
+        )
+    )

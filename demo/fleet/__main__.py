@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from pathlib import Path
 
 from demo.common.command import run
-from demo.common.console import say
+from demo.common.console import keep_running
+from demo.common.workspace import run_directory
 from demo.fleet.choice import SOURCES, choose
 from demo.fleet.stack import Stack
 from demo.fleet.story import play
 
 
 def _play(keep: bool, source: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as directory:
-        stack = Stack(Path(directory), choose(source))
-        try:
-            play(stack)
-            if keep:
-                say("\nEverything runs until Ctrl-C. Try:")
-                for hint in stack.hints():
-                    say(f"  {hint}")
-                stack.wait()
-        finally:
-            stack.stop()
+    with run_directory() as (directory, parts):
+        stack = Stack(directory, choose(source))
+        parts.callback(stack.stop)
+        play(stack)
+        if keep:
+            keep_running(stack.hints())
 
 
 if __name__ == "__main__":

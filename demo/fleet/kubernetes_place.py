@@ -12,6 +12,7 @@ import yaml
 
 from demo.common.agent import CommandResult
 from demo.common.kube_api_server import DEFINITION, ServerFiles, kubectl, without_rules
+from demo.common.progress import run_command
 from demo.common.steps import StepError, until
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from demo.fleet.place import Commands, Run
 
 NAMESPACE = "vllm"
-_START_SECONDS = 120.0
-_KUBECTL_SECONDS = 90.0
+# The bound of what kubectl waits for itself.
+_KUBECTL_WAIT = "--timeout=10m"
 # Of the service account of each program; the guide's.
 _ROLES = {"agent": ("penstock-agent",), "relay": ("penstock-relay", "penstock-policy-editor")}
 _POLICY = """\
@@ -71,7 +72,7 @@ class KubernetesPlace:
         self._files.write_kubeconfig(NAMESPACE)
         children = [run("etcd", self._files.etcd_command(), {})]
         children.append(run("kube-apiserver", self._files.server_command(), {}))
-        until(lambda: self._ready(children), "The API server is not ready", _START_SECONDS)
+        until(lambda: self._ready(children), "The API server is not ready")
 
     def prepared(self) -> Iterator[CommandResult]:
         """Create the definition, the roles, the namespace, and the accounts."""
@@ -110,9 +111,7 @@ class KubernetesPlace:
         (place / "decode-default.yaml").write_text(_POLICY)
         yield CommandResult("cat decode-default.yaml", 0, _POLICY.rstrip())
         yield self._kubectl("apply", "-f", "decode-default.yaml")
-        yield self._kubectl(
-            "wait", "--for=condition=Programmed", "tpol/decode-default", f"--timeout={_KUBECTL_SECONDS:.0f}s"
-        )
+        yield self._kubectl("wait", "--for=condition=Programmed", "tpol/decode-default", _KUBECTL_WAIT)
         yield self._kubectl("get", "tpol")
 
     def led(self) -> Iterator[CommandResult]:
@@ -122,9 +121,7 @@ class KubernetesPlace:
     def aborted(self, name: str) -> Iterator[CommandResult]:
         """Show the conditions of the object, and who leads now."""
         yield from self.led()
-        yield self._kubectl(
-            "wait", "--for=jsonpath={.status.inForce}=0", f"tpol/{name}", f"--timeout={_KUBECTL_SECONDS:.0f}s"
-        )
+        yield self._kubectl("wait", "--for=jsonpath={.status.inForce}=0", f"tpol/{name}", _KUBECTL_WAIT)
         # Of each object the relay writes the status once in 5 s.
         until(self._settled, "The status is not written")
         yield self._kubectl("get", "tpol")
@@ -138,7 +135,7 @@ class KubernetesPlace:
     def _ready(self, children: list[Child]) -> bool:
         for child in children:
             if not child.running:
-                raise StepError(f"{child.name} ended; {child.log}:\n{child.tail()}")
+                raise StepError(child.ended())
         return self._kubectl("get", "--raw", "/readyz").code == 0
 
     def _settled(self) -> bool:
@@ -153,15 +150,10 @@ class KubernetesPlace:
 
     def _kubectl(self, *arguments: str) -> CommandResult:
         _, place = self._server
-        done = subprocess.run(
+        done = run_command(
             [kubectl(), *arguments],
             env={**os.environ, "KUBECONFIG": str(place / "kubeconfig"), "KUBECACHEDIR": str(place / "cache")},
             cwd=place,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_KUBECTL_SECONDS + 10.0,
-            check=False,
         )
         return CommandResult(f"kubectl {shlex.join(arguments)}", done.returncode, done.stdout.rstrip())

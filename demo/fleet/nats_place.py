@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from demo.fleet.place import Commands, Run
 
 BUCKET = "policies"
-_START_SECONDS = 60.0
 
 
 class NatsPlace:
@@ -52,7 +51,7 @@ class NatsPlace:
         )
         run("nats", [program, "-c", str(place / "nats.conf")], {})
         self._url = f"nats://127.0.0.1:{port}"
-        until(lambda: _made(self._url), "The NATS server does not answer", _START_SECONDS)
+        until(lambda: _made(self._url), "The NATS server does not answer")
 
     def prepared(self) -> Iterator[CommandResult]:
         """Nothing is left to do."""
@@ -67,7 +66,7 @@ class NatsPlace:
         """Write it through the relay, which waits for each engine."""
         yield ctl.ctl(
             *("set-policy", "decode-default", "--selector", "role=decode"),
-            *("--kv-load-failure", "recompute", "--reason", "demo", "--wait"),
+            *("--kv-load-failure", "recompute", "--reason", "demo", "--wait", "--timeout", "5m"),
         )
 
     def led(self) -> Iterator[CommandResult]:

@@ -6,25 +6,25 @@ import json
 import os
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo.common.agent import CommandResult, typed
+from demo.common.agent import AGENTCTL, CommandResult, agentctl, typed
 from demo.common.processes import Child
+from demo.common.progress import report
 from demo.common.steps import StepError, until
 from demo.servers import ROOT
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+    from pathlib import Path
 
     from demo.fleet.place import Place
 
 PODS = ("decode-0", "decode-1", "decode-2")
 ENGINES = 8
-_CTL_SECONDS = 120.0
+_COLUMNS = 140
 
 
 class Stack:
@@ -42,6 +42,7 @@ class Stack:
     def start_place(self) -> None:
         """Start what holds the policies."""
         self.place.start(self._directory, self._run)
+        report("what holds the policies answers")
 
     def start_pods(self) -> None:
         """Start each pod's agent and engines."""
@@ -69,6 +70,7 @@ class Stack:
             }
             command = [sys.executable, "-m", "demo.fleet.engines", "--count", str(ENGINES)]
             self._run(f"{name}-engines", command, environment)
+        report("the agents answer, and their engines start")
 
     def start_relays(self, count: int = 2) -> None:
         """Start relays; the first one is asked."""
@@ -81,7 +83,7 @@ class Stack:
                 [
                     *(sys.executable, "-c", "from penstock.agent.__main__ import relay; relay()"),
                     *("--agents", listed, "--http", "127.0.0.1:0", *self.place.options("relay")),
-                    *("--page", "127.0.0.1:0" if number == 0 else "off"),
+                    *("--page", "127.0.0.1:0"),
                     *("--admin-listen", self._socket(name, "admin")),
                 ],
                 {},
@@ -91,10 +93,12 @@ class Stack:
                 lambda number=number: self._answers(f"relay-{number}", "get", "engines"),  # type: ignore[misc]
                 f"relay-{number} does not answer",
             )
+        report("the relays answer")
 
     def ctl(self, *arguments: str, at: str = "") -> CommandResult:
         """Run agentctl against the relay, or what *at* names."""
-        done = self._agentctl(arguments, at or self.relay, subprocess.STDOUT)
+        address = self._socket(at or self.relay, "admin")
+        done = agentctl(address, arguments, subprocess.STDOUT, columns=_COLUMNS)
         return CommandResult(typed(arguments), done.returncode, done.stdout.rstrip())
 
     def ctl_json(self, *arguments: str) -> Any:
@@ -105,27 +109,10 @@ class Stack:
 
         """
         arguments = (*arguments, "-o", "json")
-        done = self._agentctl(arguments, self.relay, subprocess.PIPE)
+        done = agentctl(self._socket(self.relay, "admin"), arguments, subprocess.PIPE, columns=_COLUMNS)
         if done.returncode:
             raise StepError(f"{typed(arguments)} exited with {done.returncode}: {done.stderr}{done.stdout}")
         return json.loads(done.stdout)
-
-    def _agentctl(self, arguments: Sequence[str], at: str, stderr: int) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(Path(sys.executable).with_name("agentctl")), *arguments],
-            env={
-                **os.environ,
-                "AGENTCTL_ADDRESS": self._socket(at, "admin"),
-                "COLUMNS": "140",
-                "NO_COLOR": "1",
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            timeout=_CTL_SECONDS,
-            check=False,
-        )
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process."""
@@ -143,21 +130,21 @@ class Stack:
                 return name
         return ""
 
-    def hints(self) -> list[str]:
-        """Return commands to type."""
-        ctl = f"{Path(sys.executable).with_name('agentctl')} --address {self._socket(self.relay, 'admin')}"
-        return [f"{ctl} top", *filter(None, [self.place.hint(), self._page()])]
+    def hints(self) -> list[tuple[str, str]]:
+        """Return what may be tried and looked at, each with its name."""
+        found = [
+            ("agentctl", f"export AGENTCTL_ADDRESS={self._socket(self.relay, 'admin')}"),
+            ("", f"{AGENTCTL} top"),
+            ("policies", self.place.hint()),
+            ("page", self._page()),
+            ("logs", str(self._directory)),
+        ]
+        return [(name, hint) for name, hint in found if hint]
 
     def _page(self) -> str:
-        """Return the address of the first relay's page, which is in its log; empty where it is not served."""
-        lines = (self._directory / "relay-0.log").read_text().splitlines()
-        records = [json.loads(line) for line in lines if line.startswith("{")]
-        return next((f"page: {each['page']}" for each in records if "page" in each), "")
-
-    def wait(self) -> None:
-        """Wait for Ctrl-C."""
-        while True:
-            time.sleep(1.0)
+        """Return the address of the living relay's page, which is in its log; empty where it is not served."""
+        records = [json.loads(line) for line in self._log(self.relay).splitlines() if line.startswith("{")]
+        return next((str(each["page"]) for each in records if each.get("page")), "")
 
     def stop(self) -> None:
         """End everything. Idempotent."""
@@ -177,7 +164,7 @@ class Stack:
     def _answers(self, name: str, *arguments: str) -> bool:
         child = self._children[name]
         if not child.running:
-            raise StepError(f"{name} ended; {child.log}:\n{child.tail()}")
+            raise StepError(child.ended())
         return self.ctl(*arguments, at=name).code == 0
 
     def _run(self, name: str, command: list[str], environment: Mapping[str, str]) -> Child:

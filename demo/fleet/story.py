@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from demo.fleet.stack import Stack
 
 _ALL = len(PODS) * ENGINES
-_ROLLOUT_SECONDS = 180.0
 # By the hash of its name six of the engines of this demo are the first fifth.
 _BAD = "fail-fast"
 
@@ -74,7 +73,7 @@ def play(stack: Stack) -> None:
     until(lambda: _in_force(stack, _BAD) == share, "The first step is not in force")
     paragraph(f"It is in force in {share} of {_ALL} engines.")
     _kill_leader(stack)
-    until(lambda: _state(stack) == "aborted", "The roll-out did not abort", _ROLLOUT_SECONDS)
+    until(lambda: _state(stack) == "aborted", "The roll-out did not abort")
     _show(stack, "rollout", "status", _BAD)
     until(lambda: _in_force(stack, _BAD) == 0, "The policy was not taken back")
     _show_all(stack.place.aborted(_BAD))

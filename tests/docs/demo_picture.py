@@ -20,6 +20,8 @@ _STYLE = (
     ".h { fill: #79c0ff; font-weight: bold } .c { fill: #ffffff; font-weight: bold }"
 )
 _HEADING, _PROMPT = "━━━ ", "$ "
+# Of a heading, and of the lines that only say how far the demo is.
+_CLOCK = re.compile(r"^\[ *\d+ s\] ")
 # Labels that are the same in all lines.
 _SAME = re.compile(r'(?:channel|connector|direction|engine|rehearsal|server)="[^"]*",?')
 _AUTHOR = re.compile(r"by \S+@\S+\)")
@@ -35,7 +37,10 @@ def chosen(printed: str) -> list[str]:
     """Return the lines of the picture."""
     lines: list[str] = []
     step, skipping = "", False
-    for line in printed.partition("\nDone;")[0].splitlines():
+    for raw in printed.partition("\nDone;")[0].splitlines():
+        line = _CLOCK.sub("", raw)
+        if line != raw and not line.startswith(_HEADING):
+            continue
         if line.startswith(_HEADING):
             step, skipping = line.removeprefix(_HEADING)[:3], False
             if step != "(a)" and lines:
@@ -52,6 +57,7 @@ def chosen(printed: str) -> list[str]:
 
 def shortened(line: str) -> str:
     """Return a line of the demo as the picture has it."""
+    line = _CLOCK.sub("", line)
     if line.startswith("  penstock_"):
         line = _SAME.sub("", line).replace(",}", "}")
     line = _AUTHOR.sub("by ada@ops)", line)

@@ -35,8 +35,8 @@ def test_commands_metrics_and_spans_exist() -> None:
 def test_what_is_drawn_can_be_read_back() -> None:
     """Steps without the first, commands without the ones that are left out, lines cut and escaped."""
     printed = (
-        'agent: ready\n\n━━━ (a) Good\n  a\n\n━━━ (b) Bad & <so>\nIt failed:\n  penstock_x_total{engine="0",peer="p"} 1\n'
-        "$ agentctl get events\n  AGE   X\n$ agentctl explain r\n  Request r\n\n━━━ (c) Policy\nDone; no process.\n"
+        '[  3 s] agent: ready\n\n[ 41 s] ━━━ (a) Good\n  a\n\n[ 55 s] ━━━ (b) Bad & <so>\n[ 99 s] still waiting\nIt failed:\n  penstock_x_total{engine="0",peer="p"} 1\n'
+        "$ agentctl get events\n  AGE   X\n$ agentctl explain r\n  Request r\n\n[101 s] ━━━ (c) Policy\nDone; no process.\n"
     )
     lines = chosen(printed)
     assert [line for line in lines if line] == [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from demo.common.link import Link
 from demo.common.processes import Child, free_port
-from demo.servers import LOOPBACK, ROOT, START_SECONDS, Server
+from demo.servers import LOOPBACK, ROOT, Server
 from tests.support.kv import extra_connectors
 from tests.support.ports import listens
 
@@ -54,7 +54,7 @@ class CacheServer:
             ChildError: it ended, or did not serve in time.
 
         """
-        self._child.wait_until(lambda: listens(self._port), seconds=START_SECONDS, what="listening")
+        self._child.wait_until(lambda: listens(self._port), what="listening")
 
     def kill_at_next_load(self) -> None:
         """``kill -9`` it when an engine has found something in it, and comes for it."""
