@@ -66,9 +66,6 @@ _KEPT: Final = 3
 _NS: Final = 1e3
 _PEER: Final = "without Penstock"
 _BUDGETED: Final = 2
-_RECORDED: Final = (
-    Path(__file__).resolve().parents[2] / "tests" / "golden" / "incidents" / "nothing-wrong.bundle"
-)
 _IDLE_SCENARIO, _SHORT_SCENARIO = "decode", "short"
 _TRANSFERS: Final = {
     "load": "a load, decode side over NIXL",
@@ -84,7 +81,7 @@ def measure(run: Run) -> Section:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
         directory = Path(place)
         events = directory / "events.json"
-        children.record(_RECORDED, events)
+        children.record(children.RECORDED, events)
         run.say("under callgrind")
         instructions, allocations = children.count(events, directory, _COUNTED)
         run.say("under strace")

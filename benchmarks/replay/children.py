@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from click.testing import CliRunner
@@ -17,10 +18,14 @@ from benchmarks.replay.reports import parse_calls, parse_dump
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 Plays: TypeAlias = "dict[tuple[str, str], list[Play]]"
 """The plays by scenario and side."""
+
+RECORDED: Final = (
+    Path(__file__).resolve().parents[2] / "tests" / "golden" / "incidents" / "nothing-wrong.bundle"
+)
+"""What is played: two engines over NIXL, and nothing wrong."""
 
 _SECONDS: Final = 600
 _MOST_EVENTS: Final = 10_000

@@ -1,0 +1,1 @@
+"""Counts the instructions of fixed jobs under callgrind and compares them with the stored counts: ``make bench-gate``."""
