@@ -52,7 +52,8 @@ def built(target: Path, *, by: str) -> Path:
     command = [sys.executable, "-m", by, str(target)]
     root = Path(__file__).resolve().parent.parent.parent
     with tempfile.TemporaryDirectory(prefix="penstock-model-", ignore_cleanup_errors=True) as logs:
-        builder = Child("model", command, env=os.environ, cwd=root, log=Path(logs) / "model.log")
+        environment = {**os.environ, "TMPDIR": logs}
+        builder = Child("model", command, env=environment, cwd=root, log=Path(logs) / "model.log")
         try:
             if builder.wait() != 0:
                 raise RuntimeError(f"The tiny model could not be built in {target}: {builder.ended()}")
