@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.harness import plots, ratios
+from benchmarks.harness import plots
 from benchmarks.harness.document import IMAGES, PAGE, TABLES, Results, terminal
 from benchmarks.harness.interleave import Run
 from benchmarks.harness.machine import circumstances, load
@@ -40,13 +40,11 @@ QUICK: Final = ("emit", "deferral", "agent", "scrape", "policy", "relay", "integ
 
 _HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = _HERE / "results.json"
-RATIOS: Final = _HERE / "ratios.json"
 DOCS: Final = _HERE.parent / "docs"
 
 _AREA_SECONDS: Final = 15 * 60
 _END_SECONDS: Final = 180
 """Six engines stop one after the other, each within twenty seconds."""
-_TRIES: Final = 3
 
 
 class AreaError(RuntimeError):
@@ -115,7 +113,7 @@ def _terminate(child: subprocess.Popen[str]) -> None:
         child.wait()
 
 
-# The two commands.
+# All areas.
 
 
 def write_documents(results: Results) -> None:
@@ -125,86 +123,34 @@ def write_documents(results: Results) -> None:
     plots.write(results.sections(AREAS), DOCS / IMAGES)
 
 
-def full(areas: Sequence[str]) -> int:
-    """Measure *areas* one after the other and write each result; return the exit code."""
+def measure_all(areas: Sequence[str], *, quick: bool) -> int:
+    """Measure *areas* one after the other and show each result, with *quick* without writing it; return the exit code."""
     failed = []
     for area in areas:
         try:
-            section = measure_area(area)
+            section = measure_area(area, quick=quick)
         except AreaError as error:
             say(str(error))
             failed.append(area)
             continue
-        results = Results.load(RESULTS)
-        results.replace(section)
-        results.save(RESULTS)
-        write_documents(results)
+        if not quick:
+            results = Results.load(RESULTS)
+            results.replace(section)
+            results.save(RESULTS)
+            write_documents(results)
         print(terminal(section), flush=True)
     if failed:
-        say(f"Not measured: {', '.join(failed)}. Their sections are unchanged.")
+        say(f"Not measured: {', '.join(failed)}{'' if quick else '. Their sections are unchanged.'}")
     return 1 if failed else 0
 
 
-def quick(areas: Sequence[str], *, update: bool) -> int:
-    """Compare the ratios of *areas* with the stored ones, or store them; return the exit code."""
-    stored = {key: each for key, each in ratios.load(RATIOS).items() if key.partition(":")[0] in areas}
-    found: dict[str, ratios.Stored] = {}
-    failed = []
-    for area in areas:
-        try:
-            found |= _median_ratios(area) if update else _best_ratios(area, stored)
-        except AreaError as error:
-            say(str(error))
-            failed.append(area)
-    if failed:
-        say(f"Not measured: {', '.join(failed)}")
-    # Areas that were not measured keep their stored ratios.
-    stored = {key: each for key, each in stored.items() if key.partition(":")[0] not in failed}
-    if update:
-        others = {key: each for key, each in ratios.load(RATIOS).items() if key not in stored}
-        ratios.save(RATIOS, others | found)
-        say(f"Wrote {len(found)} ratios to {RATIOS}")
-        return 1 if failed else 0
-    missing = ratios.unmatched(stored, found)
-    worse = ratios.regressions(stored, found)
-    for key in missing:
-        say(f"{key}: only stored or only measured; if intended, run make bench-quick UPDATE=1")
-    for each in worse:
-        say(f"WORSE {each}")
-    if not missing and not worse and not failed:
-        say(f"None of {len(found)} ratios is worse than {ratios.FACTOR:g} times the stored one")
-    return 1 if failed or missing or worse else 0
-
-
-def _median_ratios(area: str) -> dict[str, ratios.Stored]:
-    """Return the median ratios of three runs of the area."""
-    runs = []
-    for _ in range(_TRIES):
-        section = measure_area(area, quick=True)
-        print(terminal(section), flush=True)
-        runs.append(ratios.found_in([section]))
-    return ratios.middle_of(runs)
-
-
-def _best_ratios(area: str, stored: dict[str, ratios.Stored]) -> dict[str, ratios.Stored]:
-    """Return the area's ratios, the best of up to three runs while one is worse than allowed."""
-    found: dict[str, ratios.Stored] = {}
-    for attempt in range(_TRIES):
-        section = measure_area(area, quick=True)
-        print(terminal(section), flush=True)
-        found = ratios.better_of(found, ratios.found_in([section]))
-        if not ratios.regressions(stored, found):
-            break
-        say(f"{area}: worse than stored, attempt {attempt + 1} of {_TRIES}")
-    return found
-
-
 def main() -> int:
-    """Return 0 if all areas were measured and, with ``--quick``, no ratio is worse than allowed."""
+    """Return 0 if all areas were measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("areas", nargs="*", metavar="AREA", help=f"of {', '.join(AREAS)}; all of them")
-    parser.add_argument("--quick", action="store_true", help="compare ratios with the stored ones; no engine")
-    parser.add_argument("--update", action="store_true", help="with --quick: store the ratios")
+    parser.add_argument(
+        "--quick", action="store_true", help="show ratios to peers in seconds; no engine, nothing is written"
+    )
     parser.add_argument("--be", choices=AREAS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     # An area's children must stop on SIGTERM too; and a shell's background job ignores SIGINT by default.
@@ -222,7 +168,7 @@ def main() -> int:
         parser.error(f"no such area: {', '.join(wrong)}; there are {', '.join(known)}")
     areas = options.areas or known
     try:
-        return quick(areas, update=options.update) if options.quick else full(areas)
+        return measure_all(areas, quick=options.quick)
     except KeyboardInterrupt:
         say("Interrupted; finished areas are written.")
         return 130

@@ -144,7 +144,7 @@ def _beside_a_loop(run: Run) -> list[Row]:
                 _QUICK_ROUNDS if run.quick else _ROUNDS,
                 run.say,
             )
-            # Times of a clock on the wall are not for stored ratios: they tell how busy the machine is.
+            # In slices as short as a quick run's, times of the clock tell how busy the machine is.
             rows += _rows(rate, found["nothing"], found["ours"], found["theirs"])[-1 if run.quick else 0 :]
     return rows
 

@@ -157,7 +157,7 @@ class Row:
 
     Attributes:
         group: the rows of a group are one table.
-        what: named so that group, what and peer together name the row for ever: stored ratios go by them.
+        what: named so that group, what and peer together name the row.
         peer: the project measured beside it in the same run; empty for none.
         value: Penstock's; None where there are only ratios.
         ratio: Penstock's ÷ the peer's.

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks.harness import ratios
 from benchmarks.harness.document import PAGE, TABLES
 from benchmarks.harness.results import Section, against
 from tests.support.agent.agent import wait_until
@@ -104,39 +103,33 @@ def areas(monkeypatch, tmp_path):
         return found[area]
 
     monkeypatch.setattr(command, "measure_area", measure_area)
-    for name in ("RESULTS", "RATIOS", "DOCS"):
+    for name in ("RESULTS", "DOCS"):
         monkeypatch.setattr(command, name, tmp_path / name)
     command.DOCS.mkdir()
     return found
 
 
 def test_an_area_that_fails_keeps_no_other_from_running(areas, capsys):
-    """The command fails; what was found before and after is written, and compared."""
-    areas |= {name: _section(name, 1.0) for name in ("emit", "agent", "scrape")}
-    assert command.quick(list(areas), update=True) == 0
-    areas["agent"] = command.AreaError("agent: ended with 1")
-    assert command.full(list(areas)) == 1
+    """The command fails; what was found before and after is written."""
+    areas |= {"emit": _section("emit", 1.0), "agent": command.AreaError("agent: ended with 1")}
+    areas |= {"scrape": _section("scrape", 1.0)}
+    assert command.measure_all(list(areas), quick=False) == 1
     for name in (PAGE, TABLES):
         written = (command.DOCS / name).read_text()
         assert "## emit" in written
         assert "## scrape" in written
-    assert command.quick(list(areas), update=False) == 1
-    areas["scrape"] = _section("scrape", 5.0)
-    assert command.quick(list(areas), update=False) == 1
-    told = capsys.readouterr().err
-    assert "Not measured: agent" in told
-    assert "WORSE scrape: w / p: ratio 5, stored is 1" in told
-    assert "only measured" not in told
+    assert "Not measured: agent. Their sections are unchanged" in capsys.readouterr().err
 
 
-def test_a_failed_area_keeps_its_stored_ratios(areas):
-    """An update without it does not forget them."""
-    areas |= {name: _section(name, 1.0) for name in ("emit", "agent")}
-    command.quick(list(areas), update=True)
-    areas |= {"emit": command.AreaError("emit: ended with 1"), "agent": _section("agent", 3.0)}
-    assert command.quick(list(areas), update=True) == 1
-    stored = ratios.load(command.RATIOS)
-    assert {key: each.ratio for key, each in stored.items()} == {"emit: w / p": 1.0, "agent: w / p": 3.0}
+def test_a_quick_run_shows_ratios_and_judges_none(areas, capsys):
+    """Whatever they are; it writes nothing, and fails only for what was not measured."""
+    areas |= {"emit": _section("emit", 100.0)}
+    assert command.measure_all(list(areas), quick=True) == 0
+    assert "100" in capsys.readouterr().out
+    areas["agent"] = command.AreaError("agent: ended with 1")
+    assert command.measure_all(list(areas), quick=True) == 1
+    assert not command.RESULTS.exists()
+    assert not list(command.DOCS.iterdir())
 
 
 def test_an_unknown_area_is_named():

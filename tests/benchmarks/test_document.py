@@ -157,7 +157,7 @@ def test_anchors_are_githubs():
 
 
 def test_the_terminal_shows_a_row_a_line():
-    """With the name that stored ratios go by."""
+    """With its whole name."""
     assert terminal(EMIT).splitlines()[1] == "Beside / an event / span: 900 ns; span; 9,000 ns; 0.1"
 
 
