@@ -13,7 +13,7 @@ COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -106,8 +106,12 @@ fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it
 bench: setup nats valgrind ## All benchmarks, beside their peers; writes docs/benchmarks.md (half an hour; ONLY="emit scrape" for a part).
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
 
-bench-quick: setup ## Ratios only, no engine, against benchmarks/ratios.json; UPDATE=1 stores them.
-	@$(PYTHON_IN_VENV) -m benchmarks --quick $(if $(filter 1,$(UPDATE)),--update) $(ONLY)
+bench-quick: setup ## Ratios to peers in seconds, no engine; judges and writes nothing (ONLY="emit scrape" for a part).
+	@$(PYTHON_IN_VENV) -m benchmarks --quick $(ONLY)
+
+bench-gate: setup ## Instructions of fixed jobs against benchmarks/instructions.json; UPDATE=1 stores them, BASE=HEAD^ compares with a commit (ONLY="emit step" for a part).
+	@scripts/need-valgrind.sh || [[ $$(id -u) != 0 ]]
+	@$(PYTHON_IN_VENV) -m benchmarks.gate $(if $(filter 1,$(UPDATE)),--update) $(if $(BASE),--base $(BASE)) $(ONLY)
 
 scale: setup ## How an agent's answers grow, and their bounds; writes docs/scale.md (10 minutes; ONLY="engines peers journal uptime" for a part).
 	@$(PYTHON_IN_VENV) -m benchmarks.scale $(ONLY)

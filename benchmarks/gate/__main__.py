@@ -9,10 +9,12 @@ import argparse
 import os
 import shutil
 import sys
+import tempfile
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.gate.counting import ROOT, GateError, build_name, count, processor
+from benchmarks.gate.counting import ROOT, GateError, build_name, count, extract, processor
 from benchmarks.gate.jobs import JOBS
 from benchmarks.gate.stored import Verdict, load, save, updated
 
@@ -64,11 +66,13 @@ def gate(gates: Sequence[str], *, update: bool, base: str) -> int:
     if not base:
         print(f"No counts are stored for {build}; make bench-gate UPDATE=1 stores them")
     base = base or _BEFORE
-    try:
-        expected = count(gates, base)
-    except GateError as error:
-        print(f"Not judged: on the code of {base}, {error}")
-        return 0
+    with tempfile.TemporaryDirectory(prefix="penstock-gate-") as code:
+        try:
+            extract(base, Path(code))
+            expected = count(gates, Path(code))
+        except GateError as error:
+            print(f"Not judged beside {base}: {error}")
+            return 0
     return judge(expected, found, f"at {base}")
 
 

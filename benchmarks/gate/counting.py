@@ -1,4 +1,4 @@
-"""Counts the jobs, each in a process of its own under callgrind, on the product's code as it is or as it was at a commit."""
+"""Counts the jobs, each in a process of its own under callgrind, on the product's code as it is or as it is elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PRODUCT: Final = ("agent", "instrumentation", "proto")
-"""What a commit's code is taken of; the jobs themselves are always today's."""
+"""The directories of the product's code; the jobs themselves are always this tree's."""
 
 _AT_A_TIME: Final = 2
 _SECONDS: Final = 600
@@ -75,35 +75,38 @@ def processor() -> str:
     return f"{found.get('model name', platform.machine())}, family {found.get('cpu family', '?')} model {found.get('model', '?')}"
 
 
-def count(jobs: Iterable[str], commit: str = "") -> dict[str, int]:
-    """Return the instructions of each of *jobs*, by its name; with *commit*, on the product's code of that commit.
+def count(jobs: Iterable[str], code: Path | None = None) -> dict[str, int]:
+    """Return the instructions of each of *jobs*, by its name; with *code*, on the product's code in that directory.
 
     Raises:
-        GateError: one of them does not run, or there is no such commit.
+        GateError: one of them does not run.
 
     """
     build()
+    path = [] if code is None else [str(code / part) for part in PRODUCT]
     with tempfile.TemporaryDirectory(prefix="penstock-gate-") as place:
         directory = Path(place)
         events = directory / "events.json"
         record(RECORDED, events)
-        code = [str(_extracted(commit, directory))] if commit else []
-        path = [f"{each}/{part}" for each in code for part in PRODUCT]
         jobs = sorted(jobs, key=list(JOBS).index)
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             return dict(zip(jobs, pool.map(partial(_count, directory, events, path), jobs), strict=True))
 
 
-def _extracted(commit: str, directory: Path) -> Path:
+def extract(commit: str, directory: Path) -> None:
+    """Write the product's code of *commit* below *directory*.
+
+    Raises:
+        GateError: there is no such commit.
+
+    """
     command = ["git", "archive", "--format=tar", commit, *PRODUCT]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise GateError(f"there is no commit {commit} to compare with") from error
-    target = directory / "code"
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
-        archive.extractall(target, filter="data")
-    return target
+        archive.extractall(directory, filter="data")
 
 
 def _count(directory: Path, events: Path, path: list[str], job: str) -> int:
