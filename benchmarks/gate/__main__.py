@@ -58,11 +58,11 @@ def gate(gates: Sequence[str], *, update: bool, base: str) -> int:
         )
         return 0
     if not base and found.keys() <= stored.keys():
-        code = judge({name: stored[name].instructions for name in found}, found, "stored")
+        refused = judge({name: stored[name].instructions for name in found}, found, "stored")
         new = [name for name in found if here not in stored[name].run_on]
-        if new and not code:
+        if new and not refused:
             print(f"Not yet noted as run on {here}: {', '.join(new)}. make bench-gate UPDATE=1 notes it")
-        return code
+        return refused
     if not base:
         print(f"No counts are stored for {build}; make bench-gate UPDATE=1 stores them")
     base = base or _BEFORE
