@@ -30,13 +30,18 @@ must() {
 [[ -x $base/bin/python ]] || fail "there is no environment in $base; run make setup first, or name one with PENSTOCK_VENV=…"
 packages=$("$base/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 wanted=$(cat scripts/setup-compat.sh scripts/requirements-compat.txt \
-    <(echo "$vllm") <("$base/bin/python" --version) <(echo "$packages") <(pwd) | sha256sum | cut -d ' ' -f 1)
+    <(echo "$vllm") <("$base/bin/python" --version) <(echo "$packages") | sha256sum | cut -d ' ' -f 1)
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
     exit 0
 fi
 
 began=$SECONDS
-rm -rf "$venv"
+# What takes long, the wheel's code, names no place: it stays where only another environment below, or a move, is new.
+unpacked=$venv/.unpacked
+wheel="vLLM $vllm by $("$base/bin/python" --version)"
+if [[ ! -f $unpacked || $(<"$unpacked") != "$wheel" ]]; then
+    rm -rf "$venv"
+fi
 mkdir -p "$venv"
 : >"$log"
 download=$(mktemp -d "$venv/download.XXXXXX")
@@ -51,15 +56,18 @@ cat >"$site/penstock-base.pth" <<PTH
 import os, site; os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu"); site.addsitedir("$packages")
 PTH
 # The agent knows nothing of vLLM: it is the one below.
-ln -s "$(realpath "$base/bin/agentctl")" "$(realpath "$base/bin/penstock-agent")" "$venv/bin/"
-must "the wheel of vLLM $vllm (hundreds of megabytes)" "${pip[@]}" download --no-deps --no-cache-dir --only-binary :all: \
-    --dest "$download" "vllm==$vllm"
-must "its Python code" "$base/bin/python" scripts/unpack_python.py "$download"/vllm-*.whl "$site"
+ln -sf "$(realpath "$base/bin/agentctl")" "$(realpath "$base/bin/penstock-agent")" "$venv/bin/"
+if [[ ! -f $unpacked ]]; then
+    must "the wheel of vLLM $vllm (hundreds of megabytes)" "${pip[@]}" download --no-deps --no-cache-dir \
+        --only-binary :all: --dest "$download" "vllm==$vllm"
+    must "its Python code" "$base/bin/python" scripts/unpack_python.py "$download"/vllm-*.whl "$site"
+    echo "$wheel" >"$unpacked"
+fi
 must "the kernels for CPU of the vLLM below" bash -c '
     shopt -s nullglob
     kernels=("$1"/vllm/*.so)
     ((${#kernels[@]})) || { echo "there are none in $1/vllm"; exit 1; }
-    ln -s "${kernels[@]}" "$2/vllm/"' link "$packages" "$site"
+    ln -sf "${kernels[@]}" "$2/vllm/"' link "$packages" "$site"
 must "what it needs besides" "${pip[@]}" --python "$venv/bin/python" install -r scripts/requirements-compat.txt
 must "a look whether it can be imported" "$venv/bin/python" -c "
 import vllm
