@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from demo.common.agent import AGENTCTL
 from demo.common.client import prefill_decode
 from demo.common.steps import PROMPT
 
@@ -17,7 +18,7 @@ def main() -> None:
     options = parser.parse_args()
     _, answer = prefill_decode(options.prefill, options.decode, options.prompt)
     print(f"HTTP {answer.status}: {answer.completion!r} (random weights say nothing that makes sense)")
-    print(f"agentctl trace {answer.body['id']}")
+    print(f"{AGENTCTL} trace {answer.body['id']}")
 
 
 if __name__ == "__main__":

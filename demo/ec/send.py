@@ -6,6 +6,7 @@ import argparse
 import uuid
 from http import HTTPStatus
 
+from demo.common.agent import AGENTCTL
 from demo.common.client import chat
 from demo.common.images import Picture
 
@@ -23,7 +24,7 @@ def main() -> None:
         raise SystemExit(f"The encoder answered {encoded.status}: {encoded.text[:500]}")
     answer = chat(options.language, parts)
     print(f"HTTP {answer.status}: {len(answer.tokens)} tokens (random weights say nothing that makes sense)")
-    print(f"agentctl trace {answer.body['id']}")
+    print(f"{AGENTCTL} trace {answer.body['id']}")
 
 
 if __name__ == "__main__":

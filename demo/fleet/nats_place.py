@@ -91,7 +91,7 @@ def _made(url: str) -> bool:
 
     async def make() -> None:
         client = await nats.connect(
-            url, connect_timeout=1, max_reconnect_attempts=0, allow_reconnect=False, error_cb=quiet
+            url, connect_timeout=10, max_reconnect_attempts=0, allow_reconnect=False, error_cb=quiet
         )
         try:
             await client.jetstream().create_key_value(KeyValueConfig(bucket=BUCKET, history=64))
