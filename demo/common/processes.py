@@ -127,7 +127,7 @@ class Child:
         """
         wait = Wait(Watch(self.pid, self.log), Patience(working=True))
         while self.running:
-            if over := wait.over(f"{self.name} still works"):
+            if over := wait.over(f"{self.name} has not ended yet; waiting"):
                 raise ChildError(
                     f"{self.name} (pid {self.pid}): not ended after {over}.\n{excerpt(self.log)}"
                 )
