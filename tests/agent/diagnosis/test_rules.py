@@ -568,3 +568,63 @@ def test_a_log_that_is_too_full_for_a_time_before() -> None:
     slow = [waited(f"slow-{n}", 20 + n, 0.4) for n in range(6)]
     assert verdict_of(slow, baseline=0, peers=[kept]).causes[0].kind == "peer_slow"
     assert not verdict_of(slow, baseline=0).causes
+
+
+def test_a_policy_that_is_gone_is_told_in_the_past_tense() -> None:
+    """It never leads, and no command is proposed that needs it to exist."""
+    ends: dict[str, Any] = {"decided_by": common.DECIDED_BY_POLICY, "policy_hash": HASH}
+    bad = [entry for n in range(4) for entry in (failed(f"bad-{n}", 300), decided(f"bad-{n}", 300, **ends))]
+    fields: dict[str, Any] = {
+        "engines": [engine(policy={"hash": "another"})],
+        "policies": {(DECODE, HASH): (FAIL,)},
+        "policy_changes": {"harsh": at(200)},
+    }
+    verdict = verdict_of([*calm(), *bad], **fields)
+    assert [(cause.kind, cause.until) for cause in verdict.causes] == [
+        ("policy_fails_loads", at(200)),
+        ("peer_refuses", at(300)),
+    ]
+    assert verdict.answer == VerdictKind.NOTHING_WRONG
+    assert verdict.sentence == "nothing is wrong now; 2 causes ended, the last one 3m ago"
+    cause = verdict.causes[0]
+    assert "harsh (generation 1 by mallory@host) said kvLoadFailure.action: fail" in cause.sentence
+    assert cause.sentence.endswith("this policy did not allow recomputation; ended 3m ago")
+    assert cause.commands == ("agentctl get audit harsh",)
+
+    # What lasts comes first, however small.
+    verdict = verdict_of([*calm(), *bad, *(failed(f"now-{n}", 5, OTHER) for n in range(2))], **fields)
+    assert [cause.peer for cause in verdict.causes] == [OTHER, "", PEER]
+    assert verdict.sentence.startswith(f"peer {OTHER} refuses connections")
+    assert verdict.sentence.endswith("; 2 have ended")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"hash": HASH, "kv_action": "fail"},
+        {"hash": "another"},
+    ],
+)
+def test_a_policy_lasts_while_an_engine_has_it(policy: dict[str, Any]) -> None:
+    """By its hash, or within another one; and where no engine can be asked."""
+    ends: dict[str, Any] = {"decided_by": common.DECIDED_BY_POLICY, "policy_hash": HASH}
+    bad = [entry for n in range(4) for entry in (failed(f"bad-{n}", 300), decided(f"bad-{n}", 300, **ends))]
+    source = {"name": "harsh", "generation": 1, "fields": ["kvLoadFailure.action"]}
+    for one in (engine(policy=policy, policies=[source]), engine(policy=policy, connected=False)):
+        verdict = verdict_of([*calm(), *bad], engines=[one], policies={(DECODE, HASH): (FAIL,)})
+        cause = next(each for each in verdict.causes if each.kind == "policy_fails_loads")
+        assert cause.until == 0
+
+
+def test_a_peer_that_is_well_again() -> None:
+    """Its trouble ended with the last of it; it lasts where loads go on failing, or none was tried since."""
+    trouble = [failed(f"bad-{n}", 300 + n) for n in range(4)]
+    (cause,) = verdict_of([*calm(), *trouble]).causes
+    assert (cause.until, cause.kind) == (at(300), "peer_refuses")
+    assert cause.sentence.startswith(f"peer {PEER} refused connections")
+    assert not any("quarantine" in command for command in cause.commands)
+
+    untried = [failed(f"bad-{n}", 300 + n, OTHER) for n in range(4)]
+    assert [each.until for each in verdict_of([*calm(), *untried]).causes] == [0]
+    rare = [failed(f"bad-{n}", 90 + 120 * n) for n in range(4)]
+    assert [each.until for each in verdict_of([*calm(), *rare]).causes] == [0]

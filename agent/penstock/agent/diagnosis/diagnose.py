@@ -22,18 +22,23 @@ def diagnose(facts: Facts) -> Verdict:
     """Return what is wrong, the most harmful first; that nothing is; or why the facts do not show it."""
     shares = attribute(facts)
     causes = _without_effects([cause for rule in RULES for cause in rule(facts, shares)])
-    causes = sorted(causes, key=_rank)
+    causes = sorted((_dated(facts, cause) for cause in causes), key=_rank)
     if not _is_known(facts.before):
         causes = [_alone(cause) for cause in causes]
     missing = (*_incomplete(facts), *_left_out(len(causes)))
     looked_at = tuple(_looked_at(facts))
-    if causes:
-        return Verdict(VerdictKind.CAUSES, _summary(causes), tuple(causes[:MAX_CAUSES]), looked_at, missing)
+    shown = tuple(causes[:MAX_CAUSES])
+    lasting = [cause for cause in causes if not cause.until]
+    if lasting:
+        return Verdict(VerdictKind.CAUSES, _summary(lasting, causes), shown, looked_at, missing)
     unknown = tuple(_unknown(facts))
     if unknown:
-        return Verdict(
-            VerdictKind.CANNOT_TELL, f"I cannot tell: {unknown[0]}", (), looked_at, (*unknown, *missing)
-        )
+        sentence = f"I cannot tell: {unknown[0]}"
+        return Verdict(VerdictKind.CANNOT_TELL, sentence, shown, looked_at, (*unknown, *missing))
+    if causes:
+        newest = max(cause.until for cause in causes)
+        ended = f"{words.count(len(causes), 'cause')} ended, the last one {words.ago(newest, facts.now)}"
+        return Verdict(VerdictKind.NOTHING_WRONG, f"nothing is wrong now; {ended}", shown, looked_at, missing)
     since = words.span(_read(facts.present))
     return Verdict(VerdictKind.NOTHING_WRONG, f"nothing is wrong in the last {since}", (), looked_at, missing)
 
@@ -49,18 +54,33 @@ def _is_known(before: Window) -> bool:
     return before.seconds > 0 and _read(before) >= _ENOUGH * before.seconds
 
 
+def _dated(facts: Facts, cause: FoundCause) -> FoundCause:
+    """Return *cause* with when it ended in its sentence."""
+    if not cause.until:
+        return cause
+    return replace(cause, sentence=f"{cause.sentence}; ended {words.ago(cause.until, facts.now)}")
+
+
 def _alone(cause: FoundCause) -> FoundCause:
     """Return *cause* without a time before, where none is known."""
     return replace(cause, evidence=tuple(each._replace(before="") for each in cause.evidence))
 
 
 def _rank(cause: FoundCause) -> tuple[object, ...]:
-    return (-cause.harm, -cause.confidence, cause.kind, cause.peer, cause.engines, cause.sentence)
+    # What has ended never leads.
+    return (
+        bool(cause.until),
+        -cause.harm,
+        -cause.confidence,
+        cause.kind,
+        cause.peer,
+        cause.engines,
+        cause.sentence,
+    )
 
 
-def _summary(causes: Sequence[FoundCause]) -> str:
-    more = f"; {words.count(len(causes) - 1, 'more cause')}" if len(causes) > 1 else ""
-    return f"{causes[0].sentence}{more}"
+def _summary(lasting: Sequence[FoundCause], causes: Sequence[FoundCause]) -> str:
+    return f"{lasting[0].sentence}{words.others(len(lasting) - 1, len(causes) - len(lasting))}"
 
 
 # Causes that are an effect where one of another kind is about the same engine: a lost engine is part of its peer's cause.

@@ -53,7 +53,7 @@ def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Dia
         _say_where(each, len(answers))
     ordered = sorted(
         (each.whole for each in causes.values()),
-        key=lambda each: (-each.harm, -each.confidence, each.kind, each.peer),
+        key=lambda each: (each.HasField("until"), -each.harm, -each.confidence, each.kind, each.peer),
     )
     merged.causes.extend(ordered[:MAX_CAUSES])
     if len(ordered) > MAX_CAUSES:
@@ -96,8 +96,14 @@ def _add(causes: dict[tuple[str, ...], _Merged], agent: str, cause: admin.Diagno
         causes[place] = _Merged(whole, cause.harm, {agent})
         return
     whole = merged.whole
-    if cause.harm > merged.worst:
+    # It lasts while one agent says so, and that one's words are in the present tense.
+    lasts, lasted = not cause.HasField("until"), not whole.HasField("until")
+    if (lasts, cause.harm) > (lasted, merged.worst):
         whole.sentence, merged.worst = cause.sentence, cause.harm
+    if lasts:
+        whole.ClearField("until")
+    elif not lasted:
+        whole.until.FromNanoseconds(max(whole.until.ToNanoseconds(), cause.until.ToNanoseconds()))
     merged.agents.add(agent)
     merged.number += 1
     known = {(key.server, key.engine) for key in whole.engines}
@@ -135,9 +141,10 @@ def _name_evidence(cause: admin.DiagnosedCause, agent: str) -> None:
 def _verdict(
     answers: Sequence[tuple[str, admin.Diagnosis]], causes: Sequence[admin.DiagnosedCause]
 ) -> tuple[admin.DiagnosisVerdict, str]:
-    if causes:
-        more = f"; {words.count(len(causes) - 1, 'more cause')}" if len(causes) > 1 else ""
-        return admin.DIAGNOSIS_VERDICT_CAUSES, f"{causes[0].sentence}{more}"
+    lasting = sum(not cause.HasField("until") for cause in causes)
+    if lasting:
+        others = words.others(lasting - 1, len(causes) - lasting)
+        return admin.DIAGNOSIS_VERDICT_CAUSES, f"{causes[0].sentence}{others}"
     unsure = [
         (name, answer) for name, answer in answers if answer.verdict != admin.DIAGNOSIS_VERDICT_NOTHING_WRONG
     ]
@@ -145,4 +152,8 @@ def _verdict(
         name, answer = unsure[0]
         others = f"; {len(answers) - len(unsure)} of {words.count(len(answers), 'agent')} say that nothing is wrong"
         return admin.DIAGNOSIS_VERDICT_CANNOT_TELL, f"{name}: {answer.sentence}{others}"
-    return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong on {words.count(len(answers), 'agent')}"
+    on = words.count(len(answers), "agent")
+    if causes:
+        ended = words.count(len(causes), "cause has", "causes have")
+        return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong now on {on}; {ended} ended"
+    return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong on {on}"

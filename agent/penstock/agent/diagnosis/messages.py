@@ -28,7 +28,7 @@ def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
 
 
 def _cause(cause: FoundCause) -> admin.DiagnosedCause:
-    return admin.DiagnosedCause(
+    message = admin.DiagnosedCause(
         kind=cause.kind,
         sentence=cause.sentence,
         engines=[EngineKey(server=key.server, engine=key.engine) for key in cause.engines],
@@ -42,3 +42,6 @@ def _cause(cause: FoundCause) -> admin.DiagnosedCause:
         alternatives=cause.alternatives,
         commands=cause.commands,
     )
+    if cause.until:
+        message.until.FromNanoseconds(cause.until)
+    return message

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _SINCE, _BASELINE = 600.0, 3600.0
 # Longer times are not in the log.
 _LONGEST = 7 * 86_400.0
+# Of the audit log, the newest; as many as the history of policies has.
+_CHANGES = 256
+_OF_POLICIES = frozenset({"apply", "import", "release", "rollback", "delete"})
 
 
 async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) -> admin.Diagnosis:
@@ -47,6 +50,7 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
     drills = await list_drills(agent, admin.ListDrillsRequest())
     orders = await list_quarantines(agent, admin.ListQuarantinesRequest(selector=request.selector))
     pairs = await list_pairs_of(agent, admin.ListPairsRequest())
+    changes = await agent.store.changes("", _CHANGES)
     asked = admin.ListSuspectsRequest(selector=request.selector)
     asked.since.FromNanoseconds(int(since * 1e9))
     suspects = await list_suspects(agent, asked)
@@ -85,6 +89,11 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         pairs=[pair for pair in pairs.pairs if (pair.key.server, pair.key.engine) in names],
         suspects=list(suspects.suspects),
         suspects_cut=suspects.truncated,
+        policy_changes={
+            each.change.name: each.time_unix_nano
+            for each in reversed(changes)
+            if each.change.action in _OF_POLICIES
+        },
     )
 
     def run(reader: Reader) -> admin.Diagnosis:

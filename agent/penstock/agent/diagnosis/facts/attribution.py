@@ -69,6 +69,7 @@ class PeerTrouble:
         usual_share: of waits that took longer than usual in the time before; None if nothing is known of it.
         delayed: waits for other peers behind it, and their seconds.
         present: requests that wait for it now, for longer than usual.
+        well: when the waits for it ended that were neither slow nor of a request whose load failed; nanoseconds.
 
     """
 
@@ -81,6 +82,7 @@ class PeerTrouble:
     usual_share: float | None = None
     delayed: list[SlowWait] = field(default_factory=list)
     present: list[HangingWaits] = field(default_factory=list)
+    well: list[int] = field(default_factory=list)
 
 
 PeerOfChannel = tuple[int, str]
@@ -162,6 +164,7 @@ def _add_load_ends(shares: Attribution, facts: Facts, culprits: dict[str, str]) 
 def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: dict[str, str]) -> None:
     usual = UsualWaits(facts)
     shares = UsualShares(facts, usual, WAITED_CHANNEL)
+    unlucky = {each.request_id for each in (*facts.present.failures, *facts.present.load_ends)}
     behind: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for delay in facts.present.delays:
         if delay.request_id and delay.caused_by:
@@ -174,6 +177,8 @@ def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: 
         peers[channel, peer].waits += 1
         slow = usual.slow(wait)
         if slow is None:
+            if wait.ending == common.DEFERRAL_ENDING_READY and wait.request_id not in unlucky:
+                peers[channel, peer].well.append(wait.time)
             continue
         peers[channel, peer].usual_share = shares.of(channel, wait.peer)
         _share_wait(peers, channel, SlowWait(wait, *slow), behind.get(wait.request_id, ()), culprits)

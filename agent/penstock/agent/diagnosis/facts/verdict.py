@@ -56,6 +56,7 @@ class FoundCause:
         seconds: that these waited for longer than usual.
         failed: requests that failed of it.
         other_harm: seconds of harm that is not among these: a rank of standing conditions.
+        until: when it ended, nanoseconds; 0 while it lasts. Its sentence is then in the past tense, and its commands only look.
         alternatives: what else it could be, and how to tell.
         commands: what to run next.
 
@@ -73,6 +74,7 @@ class FoundCause:
     confidence: Confidence = Confidence.LIKELY
     alternatives: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
+    until: int = 0
 
     @property
     def harm(self) -> float:

@@ -74,6 +74,7 @@ class Facts:
         suspects: answers of the window that may be wrong.
         suspects_cut: there was too much to read to look for all of them.
         policies: the policies behind a hash in an engine, where they are known.
+        policy_changes: the newest change of each policy that was changed, a deletion among them; nanoseconds.
         unreadable: damaged batches among those that were read.
         log_begins: seconds ago, if the log begins within the two times, which then are shorter; 0 otherwise.
 
@@ -94,5 +95,6 @@ class Facts:
     policies: Mapping[tuple[EngineKey, str], Sequence[PolicySource | PolicySourceMessage]] = field(
         default_factory=dict
     )
+    policy_changes: Mapping[str, int] = field(default_factory=dict)
     unreadable: int = 0
     log_begins: float = 0.0

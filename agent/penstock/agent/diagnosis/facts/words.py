@@ -32,6 +32,12 @@ def span(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"  # noqa: PLR2004
 
 
+def others(lasting: int, ended: int) -> str:
+    """Return ``; 2 more causes, 1 has ended`` after the sentence of the first cause; empty without others."""
+    more = f"; {count(lasting, 'more cause')}" if lasting else ""
+    return f"{more}{',' if more else ';'} {count(ended, 'has', 'have')} ended" if ended else more
+
+
 def ago(time: int, now: int) -> str:
     """Return the age of a time, both nanoseconds."""
     return f"{span(max(1.0, (now - time) // NANOS))} ago"

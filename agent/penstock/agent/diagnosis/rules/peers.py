@@ -16,7 +16,7 @@ from penstock.agent.diagnosis.facts import (
     words,
 )
 from penstock.agent.diagnosis.rules.peer_surroundings import NO_SERVERS, PeersInUse, lost_engines
-from penstock.proto.names import label
+from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ _SLOW_COUNT, _SLOW_SHARE, _SLOW_SECONDS = 2, 0.01, 10.0
 _SLOW_TIMES, _SLOW_UNKNOWN_SECONDS = 2.0, 30.0
 # What a failure counts for beside the requests that it touched, seconds.
 _FAILURE_SECONDS = 0.1
+# A trouble has ended after so many seconds without it, and after so many times its usual pause, in which so many loads from
+# the peer went well.
+_QUIET_SECONDS, _QUIET_PAUSES, _WELL_COUNT = 60.0, 3.0, 3
 # Failures that end no load.
 _HARMLESS = frozenset({common.FAILURE_MODE_NOTIFICATION, common.FAILURE_MODE_RELEASE})
 
@@ -40,12 +43,14 @@ class _Kind(NamedTuple):
 
     Attributes:
         says: continues "peer 10.0.0.7:5600 …".
+        said: the same once it has ended.
         alternatives: what else it could be.
 
     """
 
     kind: str
     says: str
+    said: str
     alternatives: tuple[str, ...]
 
 
@@ -53,6 +58,7 @@ _OTHER_SIDE = "the network of the engine that reports it, if its other peers fai
 _REFUSES = _Kind(
     "peer_refuses",
     "refuses connections",
+    "refused connections",
     (
         "the pod restarts and will be back: kubectl get pods shows its restarts",
         "the router sends an address that is no engine's any more: compare it with the pods' addresses",
@@ -63,6 +69,7 @@ _KINDS: Final[dict[int, _Kind]] = {
     common.ERROR_TYPE_REMOTE_RESET: _Kind(
         "peer_resets",
         "resets connections in mid-transfer",
+        "reset connections in mid-transfer",
         (
             "the peer was stopped or restarted while it was read: see the events of its own engine",
             "its fabric connection is broken although the process runs: its transfers then fail until it restarts",
@@ -71,6 +78,7 @@ _KINDS: Final[dict[int, _Kind]] = {
     common.ERROR_TYPE_TIMEOUT: _Kind(
         "peer_times_out",
         "does not answer in time",
+        "did not answer in time",
         (
             "the peer's process is stopped or overloaded",
             _OTHER_SIDE,
@@ -80,27 +88,32 @@ _KINDS: Final[dict[int, _Kind]] = {
     common.ERROR_TYPE_CORRUPT: _Kind(
         "peer_corrupts",
         "sends data that do not match",
+        "sent data that did not match",
         ("a defect of memory, network card or driver on either side",),
     ),
     common.ERROR_TYPE_EVICTED: _Kind(
         "peer_evicts",
         "no longer has what is asked for",
+        "no longer had what was asked for",
         ("its cache is too small for the load", "requests come too late: see how long they queue"),
     ),
     common.ERROR_TYPE_DECODE: _Kind(
         "peer_speaks_otherwise",
         "answers with what is not understood",
+        "answered with what was not understood",
         ("another version of vLLM or of the connector", "an address that is not a side channel's port"),
     ),
 }
 _FAILS = _Kind(
     "peer_fails",
     "fails",
+    "failed",
     ("a driver or library fault on this side, if other peers fail too: agentctl get peers", _OTHER_SIDE),
 )
 _SLOW = _Kind(
     "peer_slow",
     "is slow",
+    "was slow",
     (
         "the peer is overloaded: its prefill queue is then long, and its other readers wait too",
         "the network between them",
@@ -163,7 +176,8 @@ def _cause(
     evidence = [*_evidence(facts, trouble, failed, recomputed), *first_tokens, *_present(trouble), *lost]
     subject = "encoder" if channel == EC else "peer"
     vanished = any("vanished" in each.fact for each in lost)
-    verb = f"{kind.says}{' and vanished' if vanished else ''}"
+    until = _end(facts, trouble)
+    verb = f"{kind.said if until else kind.says}{' and vanished' if vanished else ''}"
     return FoundCause(
         _name(kind, channel),
         f"{subject} {peer} {verb}: {_effect(trouble, failed, recomputed)}",
@@ -176,8 +190,21 @@ def _cause(
         other_harm=harm,
         confidence=_confidence(facts, peer, trouble, beside),
         alternatives=(*_engine_itself(trouble, beside), *kind.alternatives),
-        commands=_commands(channel, peer, trouble, late=bool(late), beside=beside),
+        commands=_commands(channel, peer, trouble, late=bool(late), beside=beside, ended=bool(until)),
+        until=until,
     )
+
+
+def _end(facts: Facts, trouble: PeerTrouble) -> int:
+    """Return when the trouble was last seen, nanoseconds, where loads have gone well since; 0 while it lasts."""
+    failed = (each.time for each in (*trouble.failures, *trouble.collateral, *trouble.load_ends))
+    late = (each.wait.time for each in (*trouble.slow, *trouble.delayed))
+    times = sorted((*failed, *late))
+    if trouble.present or not times:
+        return 0
+    pause = (times[-1] - times[0]) / len(times)
+    quiet = facts.now - times[-1] >= max(_QUIET_SECONDS * NANOS, _QUIET_PAUSES * pause)
+    return times[-1] if quiet and sum(each > times[-1] for each in trouble.well) >= _WELL_COUNT else 0
 
 
 def _name(kind: _Kind, channel: int) -> str:
@@ -314,7 +341,9 @@ def _engine_itself(trouble: PeerTrouble, beside: int) -> Iterator[str]:
         yield f"engine {_engines(trouble)[0]} itself or its network: {fail} there, too"
 
 
-def _commands(channel: int, peer: str, trouble: PeerTrouble, *, late: bool, beside: int) -> tuple[str, ...]:
+def _commands(
+    channel: int, peer: str, trouble: PeerTrouble, *, late: bool, beside: int, ended: bool
+) -> tuple[str, ...]:
     if peer in NO_SERVERS:
         return ("agentctl get events --kind transfer_failure --since 10m",)
     found = [f"agentctl describe peer {peer}"]
@@ -324,6 +353,8 @@ def _commands(channel: int, peer: str, trouble: PeerTrouble, *, late: bool, besi
         found.append(f"agentctl get requests --deferred --peer {peer}")
     elif late:
         found.append(f"agentctl get requests --slow --peer {peer}")
+    if ended:
+        return tuple(found)
     if channel == KV:
         found.append(f"agentctl quarantine add {peer} --ttl 30m --reason WHY")
     else:

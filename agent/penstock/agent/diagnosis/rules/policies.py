@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.diagnosis.facts import Attribution, Facts, LoadEnd, PolicyBlame
     from penstock.agent.model import EngineKey
+    from penstock.proto.v1 import admin_pb2 as admin
 
 _FILE = "file:"
 _FLAGS = {"kvLoadFailure.action": "--kv-load-failure", "ecLoadFailure.action": "--ec-load-failure"}
@@ -59,14 +60,16 @@ def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> FoundCaus
     earlier = sum(
         each.outcome == common.OUTCOME_FAILED and each.key in keys for each in facts.before.load_ends
     )
+    until = _end(facts, blame, rows)
     since = f", changed {words.ago(blame.changed, facts.now)}" if blame.changed else ""
+    says = f"{'said' if until else 'says'} {blame.field}: fail{since}"
     author = f" by {blame.author}" if blame.author else ""
     peers = {each.peer for each in rows}
     name = f"policy {blame.name} (generation {blame.generation}{author})"
     return FoundCause(
         "policy_fails_loads",
-        f"{name} says {blame.field}: fail{since}: {words.count(len(rows), 'request')} failed because their "
-        f"{_load(blame)} load failed and this policy does not allow recomputation",
+        f"{name} {says}: {words.count(len(rows), 'request')} failed because their "
+        f"{_load(blame)} load failed and this policy {'did' if until else 'does'} not allow recomputation",
         keys,
         (
             Evidence(
@@ -82,10 +85,28 @@ def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> FoundCaus
             f"the policy is meant, and {words.named(peers, 'peer')} should be repaired: see below",
         ),
         commands=(
-            *_undo(blame),
-            f"agentctl describe policy {blame.name}",
+            *(() if until else (*_undo(blame), f"agentctl describe policy {blame.name}")),
             f"agentctl get audit {blame.name}",
         ),
+        until=until,
+    )
+
+
+def _end(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> int:
+    """Return when the last engine left this generation, nanoseconds; 0 while one has it or none can be asked."""
+    keys, hashes = {each.key for each in rows}, {each.policy_hash for each in rows}
+    asked = [each for each in facts.engines if each.connected and words.key_of(each.key) in keys]
+    if not asked or any(each.policy.hash in hashes or _has(each, blame) for each in asked):
+        return 0
+    change = facts.policy_changes.get(blame.name, 0)
+    # It expired, or another policy took its place, where it was not changed itself.
+    return change if change > blame.changed else max(each.time for each in rows)
+
+
+def _has(engine: admin.Engine, blame: PolicyBlame) -> bool:
+    return any(
+        (each.name, each.generation) == (blame.name, blame.generation) and blame.field in each.fields
+        for each in engine.policies
     )
 
 
