@@ -164,7 +164,8 @@ def _add_load_ends(shares: Attribution, facts: Facts, culprits: dict[str, str]) 
 def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: dict[str, str]) -> None:
     usual = UsualWaits(facts)
     shares = UsualShares(facts, usual, WAITED_CHANNEL)
-    unlucky = {each.request_id for each in (*facts.present.failures, *facts.present.load_ends)}
+    unlucky = {each.request_id for each in facts.present.failures}
+    unlucky |= {each.request_id for each in facts.present.load_ends}
     behind: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for delay in facts.present.delays:
         if delay.request_id and delay.caused_by:

@@ -197,9 +197,13 @@ def _cause(
 
 def _end(facts: Facts, trouble: PeerTrouble) -> int:
     """Return when the trouble was last seen, nanoseconds, where loads have gone well since; 0 while it lasts."""
-    failed = (each.time for each in (*trouble.failures, *trouble.collateral, *trouble.load_ends))
-    late = (each.wait.time for each in (*trouble.slow, *trouble.delayed))
-    times = sorted((*failed, *late))
+    times = sorted(
+        (
+            *(each.time for each in (*trouble.failures, *trouble.collateral)),
+            *(each.time for each in trouble.load_ends),
+            *(each.wait.time for each in (*trouble.slow, *trouble.delayed)),
+        )
+    )
     if trouble.present or not times:
         return 0
     pause = (times[-1] - times[0]) / len(times)
