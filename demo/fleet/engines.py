@@ -1,7 +1,8 @@
-"""The simulated engines of one pod: ``python -m demo.fleet.engines --count N``.
+"""The simulated engines of one pod: ``python -m demo.fleet.engines --count N --trouble FILE``.
 
 They have Penstock's engine part as vLLM has it, with its real wire and its real policy client; the requests are made up.
-Where a policy fails requests whose KV cannot be loaded, three in ten fail; without it one in a hundred is recomputed.
+One request in a hundred is recomputed. While FILE exists the KV of three in ten cannot be loaded: where a policy fails such
+requests, they fail.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import settings
@@ -36,15 +38,15 @@ class Engine:
         self._runtime.start_policy(_FIELDS)
         self._served = 0
 
-    def serve(self) -> None:
-        """End some requests."""
+    def serve(self, *, trouble: bool) -> None:
+        """End some requests; with *trouble*, where KV cannot be loaded."""
         rule = self._runtime.policy.current.kv_load_failure
         fails = rule is not None and rule.action is not None and rule.action.value == "fail"
         now = time.time_ns()
         for _ in range(_REQUESTS):
             self._served += 1
             name = f"cmpl-{self._served}"
-            if fails and self._served % 10 in (0, 1, 2):
+            if fails and trouble and self._served % 10 in (0, 1, 2):
                 self._emit("load_outcome", name, now, **_outcome(c.OUTCOME_FAILED))
             elif not fails and self._served % 100 == 0:
                 self._emit("load_outcome", name, now, **_outcome(c.OUTCOME_RECOMPUTED))
@@ -88,12 +90,15 @@ def main() -> None:
     """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--trouble", type=Path, required=True, help="while it exists, KV cannot be loaded")
+    options = parser.parse_args()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    engines = [Engine(number) for number in range(parser.parse_args().count)]
+    engines = [Engine(number) for number in range(options.count)]
     while not ended.wait(_SECONDS):
+        trouble = options.trouble.exists()
         for engine in engines:
-            engine.serve()
+            engine.serve(trouble=trouble)
     for engine in engines:
         engine.stop()
 

@@ -34,6 +34,7 @@ class Stack:
         """Start nothing yet; the policies are at *place*."""
         self._directory = directory
         self.place = place
+        self._trouble = directory / "trouble"
         self._children: dict[str, Child] = {}
         self._ended = ExitStack()
         # The relay that agentctl asks.
@@ -68,7 +69,10 @@ class Stack:
                 "POD_NAME": name,
                 "POD_NAMESPACE": "vllm",
             }
-            command = [sys.executable, "-m", "demo.fleet.engines", "--count", str(ENGINES)]
+            command = [
+                *(sys.executable, "-m", "demo.fleet.engines"),
+                *("--count", str(ENGINES), "--trouble", str(self._trouble)),
+            ]
             self._run(f"{name}-engines", command, environment)
         report("the agents answer, and their engines start")
 
@@ -113,6 +117,10 @@ class Stack:
         if done.returncode:
             raise StepError(f"{typed(arguments)} exited with {done.returncode}: {done.stderr}{done.stdout}")
         return json.loads(done.stdout)
+
+    def break_loads(self) -> None:
+        """Let the KV of some requests of all engines be impossible to load from now on."""
+        self._trouble.touch()
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process."""
