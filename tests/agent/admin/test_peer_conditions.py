@@ -54,6 +54,8 @@ def _peer(*, waits_since: float = 0, flies_since: float = 0, quarantine: int = 0
         # It goes before everything else.
         (_peer(waits_since=12), _windows(failures_last_minute=4), _HANGING, "a request waits for 12.0 s; usually up to 100 ms"),
         (_peer(), _windows((10, 6, 6), failures_last_minute=1), _FAILING, "1 failure in the last minute"),
+        # Until one succeeds, however long ago it was.
+        (_peer(), _windows(unanswered=TIME - 300 * _SECOND), _FAILING, "no transfer has succeeded since the last load failed, 300.0 s ago"),
         # Slow: three times the hour before, and 20 ms more.
         (_peer(), _windows((3, 6.6, 6.6)), _SLOW, "p50 of waits 6.6 s in the last minute, 50 ms in the hour before"),
         (_peer(), _windows((2, 6.6, 6.6)), _OK, ""),

@@ -12,6 +12,7 @@ from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.latencies.peers import PeerLatencies, PeerWindows
 from penstock.agent.model import AGENT_PROCESS, EngineKey
+from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.common_pb2 import (
     FAILURE_MODE_COLLATERAL,
     TRANSFER_RESULT_ERROR,
@@ -60,6 +61,27 @@ def test_transfers_waits_and_failures_are_told_apart() -> None:
     assert mine.waits.last_minute.p50 == pytest.approx(12.9, rel=0.26)
     assert (mine.failures_last_minute, other.failures_last_minute) == (0, 1)
     assert (other.transfers.last_minute.count, other.waits.last_minute.count) == (1, 0)
+
+
+def _load_failed(ago: float, mode: int = common.FAILURE_MODE_HANDSHAKE) -> Batch:
+    return Batch(events=[transfer_failure("f", peer=PEER, mode=mode, time_ns=TIME - int(ago * SECOND))])
+
+
+def test_a_failed_load_counts_until_a_transfer_succeeds() -> None:
+    """Also after the minute in which its failures are counted; what fails beside a load does not."""
+    failed = _load_failed(600)
+    found = _windows(_latencies(failed))
+    assert (found.failures_last_minute, found.unanswered) == (0, TIME - 600 * SECOND)
+    well = transfers([(5 * _MS, 1, PEER, TRANSFER_RESULT_OK)])
+    assert _windows(_latencies(failed, well)).unanswered == 0
+    assert _windows(_latencies(_load_failed(600, common.FAILURE_MODE_NOTIFICATION))).unanswered == 0
+
+    # It survives a restart; an older agent did not write it down.
+    rows = json.loads(json.dumps(list(_latencies(failed).dump())))
+    again, older = PeerLatencies(), PeerLatencies()
+    again.load(rows)
+    older.load([row[:5] for row in rows])
+    assert (_windows(again).unanswered, _windows(older).unanswered) == (TIME - 600 * SECOND, 0)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,10 @@ def peer_condition(present: Present, windows: PeerWindows | None, now: int) -> C
         count = windows.failures_last_minute
         reason = f"{count} failure{'' if count == 1 else 's'} in the last minute"
         return Condition(admin.PEER_CONDITION_FAILING, count, reason)
+    if windows is not None and windows.unanswered:
+        ago = seconds_text((now - windows.unanswered) / 1e9)
+        reason = f"no transfer has succeeded since the last load failed, {ago} ago"
+        return Condition(admin.PEER_CONDITION_FAILING, 0.0, reason)
     slow = None if windows is None else _slow("waits", windows.waits) or _slow("transfers", windows.transfers)
     if slow is not None:
         return slow

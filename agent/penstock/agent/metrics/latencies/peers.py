@@ -15,7 +15,8 @@ from penstock.agent.metrics.latencies.windows import BOUNDS, BUCKETS, DurationWi
 from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, UNKNOWN
 from penstock.agent.model import EngineKey
 from penstock.proto.names import NANOS
-from penstock.proto.v1.common_pb2 import FAILURE_MODE_COLLATERAL, TRANSFER_RESULT_OK
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,16 @@ _MINUTE: Final = 60 * NANOS
 _SAMPLE: Final = 16
 _LONG_NANO: Final = NANOS
 
+# Failures beside or after a load, and those of the side that keeps the blocks: they say nothing of the next load.
+_NO_LOADS: Final = frozenset(
+    {
+        common.FAILURE_MODE_NOTIFICATION,
+        common.FAILURE_MODE_RELEASE,
+        common.FAILURE_MODE_EXPIRED,
+        common.FAILURE_MODE_LATE_READ,
+    }
+)
+
 # A peer, or its place in a batch's table of strings.
 _P = TypeVar("_P", int, str)
 PeerKey = tuple[EngineKey, str]
@@ -45,12 +56,14 @@ class PeerWindows:
         transfers: successful ones, from post to completion.
         waits: deferrals of requests that waited for it.
         failures_last_minute: without collateral ones.
+        unanswered: when the newest attempt to load from it failed, nanoseconds; 0 if a transfer has succeeded since.
 
     """
 
     transfers: DurationWindows = field(default_factory=DurationWindows)
     waits: DurationWindows = field(default_factory=DurationWindows)
     failures_last_minute: int = 0
+    unanswered: int = 0
 
 
 @dataclass(slots=True)
@@ -64,12 +77,20 @@ class _Peer:
     transfers: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     waits: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     failures: TimeSlots = field(default_factory=lambda: TimeSlots(1))
+    failed_load: int = 0
     asked: int = -1
     windows: PeerWindows | None = None
 
     @property
     def newest(self) -> int:
         return max(self.transfers.newest, self.waits.newest, self.failures.newest)
+
+    @property
+    def unanswered(self) -> int:
+        # Transfers are known to the slot; one of the same slot may be the later.
+        return (
+            self.failed_load if self.failed_load // FINEST_NANO > self.transfers.newest // FINEST_NANO else 0
+        )
 
 
 class PeerLatencies:
@@ -98,10 +119,12 @@ class PeerLatencies:
             found = self._peer(key, peer, slot * FINEST_NANO) if peer else None
             if found is not None:
                 found.waits.add(slot * FINEST_NANO, counts)
-        for peer, when in _failures(contents):
+        for peer, mode, when in _failures(contents):
             found = self._peer(key, peer, when) if when <= latest else None
             if found is not None:
                 found.failures.add(when, {0: 1})
+                if mode not in _NO_LOADS:
+                    found.failed_load = max(found.failed_load, when)
 
     def windows(self, key: EngineKey, peer: str, now: int) -> PeerWindows | None:
         """Return the windows of a peer before *now*, nanoseconds; None if nothing is known of it."""
@@ -115,6 +138,7 @@ class PeerLatencies:
                 duration_windows(found.transfers, now),
                 duration_windows(found.waits, now),
                 found.failures.sum(now - _MINUTE, now + _AHEAD_NANO)[0],
+                found.unanswered,
             )
         return found.windows
 
@@ -151,7 +175,8 @@ class PeerLatencies:
     def dump(self) -> Iterator[Any]:
         """Yield the state for JSON, a row for each peer."""
         for (key, peer), found in sorted(self._peers.items(), key=lambda item: item[0]):
-            yield [key, peer, found.transfers.dump(), found.waits.dump(), found.failures.dump()]
+            slots = (found.transfers.dump(), found.waits.dump(), found.failures.dump())
+            yield [key, peer, *slots, found.failed_load]
 
     def load(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take over what :meth:`dump` returned.
@@ -165,8 +190,10 @@ class PeerLatencies:
                 TimeSlots.load(BUCKETS, transfers),
                 TimeSlots.load(BUCKETS, waits),
                 TimeSlots.load(1, failures),
+                # Absent in what an older agent wrote.
+                *map(int, failed_load),
             )
-            for key, peer, transfers, waits, failures in rows
+            for key, peer, transfers, waits, failures, *failed_load in rows
         }
 
 
@@ -240,8 +267,12 @@ def _waits(contents: BatchColumns) -> Durations[str]:
     return Durations(group.column("peer.address"), durations, group.times)
 
 
-def _failures(contents: BatchColumns) -> Iterator[tuple[str, int]]:
+def _failures(contents: BatchColumns) -> Iterator[tuple[str, int, int]]:
     group = contents.groups.get("transfer_failure")
     if group is not None:
         rows = zip(group.column("peer.address"), group.column("mode"), group.times, strict=True)
-        yield from ((peer or UNKNOWN, when) for peer, mode, when in rows if mode != FAILURE_MODE_COLLATERAL)
+        yield from (
+            (peer or UNKNOWN, mode, when)
+            for peer, mode, when in rows
+            if mode != common.FAILURE_MODE_COLLATERAL
+        )
