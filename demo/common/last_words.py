@@ -85,15 +85,15 @@ def telling_lines(text: str, most: int = MOST_LINES) -> list[str]:
 
 
 def excerpt(log: Path, most: int = MOST_LINES) -> str:
-    """Return the path of a log and its telling lines; empty if it has none."""
+    """Return the path of a log and its telling lines."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    except OSError as error:
+        return f"{log} cannot be read: {error.strerror}."
     lines = telling_lines(text, most)
-    return "\n".join([f"{log} says:", *(f"  {line}" for line in lines)]) if lines else ""
+    return "\n".join([f"{log} says:", *(f"  {line}" for line in lines)]) if lines else f"{log} says nothing."
 
 
 def troubled(logs: Iterable[Path]) -> list[Path]:

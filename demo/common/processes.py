@@ -116,7 +116,7 @@ class Child:
         how = (
             f"was killed by signal {-self.code}" if self.code and self.code < 0 else f"ended with {self.code}"
         )
-        return f"{self.name} (pid {self.pid}) {how}.\n{excerpt(self.log) or f'{self.log} is empty.'}"
+        return f"{self.name} (pid {self.pid}) {how}.\n{excerpt(self.log)}"
 
     def wait(self) -> int:
         """Wait for the end and return the exit code.

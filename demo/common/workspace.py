@@ -96,7 +96,7 @@ def _what_to_know(directory: Path, said: str) -> str:
     lines = []
     if not any(str(log) in said for log in logs):
         chosen = (troubled(logs) or logs)[-_MOST_EXCERPTS:]
-        lines += [text for log in chosen if (text := excerpt(log, _EXCERPT_LINES))]
+        lines += [excerpt(log, _EXCERPT_LINES) for log in chosen]
     codes = [child.code for child in children() if child.code is not None]
     lines += ["Try:", *(f"  - {tip}" for tip in advice(Machine.now(), codes))]
     lines.append(f"The logs of this run stay in {directory}; remove it when you have read them.")

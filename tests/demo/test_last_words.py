@@ -100,11 +100,11 @@ def test_a_long_line_is_cut() -> None:
 
 
 def test_an_excerpt_names_its_log(tmp_path: Path) -> None:
-    """With the path first; nothing of a log that is empty or is not there."""
+    """With the path first; also one that says nothing or is not there: the path is what a person needs."""
     log = tmp_path / "prefill.log"
-    assert excerpt(log) == ""
+    assert excerpt(log) == f"{log} cannot be read: No such file or directory."
     log.write_text(_BANNER)
-    assert excerpt(log) == ""
+    assert excerpt(log) == f"{log} says nothing."
     log.write_text(_FAILED)
     assert excerpt(log, 1) == (
         f"{log} says:\n  RuntimeError: Engine core initialization failed. See root cause above."
