@@ -31,9 +31,10 @@ PRODUCT: Final = ("agent", "instrumentation", "proto")
 """The directories of the product's code; the jobs themselves are always this tree's."""
 
 _AT_A_TIME: Final = 2
-_SECONDS: Final = 600
+_SECONDS: Final = 1800
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH")
 _OPTIMISATIONS: Final = ("--enable-optimizations", "--with-lto", "--with-pydebug")
+_CODE_FLAGS: Final = ("-O", "-f", "-m", "-DNDEBUG")
 _CALLGRIND: Final = ("valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no")
 _LAST_LINES: Final = 5
 
@@ -44,11 +45,14 @@ class GateError(RuntimeError):
 
 def build_name() -> str:
     """Return what the counts are true for: the build of the interpreter, and the libraries that run in the jobs."""
-    config = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    config, flags = (sysconfig.get_config_var(name) or "" for name in ("CONFIG_ARGS", "PY_CFLAGS"))
+    # Without the paths that some name.
+    flags = [each for each in flags.split() if each.startswith(_CODE_FLAGS) and "=/" not in each]
     parts = [
         f"{platform.python_implementation()} {platform.python_version()}",
         platform.python_compiler(),
         *(each.removeprefix("--") for each in _OPTIMISATIONS if each in config),
+        " ".join(dict.fromkeys(flags)),
         " ".join(platform.libc_ver()),
         f"sqlite {sqlite3.sqlite_version}",
         *(
