@@ -24,7 +24,7 @@ def test_the_demo_of_a_fleet(source: str) -> None:
         cwd=_ROOT,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=850,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
