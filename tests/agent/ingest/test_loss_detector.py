@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import FullError
 from penstock.agent.ingest import loss_detector
 from penstock.agent.ingest.loss_detector import LossDetector, loss_batch
+from penstock.agent.ingest.server_stops import ServerStops
 from penstock.agent.journal.agent_log import agent_source
 from penstock.agent.journal.query.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator
@@ -19,12 +21,13 @@ from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 
 from tests.support.agent.agent import short_directory, wait_until
-from tests.support.agent.batches import TIME, deferral_end, deferral_start, transfer_failure
+from tests.support.agent.batches import TIME, deferral_end, deferral_start, event, transfer_failure
 from tests.support.agent.consistency import check_counts
 from tests.support.agent.ingest import running_ingest
 from tests.support.agent.ingest_client import FakeEngine
 
 if TYPE_CHECKING:
+    from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.ingest_pb2 import Batch
 
 
@@ -259,3 +262,147 @@ def test_lost_entries_are_written_once_though_the_stream_ends_meanwhile(hasty, m
     ((_, batch),) = own_batches(hasty)
     assert [(drop.reason, drop.count) for drop in batch.drops] == [(loss_detector.STATE_LOST, 7)]
     assert hasty.losses.entries_lost == 7
+
+
+def server_stopping(**fields: Any) -> Event:
+    """Build what a front end says when its server stops."""
+    return event("server_stopping", time_ns=time.time_ns(), **fields)
+
+
+def said_goodbye(ingest, engine):
+    """Return whether the registry says that the source has stopped."""
+    return ingest.call(ingest.registry.get, engine.epoch).said_goodbye
+
+
+@pytest.mark.parametrize("announced_first", [True, False], ids=["announced-first", "vanished-first"])
+def test_a_source_of_a_server_that_stops_has_stopped(ingest, announced_first):
+    """Its connection ends before the announcement or after it: no loss, and nothing that was open is ended as lost."""
+    core, front = (
+        FakeEngine(ingest.address, server="s"),
+        FakeEngine(ingest.address, server="s", process="api", engine=""),
+    )
+    core.connect()
+    front.connect()
+    core.publish(deferral_start("open"))
+    source = ingest.call(ingest.registry.get, core.epoch).source
+    steps = [lambda: front.publish(server_stopping()), core.disconnect]
+    for step in steps if announced_first else reversed(steps):
+        step()
+        wait_until(lambda: core._channel or ingest.losses.is_awaited(core.epoch), "its stream has ended")
+    # What is shown does not wait for the grace time.
+    wait_until(lambda: said_goodbye(ingest, core), "it is shown as stopped")
+    ingest.run(ingest.losses._lose(source, 1))
+    ((_, batch),) = own_batches(ingest)
+    assert [each.WhichOneof("body") for each in batch.events] == ["source_stopped"]
+    assert batch.events[0].source_stopped.process == "engine-core"
+    with ingest.journal.reader() as reader:
+        (row,) = (row for row in reader.source_rows() if row.source.epoch == core.epoch)
+        assert row.closed
+        assert reader.ends_with_goodbye(row)
+        assert reader.open_deferrals(core.epoch) == ([], 0)
+    front.goodbye()
+
+
+def test_a_stop_is_of_one_life_of_one_server(ingest):
+    """Another server's process is lost, and so is one that began after the announcement."""
+    front = FakeEngine(ingest.address, server="s", process="api", engine="")
+    front.connect()
+    front.publish(server_stopping())
+    front.goodbye()
+    others = [FakeEngine(ingest.address, server="other"), FakeEngine(ingest.address, server="s", engine="1")]
+    for each in others:
+        each.connect()
+        source = ingest.call(ingest.registry.get, each.epoch).source
+        each.disconnect()
+        wait_until(lambda each=each: ingest.losses.is_awaited(each.epoch), "its stream has ended")
+        assert not said_goodbye(ingest, each)
+        ingest.run(ingest.losses._lose(source, 1))
+    kinds = [each.WhichOneof("body") for _, batch in own_batches(ingest) for each in batch.events]
+    assert kinds == ["source_lost", "source_lost"]
+
+
+def test_the_goodbye_of_the_last_front_end_announces_a_stop(ingest):
+    """An engine part that announces nothing: what is here when its last API process says goodbye stops with it."""
+    core = FakeEngine(ingest.address, server="s")
+    fronts = [FakeEngine(ingest.address, server="s", process="api", engine="") for _ in range(2)]
+    for each in (core, *fronts):
+        each.connect()
+    source = ingest.call(ingest.registry.get, core.epoch).source
+    fronts[0].goodbye()
+    assert not ingest.losses.stops.covers(source)
+    fronts[1].goodbye()
+    core.disconnect()
+    wait_until(lambda: said_goodbye(ingest, core), "it is shown as stopped")
+
+
+def test_a_front_end_that_ends_because_its_engine_died_announces_nothing(ingest):
+    """Its goodbye comes after the loss: vLLM's API server ends by itself when its EngineCore is dead."""
+    core, worker = (
+        FakeEngine(ingest.address, server="s"),
+        FakeEngine(ingest.address, server="s", process="worker"),
+    )
+    front = FakeEngine(ingest.address, server="s", process="api", engine="")
+    for each in (core, worker, front):
+        each.connect()
+    source = ingest.call(ingest.registry.get, core.epoch).source
+    core.disconnect()
+    wait_until(lambda: ingest.losses.is_awaited(core.epoch), "its stream has ended")
+    front.goodbye()
+    worker.disconnect()
+    assert not said_goodbye(ingest, core)
+    ingest.run(ingest.losses._lose(source, 1))
+    ((_, batch),) = own_batches(ingest)
+    assert [each.WhichOneof("body") for each in batch.events] == ["source_lost"]
+
+
+def test_a_source_that_comes_back_after_its_stop_was_announced_is_connected(ingest):
+    """It drains, and its connection broke meanwhile."""
+    core, front = (
+        FakeEngine(ingest.address, server="s"),
+        FakeEngine(ingest.address, server="s", process="api", engine=""),
+    )
+    core.connect()
+    front.connect()
+    front.publish(server_stopping(timeout_nano=30 * 10**9))
+    core.disconnect()
+    wait_until(lambda: said_goodbye(ingest, core), "it is shown as stopped")
+    core.connect()
+    live = ingest.call(ingest.registry.get, core.epoch)
+    assert live.connected
+    assert not live.said_goodbye
+    core.goodbye()
+    front.goodbye()
+    assert own_batches(ingest) == []
+
+
+@pytest.mark.parametrize(
+    ("began", "said", "received", "covered"),
+    [
+        (5, 5, 9, True),
+        (6, 5, 9, False),
+        # A clock that is ahead excuses no later life.
+        (10, 99, 9, False),
+        (9, 99, 9, True),
+        # The beginning is not known.
+        (0, 5, 9, False),
+    ],
+)
+def test_what_an_announcement_is_about(began, said, received, covered):
+    """The processes that began before it; by the agent's clock where the engine's is ahead of it."""
+    stops = ServerStops()
+    stops.announce("s", said, received)
+    stops.announce("s", 1, 9)
+    source = Source(epoch=1, key=EngineKey("s", "0"), process="worker", start_time_unix_nano=began)
+    assert stops.covers(source) is covered
+
+
+def test_as_many_announcements_as_there_may_be_servers():
+    """The first is forgotten."""
+    stops = ServerStops()
+    for number in range(1_025):
+        stops.announce(str(number), 5, 5)
+    covered = [
+        stops.covers(Source(epoch=1, key=EngineKey(name, "0"), process="worker", start_time_unix_nano=1))
+        for name in ("0", "1", "1024")
+    ]
+    assert covered == [False, True, True]

@@ -1,4 +1,7 @@
-"""Detects lost sources: those that disconnected without a goodbye and stayed away for the grace time."""
+"""Detects lost sources: those that disconnected without a goodbye and stayed away for the grace time.
+
+Those of a server that has announced its stop have stopped instead.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.aio import to_completion
 from penstock.agent.errors import PenstockError
+from penstock.agent.ingest.server_stops import ServerStops
 from penstock.agent.journal import MAX_INTEGER, journal_errors
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
-from penstock.proto.v1.events_pb2 import DeferralEnd, Event, SourceLost
+from penstock.proto.v1.events_pb2 import DeferralEnd, Event, SourceLost, SourceStopped
 from penstock.proto.v1.ingest_pb2 import Batch, Drop
 
 if TYPE_CHECKING:
@@ -77,12 +81,32 @@ def loss_batch(
     return Batch(epoch=epoch, seq=seq, events=[*events, Event(time_unix_nano=now, source_lost=lost)])
 
 
-class LossDetector:
-    """Waits *grace* seconds for each source that is away, then writes its loss into the log."""
+def stop_batch(source: Source, epoch: int, seq: int, *, last_seen: int, now: int) -> Batch:
+    """Return the batch *seq* of the agent's source *epoch* that records that *source* has stopped.
 
-    def __init__(self, journal: Journal, grace: float) -> None:
+    What it left open ends as with a goodbye: nothing more is known of it.
+
+    Args:
+        last_seen: unix nanoseconds.
+        now: unix nanoseconds.
+
+    """
+    stopped = SourceStopped(epoch=source.epoch, process=source.process, last_seen_unix_nano=last_seen)
+    return Batch(epoch=epoch, seq=seq, events=[Event(time_unix_nano=now, source_stopped=stopped)])
+
+
+class LossDetector:
+    """Waits *grace* seconds for each source that is away, then writes its loss, or its stop, into the log.
+
+    Attributes:
+        stops: what servers have announced.
+
+    """
+
+    def __init__(self, journal: Journal, grace: float, stops: ServerStops | None = None) -> None:
         self._journal = journal
         self._grace = grace
+        self.stops = stops or ServerStops()
         self._waiting: dict[int, asyncio.Task[None]] = {}
         self.entries_lost = 0
         self._told: set[int] = set()
@@ -121,6 +145,10 @@ class LossDetector:
         if task is not None:
             task.cancel()
 
+    def is_awaited(self, epoch: int) -> bool:
+        """Return whether the source is away, and neither lost nor stopped yet."""
+        return epoch in self._waiting
+
     def away(self, source: Source, last_seen_unix_nano: int = 0, more: float = 0.0) -> None:
         """Begin to wait for a source whose stream ended without a goodbye: now, or when it was last seen.
 
@@ -154,16 +182,19 @@ class LossDetector:
                     # It said goodbye, and did not stay for the acknowledgement.
                     return
                 deferrals, count = reader.open_deferrals(source.epoch)
-            batch = loss_batch(
-                source,
-                own.epoch,
-                seq,
-                [deferral.start for deferral in deferrals],
-                open_deferrals=count,
-                last_seen=last_seen,
-                now=time.time_ns(),
-            )
+            now = time.time_ns()
+            stopped = self.stops.covers(source)
+            if stopped:
+                batch = stop_batch(source, own.epoch, seq, last_seen=last_seen, now=now)
+            else:
+                starts = [deferral.start for deferral in deferrals]
+                batch = loss_batch(
+                    source, own.epoch, seq, starts, open_deferrals=count, last_seen=last_seen, now=now
+                )
             await self._journal.append(own, batch, batch.SerializeToString())
+        if stopped:
+            _log.info("source stopped", engine=str(source.key), process=source.process, epoch=source.epoch)
+            return
         _log.warning(
             "source lost",
             engine=str(source.key),

@@ -74,7 +74,7 @@ MAX_TEXT = 4_096
 _SCAN_ABOVE_BYTES = 256 << 10
 
 # Events that the agent writes itself.
-AGENT_KINDS = frozenset({"source_lost", "forgotten"})
+AGENT_KINDS = frozenset({"source_lost", "source_stopped", "forgotten"})
 
 _SCALARS = str | bytes | int | float
 _INDICES = frozenset({"connector", "peer", "peer_engine_id", "request_id"})

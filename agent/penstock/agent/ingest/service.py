@@ -13,6 +13,7 @@ from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import ContractError, FullError, GapError, HeldError, LimitError, PenstockError
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 from penstock.agent.ingest.rejections import ContractViolations
+from penstock.agent.ingest.server_stops import FRONT_END, SERVER_STOPPING, ServerStops
 from penstock.agent.ingest.source_admission import SourceAdmission
 from penstock.agent.ingest.stream import Ending, SourceStream
 from penstock.agent.journal import journal_errors
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from penstock.agent.journal import Journal
-    from penstock.agent.sources import Registry
+    from penstock.agent.sources import LiveSource, Registry
     from penstock.proto.v1.ingest_pb2 import Hello
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
@@ -62,7 +63,17 @@ class PauseSource(Protocol):
 
 
 class LossWatcher(Protocol):
-    """Detects the loss of sources."""
+    """Detects the loss of sources.
+
+    Attributes:
+        stops: what servers have announced; sources of those are not lost.
+
+    """
+
+    stops: ServerStops
+
+    def is_awaited(self, epoch: int) -> bool:
+        """Return whether the source is away, and neither lost nor stopped yet."""
 
     def connected(self, epoch: int) -> None:
         """Stop waiting for the source: it has connected."""
@@ -82,8 +93,8 @@ class IngestService:
         observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
         source_admission: decides which source may come in.
         count_refused: called with the reason, a label value, for each refused message or stream.
-        count_broken: called for each stream that ended without a goodbye, an error of ours or a wish of ours: its
-            sender is gone, or gRPC refused a message itself, which looks the same from here.
+        count_broken: called for each stream that ended without a goodbye, an announced stop, an error of ours or a
+            wish of ours: its sender is gone, or gRPC refused a message itself, which looks the same from here.
 
     Attributes:
         refused: messages that broke the contract, and streams of processes that another one keeps out.
@@ -247,14 +258,15 @@ class IngestService:
     def _leave(self, stream: SourceStream) -> None:
         self._source_admission.leave(stream.hold, goodbye=stream.goodbye)
         epoch = stream.source.epoch
-        if not (stream.goodbye or stream.refused or stream.ending):
+        stopped = stream.goodbye or self._losses.stops.covers(stream.source)
+        if not (stopped or stream.refused or stream.ending):
             self._count_broken()
         if self._streams.get(epoch) is not stream:
             return
         del self._streams[epoch]
         if not self._streams:
             self._idle.set()
-        self._registry.disconnect(epoch, said_goodbye=stream.goodbye)
+        self._registry.disconnect(epoch, said_goodbye=stopped)
         if not stream.goodbye and not self._draining:
             self._losses.away(stream.source)
         _log.info("source disconnected", engine=str(stream.source.key), epoch=epoch, goodbye=stream.goodbye)
@@ -289,7 +301,41 @@ class IngestService:
             return None
         watermark = await self._journal.append(stream.source, batch, body, contents, ahead=True)
         stream.goodbye = stream.goodbye or batch.HasField("goodbye")
+        if SERVER_STOPPING in contents.groups or batch.HasField("goodbye"):
+            self._note_stop(stream.source, contents)
         return watermark
+
+    def _note_stop(self, source: Source, contents: BatchColumns) -> None:
+        """Note that a server stops: it has announced it, or its last front end says goodbye while the others are here.
+
+        A front end whose EngineCore is gone says goodbye as well: that one is away by then, and lost.
+        """
+        stops, now, server = self._losses.stops, time.time_ns(), source.key.server
+        others = self._others(source)
+        if SERVER_STOPPING in contents.groups:
+            stops.announce(server, max(contents.groups[SERVER_STOPPING].times), now)
+        elif source.process == FRONT_END and not any(self._keeps_open(live) for live in others):
+            stops.announce(server, now, now)
+        else:
+            return
+        for live in others:
+            if self._losses.is_awaited(live.source.epoch) and stops.covers(live.source):
+                # Its connection ended before this came.
+                self._registry.disconnect(live.source.epoch, said_goodbye=True)
+
+    def _others(self, source: Source) -> list[LiveSource]:
+        """Return the other sources of the same server."""
+        return [
+            live
+            for live in self._registry.sources()
+            if live.source.key.server == source.key.server and live.source.epoch != source.epoch
+        ]
+
+    def _keeps_open(self, live: LiveSource) -> bool:
+        """Return whether the goodbye of another front end says nothing of the server: it has one more, or has lost a source."""
+        if live.connected:
+            return live.source.process == FRONT_END
+        return self._losses.is_awaited(live.source.epoch)
 
     async def _acknowledge(self, stream: SourceStream, watermark: int) -> None:
         async with asyncio.timeout(_PEER_DEADLINE), stream.turn:

@@ -40,7 +40,7 @@ class LiveSource:
         account: its entries in the log; None if they are not known from its first batch on.
         unaccounted: entries that its last snapshot speaks of, and that are neither in the log, nor lost, nor pending;
             negative if the log has more than it emitted. None before a snapshot has told.
-        said_goodbye: it is away, and said so.
+        said_goodbye: it is away, and said so, or its server had announced its stop.
         kill_switch_unread: the kill switch has changed for it since its last snapshot.
 
     """
@@ -74,7 +74,7 @@ class EngineView:
     Attributes:
         connected: whether its EngineCore is (any of its workers, where no EngineCore was ever seen).
         cores: how many EngineCores are connected under this name; more than one is a mistake in the pod.
-        said_goodbye: it is not connected, and its EngineCore said goodbye.
+        said_goodbye: it is not connected, and its EngineCore said goodbye or stopped with its server.
         start_time_unix_nano: of its EngineCore's process, by the engine's clock; 0 if unknown.
         facts: None until the EngineCore's first snapshot.
         policy: likewise.

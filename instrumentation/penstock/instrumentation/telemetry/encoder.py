@@ -43,9 +43,10 @@ ENCODE_ERROR: Final = "encode_error"
 OVERSIZE: Final = "oversize"
 UNKNOWN_KIND: Final = "unknown"
 
-# The agent writes these two itself.
+# The agent writes these itself.
 _KINDS: Final = {field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields} - {
     "source_lost",
+    "source_stopped",
     "forgotten",
 }
 

@@ -56,7 +56,7 @@ EPLB_TRIGGER_ELASTIC: EplbTrigger
 EPLB_TRIGGER_OTHER: EplbTrigger
 
 class Event(_message.Message):
-    __slots__ = ("time_unix_nano", "component", "rank", "request_id", "rehearsal", "transfer_failure", "load_outcome", "deferral_start", "deferral_end", "request_closed", "handshake", "lease_closed", "policy_applied", "quarantine_changed", "eplb_rebalance", "source_lost", "transfer_delayed", "blocks_pinned", "forgotten", "answer_suspected")
+    __slots__ = ("time_unix_nano", "component", "rank", "request_id", "rehearsal", "transfer_failure", "load_outcome", "deferral_start", "deferral_end", "request_closed", "handshake", "lease_closed", "policy_applied", "quarantine_changed", "eplb_rebalance", "source_lost", "transfer_delayed", "blocks_pinned", "forgotten", "answer_suspected", "server_stopping", "source_stopped")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,8 @@ class Event(_message.Message):
     BLOCKS_PINNED_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     ANSWER_SUSPECTED_FIELD_NUMBER: _ClassVar[int]
+    SERVER_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_STOPPED_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     component: _common_pb2.Component
     rank: int
@@ -97,7 +99,9 @@ class Event(_message.Message):
     blocks_pinned: BlocksPinned
     forgotten: Forgotten
     answer_suspected: AnswerSuspected
-    def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ..., forgotten: _Optional[_Union[Forgotten, _Mapping]] = ..., answer_suspected: _Optional[_Union[AnswerSuspected, _Mapping]] = ...) -> None: ...
+    server_stopping: ServerStopping
+    source_stopped: SourceStopped
+    def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ..., forgotten: _Optional[_Union[Forgotten, _Mapping]] = ..., answer_suspected: _Optional[_Union[AnswerSuspected, _Mapping]] = ..., server_stopping: _Optional[_Union[ServerStopping, _Mapping]] = ..., source_stopped: _Optional[_Union[SourceStopped, _Mapping]] = ...) -> None: ...
 
 class TransferFailure(_message.Message):
     __slots__ = ("channel", "connector", "direction", "mode", "error_type", "peer", "error_class", "error_text", "blocks", "bytes", "start_time_unix_nano", "remote_request_id", "attempt", "handshake_id", "incompatibility", "caused_by_request_id", "item", "upstream_type", "caused_by_peer", "compared", "mismatched", "used")
@@ -474,6 +478,22 @@ class SourceLost(_message.Message):
     last_seen_unix_nano: int
     open_deferrals: int
     def __init__(self, epoch: _Optional[int] = ..., process: _Optional[str] = ..., last_seen_unix_nano: _Optional[int] = ..., open_deferrals: _Optional[int] = ...) -> None: ...
+
+class ServerStopping(_message.Message):
+    __slots__ = ("timeout_nano",)
+    TIMEOUT_NANO_FIELD_NUMBER: _ClassVar[int]
+    timeout_nano: int
+    def __init__(self, timeout_nano: _Optional[int] = ...) -> None: ...
+
+class SourceStopped(_message.Message):
+    __slots__ = ("epoch", "process", "last_seen_unix_nano")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    process: str
+    last_seen_unix_nano: int
+    def __init__(self, epoch: _Optional[int] = ..., process: _Optional[str] = ..., last_seen_unix_nano: _Optional[int] = ...) -> None: ...
 
 class Forgotten(_message.Message):
     __slots__ = ("peer", "author")

@@ -174,6 +174,16 @@ def _source_lost(body: events.SourceLost) -> str:
     return f"{body.process} vanished with {body.open_deferrals} open deferrals"
 
 
+def _source_stopped(body: events.SourceStopped) -> str:
+    return f"{body.process} stopped with its server"
+
+
+def _server_stopping(body: events.ServerStopping) -> str:
+    if not body.timeout_nano:
+        return "server stops, requests in flight are aborted"
+    return f"server stops, requests in flight have {words.span_of_time(body.timeout_nano / 1e9)} to end"
+
+
 def _forgotten(body: events.Forgotten) -> str:
     what = "peer" if body.HasField("peer") else "engine"
     return f"{what} forgotten, {f'by {body.author}' if body.author else 'disconnected for --retire-after'}"
@@ -207,6 +217,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "quarantine_changed": _quarantine_changed,
     "eplb_rebalance": _eplb_rebalance,
     "source_lost": _source_lost,
+    "source_stopped": _source_stopped,
+    "server_stopping": _server_stopping,
     "forgotten": _forgotten,
     "transfer_delayed": _transfer_delayed,
     "blocks_pinned": _blocks_pinned,

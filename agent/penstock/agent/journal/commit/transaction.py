@@ -105,13 +105,17 @@ class Transaction:
         if source.process == AGENT_PROCESS:
             for _, event in contents.in_order(("source_lost",)):
                 self._close(event.source_lost.epoch, now)
+            for _, event in contents.in_order(("source_stopped",)):
+                # The word that it did not say itself is its last one.
+                self._close(event.source_stopped.epoch, now, batch_id)
         self._batches[source.epoch] = batch_id
         self.staged[source.epoch] = batch.seq
         return Appended(batch.seq, batch_id)
 
-    def _close(self, epoch: int, now: int) -> None:
+    def _close(self, epoch: int, now: int, last_batch: int = 0) -> None:
         self._database.execute(
-            "UPDATE sources SET closed_unix_nano = ? WHERE epoch = ?", (now, signed(epoch))
+            "UPDATE sources SET closed_unix_nano = ?, last_batch = max(last_batch, ?) WHERE epoch = ?",
+            (now, last_batch, signed(epoch)),
         )
         self._waits.drop_source(signed(epoch))
         self._database.execute("DELETE FROM open_deferrals WHERE epoch = ?", (signed(epoch),))

@@ -35,7 +35,7 @@ CREATE TABLE sources (
     watermark INTEGER NOT NULL,
     opened_unix_nano INTEGER NOT NULL,
     last_seen_unix_nano INTEGER NOT NULL,
-    closed_unix_nano INTEGER,           -- said goodbye, or was found lost
+    closed_unix_nano INTEGER,           -- said goodbye, or was found lost or stopped
     last_batch INTEGER NOT NULL         -- the newest batch: once it is deleted, the source may be forgotten
 );
 

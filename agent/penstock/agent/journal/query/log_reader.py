@@ -193,14 +193,22 @@ class LogReader:
         ]
 
     def ends_with_goodbye(self, row: SourceRow) -> bool:
-        """Return whether a source's newest batch is its goodbye; False if it was deleted or is damaged."""
+        """Return whether a source's newest batch is its goodbye, or the agent's word that it has stopped.
+
+        False if that was deleted or is damaged.
+        """
         try:
             logged = self.batch(row.last_batch)
         except sqlite3.Error as error:
             if is_damage(error):
                 return False
             raise
-        return logged is not None and self.parse(logged).HasField("goodbye")
+        if logged is None:
+            return False
+        batch = self.parse(logged)
+        return batch.HasField("goodbye") or any(
+            event.source_stopped.epoch == row.source.epoch for event in batch.events
+        )
 
     def is_open(self, epoch: int) -> bool:
         """Return whether a source has connected and since then neither said goodbye nor was lost."""

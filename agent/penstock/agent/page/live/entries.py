@@ -21,6 +21,8 @@ KINDS = (
     "quarantine_changed",
     "eplb_rebalance",
     "source_lost",
+    "source_stopped",
+    "server_stopping",
     "transfer_delayed",
     "blocks_pinned",
     "forgotten",

@@ -189,10 +189,9 @@ class Assembler:
             except Exception as error:  # noqa: BLE001  (on_error decides)
                 self._on_error(error)
         for kind, event in events:
-            if kind == "source_lost":
-                self._end_lost_requests(
-                    event.source_lost.epoch, event.source_lost.last_seen_unix_nano, logged
-                )
+            if kind in {"source_lost", "source_stopped"}:
+                gone = event.source_lost if kind == "source_lost" else event.source_stopped
+                self._end_lost_requests(gone.epoch, gone.last_seen_unix_nano, logged)
         if batch.HasField("goodbye"):
             self._end_lost_requests(logged.epoch, logged.received_unix_nano, logged)
         self._enforce_limits(logged)

@@ -245,15 +245,16 @@ def _endings(
 ) -> Iterator[tuple[LoggedBatch, EngineLoss | None]]:
     """Yield what ends requests of *engines* without a word about them: these vanished or said goodbye, and time."""
     for logged, index in reader.scan(
-        kinds=("source_lost",),
+        kinds=("source_lost", "source_stopped"),
         since_unix_nano=since_unix_nano,
         limit=_MAX_EVENTS_SCANNED,
         allowance=ReadBudget(_BYTES, STEP_SECONDS),
     ):
-        event = reader.parse(logged).events[index].source_lost
-        source = reader.source(event.epoch)
+        event = reader.parse(logged).events[index]
+        gone = event.source_lost if event.HasField("source_lost") else event.source_stopped
+        source = reader.source(gone.epoch)
         if source is not None and source.process == ENGINE_CORE and source.key in engines:
-            yield _stamp(logged), EngineLoss(source.key, event.epoch, event.last_seen_unix_nano)
+            yield _stamp(logged), EngineLoss(source.key, gone.epoch, gone.last_seen_unix_nano)
     allowance = ReadBudget(_BYTES, STEP_SECONDS)
     # The oldest first: a request ends with the first end of its engine.
     for row in reader.source_rows():

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from penstock.proto.v1.ingest_pb2 import Batch
 
 # Events that no span is made of.
-_WITHOUT_SPAN = frozenset(("", "source_lost", "forgotten", "quarantine_changed"))
+_WITHOUT_SPAN = frozenset(
+    ("", "source_lost", "source_stopped", "server_stopping", "forgotten", "quarantine_changed")
+)
 
 
 class RequestKey(NamedTuple):
