@@ -86,7 +86,8 @@ async def test_policies_outlive_damage(tmp_path, harm):
     assert newest.change.reason == database.recovered
     assert count_damaged(tmp_path)["policy"] == int(harm is not os.unlink)
     database.close()
-    assert PolicyDatabase.open(tmp_path).recovered == ""
+    with closing(PolicyDatabase.open(tmp_path)) as database:
+        assert database.recovered == ""
 
 
 async def test_a_write_ahead_log_without_its_database(tmp_path):
@@ -138,6 +139,22 @@ async def test_without_a_copy_the_loss_is_reported(tmp_path, copy, harm):
     )
     assert PolicyStore(database).policies() == ()
     database.close()
+
+
+async def test_a_database_that_is_refused_is_closed(tmp_path, monkeypatch):
+    """The disk breaks when the database is open and its first table is read: no connection is left."""
+    opened = []
+
+    def broken(connection: sqlite3.Connection) -> tuple[int, int]:
+        opened.append(connection)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    await fill(tmp_path, copy=False)
+    monkeypatch.setattr("penstock.agent.policy.store.audit_retention.trimmed", broken)
+    with pytest.raises(StateError, match=r"cannot be used \(disk I/O error\)"):
+        PolicyDatabase.open(tmp_path)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
 
 
 async def test_a_copy_is_written_after_a_change_only(tmp_path):

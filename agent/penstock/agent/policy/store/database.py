@@ -86,12 +86,16 @@ class PolicyDatabase:
     ) -> None:
         self._connection = connection
         self._audit_limit = audit_limit
-        self.audit_trimmed, _ = audit_retention.trimmed(connection)
         self._lock = threading.Lock()
         self._copy = copy_of(path)
         self._copied = False
         self.recovered = recovered
         self.whereabouts = DatabaseFiles(path, _reopen, claim)
+        try:
+            self.audit_trimmed, _ = audit_retention.trimmed(connection)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def open(
