@@ -28,6 +28,8 @@ from tests.support.agent.diagnosed import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.proto.v1.events_pb2 import Event
 
 OTHER = "10.0.0.8:5600"
@@ -478,6 +480,54 @@ def test_a_router_that_sends_no_transfer_parameters() -> None:
     assert cause.confidence == Confidence.CERTAIN
     guessed = engine(role_guessed=True)
     assert verdict_of([*calm(), *bare], engines=[guessed]).answer == VerdictKind.NOTHING_WRONG
+
+
+def _routed(ago: Iterable[int], bare: int = 0, of: int = 1) -> list[Event]:
+    """Tell of requests that ended so many seconds ago, *bare* of each *of* without transfer parameters."""
+    return [
+        closed(f"r-{each}", each, **({"kv_role": common.ROLE_UNSPECIFIED} if number % of < bare else {}))
+        for number, each in enumerate(ago)
+    ]
+
+
+def _expired() -> list[Event]:
+    return [
+        event("lease_closed", f"l-{n}", time_ns=at(20 + n), ending=events.LEASE_ENDING_EXPIRED, blocks=4)
+        for n in range(9)
+    ]
+
+
+def test_a_router_that_has_begun_to_fail() -> None:
+    """It leads from the first requests on, whatever came before them in the window; unread leases are its effect."""
+    log = [*calm(), *_routed(range(61, 600)), *_routed(range(1, 60), 1), *_expired()]
+    cause, *others = verdict_of(log).causes
+    assert (cause.kind, cause.confidence, others) == ("no_transfer_parameters", Confidence.CERTAIN, [])
+    assert cause.sentence.startswith(
+        "59 of 60 requests of the last 59s came to decode engine decode/0 without"
+    )
+    assert any("its effect: 9 leases of engine decode/0 ended" in each.fact for each in cause.evidence)
+    # Without the router's fault the leases are a cause of their own.
+    assert [each.kind for each in verdict_of([*calm(), *_expired()]).causes] == ["leases_expire"]
+
+
+def test_a_router_that_fails_for_a_third() -> None:
+    """It is named with its share where that is new; a share that was always so is how this router works."""
+    log = [*calm(), *_routed(range(1, 300), 1, 3)]
+    (cause,) = verdict_of(log).causes
+    assert (cause.kind, cause.confidence) == ("no_transfer_parameters", Confidence.LIKELY)
+    assert "requests of the last 5m (33 %) came to decode engine" in cause.sentence
+    always = [*log, *_routed(range(700, 4000, 10), 1, 3)]
+    assert verdict_of(always).answer == VerdictKind.NOTHING_WRONG
+
+
+def test_a_router_that_was_repaired() -> None:
+    """In the past tense, with what it had brought about."""
+    log = [*calm(), *_routed(range(1, 120)), *_routed(range(120, 300), 1)]
+    verdict = verdict_of(log)
+    (cause,) = verdict.causes
+    assert (verdict.answer, cause.until) == (VerdictKind.NOTHING_WRONG, at(120))
+    assert "came to decode engine decode/0 without transfer parameters" in cause.sentence
+    assert cause.sentence.endswith("it computed their prompts itself; ended 2m ago")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis.facts import LostEntries, Verdict, VerdictKind, attribute, words
+from penstock.agent.diagnosis.facts import Evidence, LostEntries, Verdict, VerdictKind, attribute, words
 from penstock.agent.diagnosis.rules import RULES
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def diagnose(facts: Facts) -> Verdict:
     """Return what is wrong, the most harmful first; that nothing is; or why the facts do not show it."""
     shares = attribute(facts)
     causes = _without_effects([cause for rule in RULES for cause in rule(facts, shares)])
-    causes = sorted((_dated(facts, cause) for cause in causes), key=_rank)
+    causes = sorted((_dated(facts, cause) for cause in _under_their_causes(causes)), key=_rank)
     if not _is_known(facts.before):
         causes = [_alone(cause) for cause in causes]
     missing = (*_incomplete(facts), *_left_out(len(causes)))
@@ -91,6 +91,28 @@ def _without_effects(causes: list[FoundCause]) -> list[FoundCause]:
     """Return *causes* without those that others have among their evidence."""
     told = [evidence.fact for cause in causes if cause.kind not in _EFFECTS for evidence in cause.evidence]
     return [cause for cause in causes if not _is_told(cause, told)]
+
+
+# What a cause brings about that is a cause of its own where that one is not there: nobody reads the blocks of a prefill that
+# the router does not name.
+_SYMPTOMS: Final = {"no_transfer_parameters": frozenset({"leases_expire", "leases_wait"})}
+
+
+def _under_their_causes(causes: list[FoundCause]) -> list[FoundCause]:
+    """Return *causes* with each symptom among the evidence of what explains it, and not beside it."""
+    found = list(causes)
+    for number, cause in enumerate(causes):
+        symptoms = [
+            each
+            for each in found
+            if each.kind in _SYMPTOMS.get(cause.kind, ()) and (each.until or not cause.until)
+        ]
+        if symptoms:
+            effects = (Evidence(f"its effect: {each.sentence}") for each in symptoms)
+            found[number] = replace(cause, evidence=(*cause.evidence, *effects))
+            found = [each for each in found if each not in symptoms]
+            return _under_their_causes(found)
+    return found
 
 
 def _is_told(cause: FoundCause, told: list[str]) -> bool:

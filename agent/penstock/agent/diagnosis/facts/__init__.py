@@ -8,7 +8,7 @@ from penstock.agent.diagnosis.facts.first_tokens import ClosedByPeer, FirstToken
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.diagnosis.facts.lost_entries import LostEntries
 from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame
-from penstock.agent.diagnosis.facts.records import Failure, LoadEnd, Loss, Rebalance
+from penstock.agent.diagnosis.facts.records import Closed, Failure, LoadEnd, Loss, Rebalance
 from penstock.agent.diagnosis.facts.verdict import (
     FAILED_SECONDS,
     RECOMPUTED_SECONDS,
@@ -30,6 +30,7 @@ __all__ = [
     "RECOMPUTED_SECONDS",
     "SUSPECT_SECONDS",
     "Attribution",
+    "Closed",
     "ClosedByPeer",
     "Confidence",
     "Evidence",

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.diagnosis.facts import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from penstock.agent.diagnosis.facts import Attribution, Facts, Window
+    from penstock.agent.diagnosis.facts import Attribution, Closed, Facts, Window
     from penstock.agent.model import EngineKey
     from penstock.proto.v1 import admin_pb2 as admin
 
-# Requests from which it is no chance, and the share of them without parameters.
+# Requests from which it is no chance, and the share of them without parameters, since the first of these.
 _COUNT, _SHARE = 5, 0.9
+# A smaller share is a fault where it is new: so much, and so many times that of the time before. Routers that let decode compute
+# short prompts itself have such a share always.
+_PART, _PART_TIMES = 0.1, 3.0
+# It has ended after so many seconds and requests without one.
+_QUIET_SECONDS, _QUIET_COUNT = 60.0, 3
 # What the agent calls it where the engine counts such requests.
 _STALL: Final = "no_transfer_params"
+
+
+class _Share(NamedTuple):
+    """Requests of an engine that were closed, and how many of them came without transfer parameters."""
+
+    number: int
+    bare: int
+
+    @property
+    def part(self) -> float:
+        return self.bare / self.number if self.number else 0.0
 
 
 def router_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
@@ -25,27 +43,53 @@ def router_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
     for engine in facts.engines:
         key = words.key_of(engine.key)
         decodes = engine.role == common.ROLE_DECODE and not engine.role_guessed and engine.facts.kv_connector
-        number, bare = _bare(facts.present, key)
+        rows = sorted(_requests(facts.present, key), key=lambda each: each.time)
+        first = next((number for number, each in enumerate(rows) if _is_bare(each)), len(rows))
         stall = next((each for each in engine.stalls if each.kind == _STALL), None)
-        if decodes and number >= _COUNT and bare >= _SHARE * number:
-            yield _told_by_requests(facts, key, number, bare)
+        if decodes and _is_fault(_share(rows[first:]), _share(_requests(facts.before, key))):
+            yield _told_by_requests(facts, key, rows, first)
         elif stall is not None:
             yield _told_by_engine(key, stall)
 
 
-def _told_by_requests(facts: Facts, key: EngineKey, number: int, bare: int) -> FoundCause:
-    earlier, bare_before = _bare(facts.before, key)
-    return _cause(
-        key,
-        f"{bare} of {words.count(number, 'request')} came to decode engine {key} without transfer parameters: it computes "
-        f"their prompts itself",
-        Evidence(
-            f"{bare} of {number} without kv_transfer_params in {words.span(facts.present.seconds)}",
-            f"{bare_before} of {earlier} in {words.span(facts.before.seconds)}",
+def _is_fault(since: _Share, before: _Share) -> bool:
+    """Return whether the requests since the first bare one are too many without parameters."""
+    if since.bare < _COUNT:
+        return False
+    if since.part >= _SHARE:
+        return True
+    return before.number >= _COUNT and since.part >= max(_PART, _PART_TIMES * before.part)
+
+
+def _told_by_requests(facts: Facts, key: EngineKey, rows: list[Closed], first: int) -> FoundCause:
+    since, before = _share(rows[first:]), _share(_requests(facts.before, key))
+    until = _end(facts, rows)
+    of = "" if since.part >= _SHARE else f" ({100 * since.part:.0f} %)"
+    lately = "" if until else f" of the last {words.span((facts.now - rows[first].time) / NANOS)}"
+    new = first >= _COUNT or (before.number and before.part < _SHARE * since.part)
+    return replace(
+        _cause(
+            key,
+            f"{since.bare} of {words.count(since.number, 'request')}{lately}{of} came to decode engine {key} without transfer "
+            f"parameters: it {'computed' if until else 'computes'} their prompts itself",
+            Evidence(
+                f"{since.bare} of {len(rows)} without kv_transfer_params in {words.span(facts.present.seconds)}",
+                f"{before.bare} of {before.number} in {words.span(facts.before.seconds)}",
+            ),
+            since.bare,
+            Confidence.CERTAIN if new and since.part >= _SHARE else Confidence.LIKELY,
         ),
-        bare,
-        Confidence.CERTAIN if earlier and bare_before < _SHARE * earlier else Confidence.LIKELY,
+        until=until,
     )
+
+
+def _end(facts: Facts, rows: list[Closed]) -> int:
+    """Return when the last bare request ended, nanoseconds, where others came since; 0 while it lasts."""
+    last = max(number for number, each in enumerate(rows) if _is_bare(each))
+    quiet = facts.now - rows[last].time >= _QUIET_SECONDS * NANOS
+    # Of a part, as many must have come as usually hold several bare ones.
+    enough = _QUIET_COUNT * len(rows) / sum(map(_is_bare, rows))
+    return rows[last].time if quiet and len(rows) - 1 - last >= enough else 0
 
 
 def _told_by_engine(key: EngineKey, stall: admin.Stall) -> FoundCause:
@@ -73,7 +117,13 @@ def _cause(
     )
 
 
-def _bare(window: Window, key: EngineKey) -> tuple[int, int]:
-    """Return how many requests of an engine were closed, and how many of them had no transfer parameters."""
-    rows = [each for each in window.closed if each.key == key and each.finish_reason != "abort"]
-    return len(rows), sum(each.kv_role == common.ROLE_UNSPECIFIED for each in rows)
+def _requests(window: Window, key: EngineKey) -> list[Closed]:
+    return [each for each in window.closed if each.key == key and each.finish_reason != "abort"]
+
+
+def _is_bare(closed: Closed) -> bool:
+    return closed.kv_role == common.ROLE_UNSPECIFIED
+
+
+def _share(rows: Sequence[Closed]) -> _Share:
+    return _Share(len(rows), sum(map(_is_bare, rows)))

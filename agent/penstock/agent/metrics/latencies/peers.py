@@ -191,7 +191,7 @@ class PeerLatencies:
                 TimeSlots.load(BUCKETS, waits),
                 TimeSlots.load(1, failures),
                 # Absent in what an older agent wrote.
-                *map(int, failed_load),
+                failed_load=int(failed_load[0]) if failed_load else 0,
             )
             for key, peer, transfers, waits, failures, *failed_load in rows
         }
