@@ -167,6 +167,18 @@ def test_banners_say_what_changes_the_rest() -> None:
     assert "by alice" in found[6].sentence
 
 
+def test_a_stopped_engine_is_no_alarm() -> None:
+    """One that vanished beside it is."""
+    stopped, gone = _engine(0, said_goodbye=True), _engine(1)
+    stopped.connected = gone.connected = False
+    answers = ScreenAnswers(NOW, engines=admin.ListEnginesResponse(engines=[stopped, gone]))
+    found = [(each.severity, each.sentence) for each in build_screen(answers).banners]
+    assert found == [
+        ("error", "engine decode/1 is disconnected, last seen 0s ago"),
+        ("info", "engine decode/0 is stopped, last seen 0s ago"),
+    ]
+
+
 def test_the_policy_is_listed_by_field() -> None:
     """Engines with one value are one row; what is not in force comes first."""
     late = _engine(2, wanted_hash="h")

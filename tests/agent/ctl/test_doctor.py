@@ -212,6 +212,26 @@ def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, wh
 
 
 @pytest.mark.parametrize(
+    ("others", "level", "what"),
+    [
+        ([_engine()], OK, "1 of 2 engines connected, 1 stopped"),
+        ([], WRONG, "0 of 2 engines connected"),
+        ([_engine(connected=False, said_goodbye=True)], NOTE, "0 of 2 engines connected, 2 stopped"),
+        ([_engine(connected=False)], WRONG, "0 of 2 engines connected"),
+    ],
+)
+def test_an_engine_that_was_stopped_is_not_expected(
+    others: list[admin.Engine], level: str, what: str
+) -> None:
+    """As in the metric penstock_engines_expected; one that has never come, or has vanished, is missing."""
+    engines = [_engine(connected=False, said_goodbye=True), *others]
+    found = next(
+        each for each in check_agent(_status(engines_expected=2), engines, _NOW) if "engines" in each.what
+    )
+    assert (found.level, found.what) == (level, what)
+
+
+@pytest.mark.parametrize(
     ("fields", "level", "what", "advice"),
     [
         ({"connected": False}, WRONG, "disconnected, last seen", "its log"),

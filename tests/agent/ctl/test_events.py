@@ -170,6 +170,24 @@ def test_what_was_forgotten(fields: dict[str, Any], words: str, peer: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("kind", "fields", "words"),
+    [
+        (
+            "source_lost",
+            {"process": "worker", "open_deferrals": 2},
+            "worker vanished with 2 open deferrals",
+        ),
+        ("source_stopped", {"process": "engine-core"}, "engine-core stopped with its server"),
+        ("server_stopping", {}, "server stops, requests in flight are aborted"),
+        ("server_stopping", {"timeout_nano": 30 * 10**9}, "server stops, requests in flight have 30s to end"),
+    ],
+)
+def test_how_a_process_ended(kind: str, fields: dict[str, Any], words: str) -> None:
+    """A loss and a stop differ."""
+    assert event_words(event(kind, **fields)) == words
+
+
+@pytest.mark.parametrize(
     ("fields", "words"),
     [
         (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.ctl.top.layout import screen, text
+from penstock.agent.ctl.top.layout import PLAIN, Piece, screen, text
 from penstock.agent.ctl.top.view import SORTS, WINDOW, AgentState, History
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ERROR_TYPE_REFUSED, FAILURE_MODE_HANDSHAKE
@@ -172,6 +172,16 @@ def test_an_engine_that_is_away_and_a_peer_in_quarantine_stand_first() -> None:
     shown = _shown(history, width=140).splitlines()
     assert shown[4].split()[:3] == ["1", "unknown", "disconnected"]
     assert shown[8].split()[:4] == ["b", "0", "-", "quarantined"]
+
+
+def test_a_stopped_engine_is_not_awaited() -> None:
+    """It says so, and the heading has no alarm about the others."""
+    history = _history(
+        _sample(0, _engine("0"), _engine("1", connected=False, said_goodbye=True), engines_expected=2)
+    )
+    heading, *lines = screen(history, "name", 0, 140, 24, _NOW)
+    assert Piece("1 of 2 engines", PLAIN) in heading
+    assert any(piece.text.strip() == "stopped" for line in lines for piece in line)
 
 
 def test_what_does_not_fit_is_counted_and_can_be_scrolled_to() -> None:

@@ -6,12 +6,14 @@ import json
 import signal
 import sqlite3
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from penstock.agent.journal import Reader
 from penstock.proto.v1.admin_pb2 import GetStatusRequest
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -19,8 +21,8 @@ from penstock.proto.v1.policy_pb2 import Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent.agent import HASTY_AGENT, running_agent, wait_until
-from tests.support.agent.batches import deferral_start, transfer_failure
+from tests.support.agent.agent import HASTY_AGENT, AgentProcess, running_agent, wait_until
+from tests.support.agent.batches import deferral_start, event, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 
 
@@ -123,6 +125,46 @@ def test_an_engine_that_vanishes_with_the_agent_is_lost_after_the_restart():
             lambda: agent.metric("penstock_deferrals_total", ending="engine_lost") == 1,
             "the deferral has ended",
         )
+
+
+@pytest.mark.parametrize("killed", ["before-the-connection-ends", "in-the-grace-time", "after-the-record"])
+def test_an_announced_stop_is_one_after_the_restart_of_the_agent(killed):
+    """The announcement is in the log: the verdict is the same whenever the agent is killed."""
+    grace = "50ms" if killed == "after-the-record" else "30s"
+    with running_agent([f"--source-grace={grace}"], module=HASTY_AGENT) as agent:
+        # The announcement is the newest word about the server, and no longer that of its front end.
+        front = FakeEngine(agent.listen, process="api", engine="")
+        core = FakeEngine(agent.listen)
+        front.connect()
+        core.connect()
+        core.publish(deferral_start("r"))
+        front.publish(event("server_stopping", time_ns=time.time_ns()))
+        front.publish(transfer_failure("another"))
+        if killed != "before-the-connection-ends":
+            core.disconnect()
+            wait_until(lambda: agent.metric("penstock_engine_stopped", engine="0") == 1, "it has stopped")
+        if killed == "after-the-record":
+            wait_until(lambda: _gone(agent, core.epoch) == "source_stopped", "its end is in the log")
+        agent.kill()
+        core.disconnect()
+        front.disconnect()
+        agent._args = ["--source-grace=50ms"]
+        agent.start()
+        assert agent.metric("penstock_engine_stopped", engine="0") == 1
+        wait_until(lambda: _gone(agent, core.epoch) == "source_stopped", "its end is in the log")
+        assert agent.metric("penstock_engine_stopped", engine="0") == 1
+        assert not agent.metric("penstock_deferrals_total", ending="engine_lost")
+
+
+def _gone(agent: AgentProcess, epoch: int) -> str:
+    """Return what the log says of the end of a source; empty while it says nothing."""
+    with Reader(agent.state_dir / "journal.db") as reader:
+        for logged, index in reader.scan(kinds=("source_lost", "source_stopped")):
+            found = reader.parse(logged).events[index]
+            kind = str(found.WhichOneof("body"))
+            if getattr(found, kind).epoch == epoch:
+                return kind
+    return ""
 
 
 def test_the_state_of_another_pod_is_put_aside():

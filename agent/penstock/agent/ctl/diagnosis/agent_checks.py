@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.ctl.diagnosis.engine_checks import engine_findings
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
 from penstock.agent.ctl.diagnosis.load_checks import NO_ORDERS, Orders
+from penstock.agent.ctl.render import rows
 from penstock.agent.ctl.render import text as words
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
 
 def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> Iterator[Finding]:
     connected = sum(engine.connected for engine in engines)
+    stopped = sum(map(rows.is_stopped, engines))
     expected = status.engines_expected
     if not engines:
         yield Finding(
@@ -163,7 +165,7 @@ def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> It
             f"in the engine's container: install penstock, set PENSTOCK_ENDPOINT={status.listen_address}, "
             "mount the socket's directory; search the engine's log for 'penstock'",
         )
-    elif connected < expected:
+    elif connected + stopped < expected:
         yield Finding(
             WRONG,
             AGENT,
@@ -172,13 +174,13 @@ def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> It
             "a PENSTOCK_SERVER of its own; --engines-expected sets the expected number",
         )
     else:
-        stopped = all(engine.said_goodbye for engine in engines)
         found = (
             f"{connected} of {words.count(expected, 'engine')}"
             if expected
             else words.count(connected, "engine")
         )
-        yield Finding(NOTE if stopped else OK, AGENT, f"{found} connected")
+        others = f", {stopped} stopped" if stopped else ""
+        yield Finding(NOTE if stopped == len(engines) else OK, AGENT, f"{found} connected{others}")
     versions = Counter(
         source.hello.penstock_version
         for engine in engines

@@ -178,8 +178,15 @@ def _policy(item: admin.Engine) -> str:
     return text.short_policies(item.policies, item.policy.hash) if item.HasField("policy") else text.NONE
 
 
+def is_stopped(item: admin.Engine) -> bool:
+    """Return whether an engine is away because it was stopped on purpose."""
+    return item.said_goodbye and not item.connected
+
+
 def status_words(item: admin.Engine, now: float) -> str:
-    """Return an engine's status: connected, disconnected, paused with the end of the pause, or a shared name."""
+    """Return an engine's status: connected, disconnected, stopped, paused with the end of the pause, or a shared name."""
+    if is_stopped(item):
+        return "stopped"
     if not item.connected:
         return text.style("disconnected", "red")
     if (number := len(cores(item))) > 1:

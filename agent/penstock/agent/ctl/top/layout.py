@@ -95,10 +95,11 @@ def _heading(history: History, sample: AgentState | None, now: float) -> list[Li
     connected = sum(item.connected for item in sample.engines)
     expected = max(sample.status.engines_expected, len(sample.engines))
     rows = history.engines("name")
+    awaited = expected - sum(row.stopped for row in rows)
     deferred = sum(row.deferred for row in rows)
     first: Line = [
         Piece(f"penstock {sample.status.version}  {clock}  ", HEAD),
-        Piece(f"{connected} of {expected} engines", PLAIN if connected == expected else BAD),
+        Piece(f"{connected} of {expected} engines", PLAIN if connected >= awaited else BAD),
         Piece(f"  {_rate(_sum(row.transfers for row in rows))} transfers/s"),
         Piece(f"  {_bytes(_sum(row.bytes for row in rows))}/s"),
     ]
@@ -151,6 +152,8 @@ def _engine_cells(row: EngineRow, now: float) -> list[Piece]:
 
 
 def _status(row: EngineRow) -> Piece:
+    if row.stopped:
+        return Piece("stopped", DIM)
     if not row.connected:
         return Piece("disconnected", BAD)
     if row.cores > 1:

@@ -49,6 +49,7 @@ class EngineRow:
     name: str
     role: str
     connected: bool
+    stopped: bool
     paused: bool
     cores: int
     in_sync: bool
@@ -162,6 +163,7 @@ class History:
             name=text.engine(item.key),
             role=rows.role_words(item),
             connected=item.connected,
+            stopped=rows.is_stopped(item),
             paused=item.paused,
             cores=len(rows.cores(item)),
             in_sync=item.in_sync,

@@ -108,15 +108,15 @@ def _of_engines(engines: Sequence[admin.Engine], now: float) -> Iterator[Banner]
         sentence = f"{_named(paused)} {state}{f', {origin}' if origin else ''}"
         yield _banner("paused", "warning", sentence, command("get", "engines"))
     away = [item for item in engines if not item.connected]
-    if away:
-        severity = "info" if all(item.said_goodbye for item in away) else "error"
-        last = text.ago_of(
-            max((item.last_seen for item in away), key=lambda moment: moment.ToNanoseconds()), now
-        )
-        yield _banner(
-            "engine_away", severity, f"{_named(away)} disconnected, last seen {last}",
-            command("get", "engines"),
-        )  # fmt: skip
+    gone = [item for item in away if not item.said_goodbye]
+    stopped = [item for item in away if item.said_goodbye]
+    for items, severity, word in ((gone, "error", "disconnected"), (stopped, "info", "stopped")):
+        if items:
+            newest = max((item.last_seen for item in items), key=lambda moment: moment.ToNanoseconds())
+            yield _banner(
+                "engine_away", severity, f"{_named(items)} {word}, last seen {text.ago_of(newest, now)}",
+                command("get", "engines"),
+            )  # fmt: skip
     for item in engines:
         name = text.engine(item.key)
         for finding in stall_findings(item, f"engine {name}"):
