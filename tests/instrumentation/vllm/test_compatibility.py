@@ -52,6 +52,7 @@ ALL = {
     "nixl": COMPONENT_WORKER,
     "scheduler": COMPONENT_SCHEDULER,
     "scheduler_class": COMPONENT_SCHEDULER,
+    "server_stop": COMPONENT_FRONTEND,
     "trace_context": COMPONENT_FRONTEND,
     "zmq_ec_connector": COMPONENT_WORKER,
 }
