@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MAX_FAILURES: Final = 1000
 
 # Failures that are not the peer's: another request's, our own library's, a reader that came too late or not at all, an
-# evicted item.
+# evicted item, a wrong address: the engine that has it is healthy, and others read from it.
 _INNOCENT_MODES: Final = frozenset(
     {
         constants.FAILURE_MODE_COLLATERAL,
@@ -31,7 +31,7 @@ _INNOCENT_MODES: Final = frozenset(
         constants.FAILURE_MODE_EXPIRED,
     },
 )
-_INNOCENT_ERROR_TYPES: Final = frozenset({constants.ERROR_TYPE_EVICTED})
+_INNOCENT_ERROR_TYPES: Final = frozenset({constants.ERROR_TYPE_EVICTED, constants.ERROR_TYPE_WRONG_ENGINE})
 
 
 class BreakerState(IntEnum):

@@ -64,6 +64,24 @@ def test_a_peer_that_fails(error: int, kind: str) -> None:
     assert any(PEER in command for command in cause.commands)
 
 
+def test_an_address_that_is_another_engines() -> None:
+    """It says whose the address is, and advises no quarantine: the engine there is healthy."""
+    text = "Remote NIXL agent engine ID mismatch. Expected a1,received b2."
+    bad = _failures(common.ERROR_TYPE_WRONG_ENGINE, error_text=text)
+    itself = engine(facts={"kv_engine_id": "b2", "side_channel": "localhost:5600"})
+    cause = verdict_of([*calm(), *bad], engines=[itself]).causes[0]
+    assert cause.kind == "wrong_engine_at_address"
+    assert "is the address of another engine than requests name" in cause.sentence
+    assert any(each.fact.endswith("that answers there: the reading engine itself") for each in cause.evidence)
+    assert not any("quarantine" in command for command in cause.commands)
+    other = engine("prefill", common.ROLE_PREFILL, facts={"kv_engine_id": "b2", "side_channel": "10.0.0.9:1"})
+    cause = verdict_of([*calm(), *bad], engines=[engine(), other]).causes[0]
+    assert any(
+        "engine prefill/0 that answers there: which advertises 10.0.0.9:1" in each.fact
+        for each in cause.evidence
+    )
+
+
 def test_an_encoder_that_died() -> None:
     """The loss of the encoder is evidence of its failures, and no cause beside them."""
     encoder = EngineKey("encoder", "0")

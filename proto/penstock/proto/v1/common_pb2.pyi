@@ -59,6 +59,7 @@ class ErrorType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_TYPE_REMOTE_RESET: _ClassVar[ErrorType]
     ERROR_TYPE_CORRUPT: _ClassVar[ErrorType]
     ERROR_TYPE_EVICTED: _ClassVar[ErrorType]
+    ERROR_TYPE_WRONG_ENGINE: _ClassVar[ErrorType]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -145,6 +146,7 @@ ERROR_TYPE_DECODE: ErrorType
 ERROR_TYPE_REMOTE_RESET: ErrorType
 ERROR_TYPE_CORRUPT: ErrorType
 ERROR_TYPE_EVICTED: ErrorType
+ERROR_TYPE_WRONG_ENGINE: ErrorType
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_RECOMPUTED: Outcome
 OUTCOME_FAILED: Outcome

@@ -52,6 +52,8 @@ def test_identity() -> None:
     assert worker_process(config(backend="uni")) == "engine-core"
 
 
+# Where this test is the first to compile with PyTorch.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_an_engine_of_a_dense_model_keeps_its_index() -> None:
     """VLLM makes each engine of a data-parallel server of a dense model believe that it is alone, but for its index."""
     from vllm.config import ParallelConfig

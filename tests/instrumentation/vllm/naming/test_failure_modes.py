@@ -71,7 +71,7 @@ def test_mode(upstream: str, mode: int) -> None:
         (caused(RuntimeError("it broke"), TimeoutError()), c.ERROR_TYPE_TIMEOUT),
         (
             RuntimeError("Remote NIXL agent engine ID mismatch. Expected a,received b."),
-            c.ERROR_TYPE_REMOTE_RESET,
+            c.ERROR_TYPE_WRONG_ENGINE,
         ),
         (AssertionError("block sizes"), c.ERROR_TYPE_INCOMPATIBLE),
         (NotImplementedError("pcp"), c.ERROR_TYPE_INCOMPATIBLE),

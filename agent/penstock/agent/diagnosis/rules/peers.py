@@ -97,6 +97,15 @@ _KINDS: Final[dict[int, _Kind]] = {
         "no longer had what was asked for",
         ("its cache is too small for the load", "requests come too late: see how long they queue"),
     ),
+    common.ERROR_TYPE_WRONG_ENGINE: _Kind(
+        "wrong_engine_at_address",
+        "is the address of another engine than requests name",
+        "was the address of another engine than requests named",
+        (
+            "an engine advertises an address that is not its own: VLLM_NIXL_SIDE_CHANNEL_HOST is localhost unless it is set to the pod's address",
+            "the engine there was restarted, and the router still names the one before",
+        ),
+    ),
     common.ERROR_TYPE_DECODE: _Kind(
         "peer_speaks_otherwise",
         "answers with what is not understood",
@@ -281,6 +290,9 @@ def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) 
         )
     if trouble.failures and trouble.failures[0].text:
         yield Evidence(f"the last one says: {words.cut(trouble.failures[0].text)}")
+    owner = _owner(facts, trouble)
+    if owner:
+        yield Evidence(owner)
     if failed or recomputed:
         deciders = Counter(label(common.DecidedBy, each.decided_by) for each in trouble.load_ends)
         by = ", ".join(f"{number} by {word}" for word, number in sorted(deciders.items()))
@@ -293,6 +305,20 @@ def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) 
             f"{words.span(words.quantile(waits, 0.5))}",
             f"9 of 10 took up to {words.span(usual)}" if usual else "no earlier waits to compare with",
         )
+
+
+def _owner(facts: Facts, trouble: PeerTrouble) -> str:
+    """Return which engine answers at the address instead of the one that requests name; empty if it is not known here."""
+    wrong = [each for each in trouble.failures if each.error_type == common.ERROR_TYPE_WRONG_ENGINE]
+    for engine in facts.engines:
+        name, key = engine.facts.kv_engine_id, words.key_of(engine.key)
+        if name and any(f"received {name}" in each.text for each in wrong):
+            own = (
+                "the reading engine itself" if any(each.key == key for each in wrong) else "which advertises"
+            )
+            advertised = engine.facts.side_channel or "no address"
+            return f"it is engine {key} that answers there: {own}{'' if own.endswith('itself') else f' {advertised}'}"
+    return ""
 
 
 def _present(trouble: PeerTrouble) -> Iterator[Evidence]:
@@ -359,6 +385,9 @@ def _commands(
         found.append(f"agentctl get requests --slow --peer {peer}")
     if ended:
         return tuple(found)
+    if _kind(trouble).kind == "wrong_engine_at_address":
+        # Whose address it is, is healthy: a quarantine would cut its readers off.
+        return (*found, "agentctl get pairs", "agentctl get engines -o wide")
     if channel == KV:
         found.append(f"agentctl quarantine add {peer} --ttl 30m --reason WHY")
     else:

@@ -70,11 +70,11 @@ _STORE_CLASSES: Final = {
 # "Resource temporarily unavailable" is all that zmq says.
 _SILENCE: Final = "the peer did not answer before the receive timeout"
 
-# By the text, where vLLM raises a plain RuntimeError. A peer that answers with another engine id has been restarted.
+# By the text, where vLLM raises a plain RuntimeError.
 _TEXTS: Final = (
     ("compatibility hash mismatch", c.ERROR_TYPE_INCOMPATIBLE),
     ("failed to decode", c.ERROR_TYPE_DECODE),
-    ("engine id mismatch", c.ERROR_TYPE_REMOTE_RESET),
+    ("engine id mismatch", c.ERROR_TYPE_WRONG_ENGINE),
     ("connection refused", c.ERROR_TYPE_REFUSED),
     ("remote_disconnect", c.ERROR_TYPE_REMOTE_RESET),
     ("remote disconnect", c.ERROR_TYPE_REMOTE_RESET),
