@@ -20,10 +20,7 @@ TOLERANCE: Final[Mapping[str, float]] = {
     "scrape": 2.0,
     "step": 3.0,
 }
-"""Per cent above the stored count, by gate; several times what two runs differ by."""
-
-SAME: Final = 0.5
-"""Per cent by which two counts of the same code may differ: a processor on which it is so is noted beside the count."""
+"""Per cent above the stored count, by gate; three times what two runs differ by, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +56,11 @@ class Verdict:
         return self.percent > TOLERANCE[self.gate]
 
     @property
+    def same(self) -> bool:
+        """Whether it may be of the same code: where objects lie moves emit by 0.2 %, and a step's difference by 1 %."""
+        return abs(self.percent) <= TOLERANCE[self.gate] / 2
+
+    @property
     def better(self) -> bool:
         """Whether the stored count is out of date."""
         return self.percent < -TOLERANCE[self.gate]
@@ -82,7 +84,7 @@ def updated(
     after = dict(stored)
     for gate, instructions in found.items():
         known = stored.get(gate)
-        if known is not None and abs(Verdict(gate, known.instructions, instructions).percent) <= SAME:
+        if known is not None and Verdict(gate, known.instructions, instructions).same:
             after[gate] = replace(known, run_on={processor: day, **known.run_on})
         else:
             after[gate] = Stored(instructions, {processor: day})
