@@ -159,6 +159,18 @@ def test_goodbye_is_the_last_batch(agent: FakeAgent, runtime: Runtime) -> None:
     assert not runtime.active
 
 
+def test_a_process_that_failed_says_no_goodbye(agent: FakeAgent, runtime: Runtime) -> None:
+    """What it has to tell is sent all the same."""
+    runtime.start()
+    agent.wait(lambda: agent.received.hellos, "a hello")
+    emit_failure(runtime, "last")
+    runtime.session.failed = True
+    runtime.stop(60.0)
+    batches = agent.received.batches()
+    assert ids(agent) == ["last"]
+    assert not any(batch.HasField("goodbye") for batch in batches)
+
+
 def test_stop_is_bounded_with_a_mute_agent(agent: FakeAgent, runtime: Runtime) -> None:
     """An agent that does not answer delays the end no longer than the deadline; the thread ends."""
     agent.mute = True

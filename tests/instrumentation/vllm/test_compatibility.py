@@ -45,6 +45,7 @@ ALL = {
     "ec_cpu_worker": COMPONENT_WORKER,
     "ec_mooncake_scheduler": COMPONENT_SCHEDULER,
     "ec_mooncake_worker": COMPONENT_WORKER,
+    "engine_failure": COMPONENT_SCHEDULER,
     "eplb": COMPONENT_WORKER,
     "kv_connector": COMPONENT_WORKER,
     "kv_worker": COMPONENT_WORKER,

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.server_stop import ServerStopHook
+from penstock.instrumentation.vllm.server_stop import EngineFailureHook, ServerStopHook
 from penstock.proto.v1.common_pb2 import COMPONENT_FRONTEND
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core import EngineCoreProc
     from vllm.v1.engine.utils import CoreEngineProcManager
 
 if TYPE_CHECKING:
@@ -181,6 +182,24 @@ def test_without_penstock_nothing_is_announced() -> None:
     found = server(engines(None))
     found.shutdown(timeout=0)
     assert found.ended == [(0, 0)]
+
+
+def test_an_engine_core_that_fails_says_no_goodbye(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells its front ends as ever; a process whose session has failed ends without a goodbye."""
+    monkeypatch.setattr(runtime.session, "failed", False)
+    failure = EngineFailureHook()
+    assert not [unmet for each in failure.requires() if (unmet := each.unmet())]
+    before = EngineCoreProc._send_engine_dead
+    told: list[bytes] = []
+    core = object.__new__(EngineCoreProc)
+    core.output_queue = SimpleNamespace(put_nowait=told.append)
+    core.output_thread = SimpleNamespace(join=lambda **_: None, is_alive=lambda: False)
+    failure.install()
+    core._send_engine_dead()
+    failure.uninstall()
+    assert told == [EngineCoreProc.ENGINE_CORE_DEAD]
+    assert runtime.session.failed
+    assert EngineCoreProc._send_engine_dead is before
 
 
 def test_also_while_paused() -> None:

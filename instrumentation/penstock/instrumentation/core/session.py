@@ -24,6 +24,7 @@ class Session:
         secret: proves to the agent that two streams come from one process; never logged.
         started_ns: wall clock of the beginning of this life, in nanoseconds.
         active: whether hooks do anything; False while off, stopped or paused.
+        failed: this process ends because of an error, not on purpose: it says no goodbye.
 
     """
 
@@ -31,6 +32,7 @@ class Session:
         """Begin with Penstock off; *on_active* receives every new value of :attr:`active` and must not wait."""
         self.settings: Settings | None = None
         self.active = False
+        self.failed = False
         self._on_active = on_active
         self._paused_by: frozenset[str] = frozenset()
         self._stopped = False
@@ -109,6 +111,7 @@ class Session:
         self.epoch = new_epoch()
         self.secret = new_secret()
         self.started_ns = time.time_ns()
+        self.failed = False
         # A child may have no policy stream to clear the parent's pause; its own greeting does.
         self._paused_by = frozenset({"ingest"} if self._paused_by else ())
         self._grpc_forbidden |= grpc_forbidden

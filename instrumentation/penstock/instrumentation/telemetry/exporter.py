@@ -78,7 +78,7 @@ class Exporter(BackgroundThread):
         self._warn_at = time.monotonic() + WARN_AFTER
 
     def finish(self, deadline: float) -> None:
-        """Ask the thread to send what is queued and a Goodbye, and to end by *deadline* on the monotonic clock."""
+        """Ask the thread to send what is queued and, unless the process has failed, a Goodbye, and to end by *deadline* on the monotonic clock."""
         self._stop_by = deadline
         self.request_stop()
 
@@ -288,13 +288,15 @@ class Exporter(BackgroundThread):
             self._outbox.append(batch)
 
     def _seal_the_rest(self) -> None:
-        """Seal what is queued, and a Goodbye behind it."""
+        """Seal what is queued, and a Goodbye behind it unless the process has failed: the agent then reports its loss."""
         from penstock.proto.v1.ingest_pb2 import Batch, Goodbye  # noqa: PLC0415  (not before the first emit)
 
         # Bounded: what other threads emit meanwhile may be lost, but must not delay the end.
         for _ in range(-(-self._emitter.longest() // BATCH_ENTRIES) or 1):
             for batch in self._batcher.seal():
                 self._outbox.append(batch)
+        if self._session.failed:
+            return
         self._outbox.append(Sealed(Batch(goodbye=Goodbye(reason="exit")).SerializeToString()))
 
 

@@ -14,7 +14,7 @@ from penstock.instrumentation.vllm.ec.mooncake import MooncakeEc
 from penstock.instrumentation.vllm.eplb import EplbHook
 from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
 from penstock.instrumentation.vllm.scheduler import SchedulerClassHook
-from penstock.instrumentation.vllm.server_stop import ServerStopHook
+from penstock.instrumentation.vllm.server_stop import EngineFailureHook, ServerStopHook
 from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def hooks() -> tuple[Hook, ...]:
         EplbHook(),
         TraceContextHook(),
         ServerStopHook(),
+        EngineFailureHook(),
     )
 
 

@@ -1,4 +1,4 @@
-"""The hook that announces the stop of a server, before vLLM ends its engines.
+"""The hooks that tell a stop from a failure: the announcement of a server's stop, and the end of an EngineCore that failed.
 
 With ``--shutdown-timeout 0``, vLLM's default, the process that manages the EngineCores kills them as soon as it gets
 SIGTERM: they have no time for a goodbye. It lives on for some moments, and says what it does. It says nothing where an
@@ -80,6 +80,39 @@ class ServerStopHook:
 
     def uninstall(self) -> None:
         """Restore both."""
+        self._patch.undo()
+
+
+class EngineFailureHook:
+    """Keeps an EngineCore that vLLM ends after a fatal error from saying goodbye at its exit, as one that was stopped does."""
+
+    name = "engine_failure"
+    component = c.COMPONENT_SCHEDULER
+
+    def __init__(self) -> None:
+        self._patch = Patch()
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return the method by which an EngineCore tells its front ends that it dies."""
+        from vllm.v1.engine.core import EngineCoreProc
+
+        return [Requirement(EngineCoreProc, "_send_engine_dead")]
+
+    def install(self) -> None:
+        """Patch it."""
+        from vllm.v1.engine.core import EngineCoreProc
+
+        send_engine_dead = EngineCoreProc._send_engine_dead
+
+        @functools.wraps(send_engine_dead)
+        def fail(*args: Any, **kwargs: Any) -> Any:
+            runtime.session.failed = True
+            return send_engine_dead(*args, **kwargs)
+
+        self._patch.set(EngineCoreProc, "_send_engine_dead", fail)
+
+    def uninstall(self) -> None:
+        """Restore it."""
         self._patch.undo()
 
 
