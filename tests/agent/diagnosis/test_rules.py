@@ -15,6 +15,7 @@ from penstock.proto.v1 import snapshot_pb2 as snapshots
 from tests.support.agent.batches import PEER, event
 from tests.support.agent.diagnosed import (
     DECODE,
+    SECOND,
     at,
     calm,
     closed,
@@ -546,6 +547,18 @@ def test_a_router_that_was_repaired() -> None:
     assert (verdict.answer, cause.until) == (VerdictKind.NOTHING_WRONG, at(120))
     assert "came to decode engine decode/0 without transfer parameters" in cause.sentence
     assert cause.sentence.endswith("it computed their prompts itself; ended 2m ago")
+
+
+def test_an_agent_that_cannot_store() -> None:
+    """It says so first; that engines are not connected is its effect, and says nothing of them."""
+    bad = [failed(f"r-{n}", 5, OTHER) for n in range(5)]
+    away = [engine(connected=False, last_seen={"seconds": at(60) // SECOND})]
+    verdict = verdict_of([*calm(), *bad], engines=away, blind="database or disk is full")
+    first, *others = verdict.causes
+    assert first.kind == "agent_blind"
+    assert "cannot store what engines report (database or disk is full)" in verdict.sentence
+    assert any("its effect: engine decode/0 is not connected" in each.fact for each in first.evidence)
+    assert [each.kind for each in others] == ["peer_refuses"]
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,16 @@ def test_a_worker_that_says_nothing() -> None:
     assert not scene.tick(20)
 
 
+def test_a_late_snapshot_is_no_silent_worker() -> None:
+    """Steps of the engine that go on need all workers; once they stand still, it is told."""
+    scene = Scene()
+    scene.mute = {SIBLING}
+    for _ in range(20):
+        scene.progress[CORE].steps += 10
+        assert not scene.tick(1)
+    assert [each.kind for each in scene.tick(9)] == [StallKind.WORKER_SILENT]
+
+
 def test_a_worker_of_an_earlier_life_is_no_sibling() -> None:
     """An engine that came back with fewer ranks has lost none."""
     scene = Scene()

@@ -67,9 +67,10 @@ def _alone(cause: FoundCause) -> FoundCause:
 
 
 def _rank(cause: FoundCause) -> tuple[object, ...]:
-    # What has ended never leads.
+    # What has ended never leads; who cannot see says so first.
     return (
         bool(cause.until),
+        cause.kind != _BLIND,
         -cause.harm,
         -cause.confidence,
         cause.kind,
@@ -95,7 +96,12 @@ def _without_effects(causes: list[FoundCause]) -> list[FoundCause]:
 
 # What a cause brings about that is a cause of its own where that one is not there: nobody reads the blocks of a prefill that
 # the router does not name.
-_SYMPTOMS: Final = {"no_transfer_parameters": frozenset({"leases_expire", "leases_wait"})}
+# An agent that refuses what engines send loses their connections.
+_BLIND: Final = "agent_blind"
+_SYMPTOMS: Final = {
+    "no_transfer_parameters": frozenset({"leases_expire", "leases_wait"}),
+    _BLIND: frozenset({"engine_away", "engine_lost", "process_lost", "entries_lost"}),
+}
 
 
 def _under_their_causes(causes: list[FoundCause]) -> list[FoundCause]:

@@ -106,8 +106,16 @@ def workers_silent(engine: EngineState, limits: Limits) -> Iterator[Stall]:
     if core is None or engine.silence(core) >= limits.silent / 2:
         return
     workers = [each for each in engine.processes if _is_of(each, core)]
+    # No step ends without all workers: one that is silent while steps go on has only a late snapshot.
+    steps_go_on = (
+        core.progress is not None
+        and core.history.last.steps > 0
+        and core.history.standing < limits.silent / 2
+    )
     silent = [
-        (engine.silence(each), each, "has reported nothing") for each in workers if not each.live.said_goodbye
+        (engine.silence(each), each, "has reported nothing")
+        for each in workers
+        if not each.live.said_goodbye and not steps_go_on
     ]
     behind = [
         (each.history.standing, each, "has begun no step, while others go on")

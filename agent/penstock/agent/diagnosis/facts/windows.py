@@ -75,6 +75,7 @@ class Facts:
         suspects_cut: there was too much to read to look for all of them.
         policies: the policies behind a hash in an engine, where they are known.
         policy_changes: the newest change of each policy that was changed, a deletion among them; nanoseconds.
+        blind: why the agent stores nothing of what engines report now; empty while it does.
         unreadable: damaged batches among those that were read.
         log_begins: seconds ago, if the log begins within the two times, which then are shorter; 0 otherwise.
 
@@ -96,5 +97,6 @@ class Facts:
         default_factory=dict
     )
     policy_changes: Mapping[str, int] = field(default_factory=dict)
+    blind: str = ""
     unreadable: int = 0
     log_begins: float = 0.0

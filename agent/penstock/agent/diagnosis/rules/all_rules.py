@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent.diagnosis.rules.agent import agent_causes
 from penstock.agent.diagnosis.rules.cut_off import cut_off_causes
 from penstock.agent.diagnosis.rules.engines import engine_causes
 from penstock.agent.diagnosis.rules.experts import expert_causes
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.agent.diagnosis.facts import Attribution, Facts, FoundCause
 
 RULES: Final[tuple[Callable[[Facts, Attribution], Iterator[FoundCause]], ...]] = (
+    agent_causes,
     policy_causes,
     order_causes,
     incompatible_causes,
