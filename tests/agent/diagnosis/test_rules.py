@@ -445,6 +445,39 @@ def test_rebalances_that_stall() -> None:
     assert "4 rebalances, paused 4.8s in all, up to 1.2s" in cause.sentence
 
 
+def test_a_rebalance_of_several_ranks_is_one() -> None:
+    """The ranks pause at the same time: the slowest counts, and is named."""
+    slow, quick = rebalances(60, 120, 180, pause=1.6, rank=1), rebalances(60, 120, 180, pause=1.5)
+    cause = verdict_of([*calm(), *quick, *slow, *rebalances(240, rank=1), *rebalances(240)]).causes[0]
+    assert "4 rebalances, paused 6.0s in all, up to 1.6s" in cause.sentence
+    assert cause.seconds == pytest.approx(3 * 1.6 + 1.2)
+    assert "rank 1 paused longest in 3 of 4" in [each.fact for each in cause.evidence]
+    other = verdict_of([*calm(), *quick, *slow[:1], *rebalances(120, 180, pause=1.4, rank=1)]).causes[0]
+    assert "rank 0 paused longest in 2 of 3" in [each.fact for each in other.evidence]
+    even = verdict_of([*calm(), *quick[:2], *slow[:1], *rebalances(120, pause=1.4, rank=1)]).causes[0]
+    assert "ranks 0, 1 paused longest in 1 of 2 each" in [each.fact for each in even.evidence]
+    alone = verdict_of([*calm(), *slow]).causes[0]
+    assert not any("rank" in each.fact for each in alone.evidence)
+
+
+def test_ranks_of_one_rebalance_are_joined_by_step_or_time() -> None:
+    """Clocks of hosts differ, new ranks count steps anew, and another model's rebalance is another one."""
+    early, late = rebalances(120, step=7), rebalances(110, rank=1, step=7)
+    assert "1 rebalance," in verdict_of([*calm(), *early, *late]).causes[0].sentence
+    apart = rebalances(110, rank=1, step=8)
+    assert "2 rebalances," in verdict_of([*calm(), *early, *apart]).causes[0].sentence
+    overlapping = rebalances(120.5, rank=1, step=1)
+    assert "1 rebalance," in verdict_of([*calm(), *early, *overlapping]).causes[0].sentence
+    other = rebalances(120, rank=1, step=7, model="draft")
+    assert "2 rebalances," in verdict_of([*calm(), *early, *other]).causes[0].sentence
+
+
+def test_a_rebalance_that_fails_on_every_rank_failed_once() -> None:
+    """With the words of one of them."""
+    rows = [each for rank in range(3) for each in rebalances(60, pause=0.01, ok=False, rank=rank)]
+    assert "1 rebalance of experts failed" in verdict_of([*calm(), *rows]).causes[0].sentence
+
+
 def test_rebalances_that_fail_and_that_stopped() -> None:
     """Short ones that are well are no cause."""
     assert verdict_of([*calm(), *rebalances(60, pause=0.01, ok=False)]).causes[0].kind == "eplb_fails"

@@ -89,19 +89,23 @@ def decided(request_id: str, ago: float, outcome: int = common.OUTCOME_FAILED, *
     return event("load_outcome", request_id, time_ns=at(ago), **{**fields, **body})
 
 
-def rebalances(*ago: float, pause: float = 1.2, ok: bool = True) -> list[Event]:
-    """Build rebalances that ended so many seconds ago, each with a pause of so many seconds."""
+def rebalances(*ago: float, pause: float = 1.2, ok: bool = True, rank: int = 0, **fields: Any) -> list[Event]:
+    """Build rebalances on one rank that ended so many seconds ago, each with a pause of so many seconds."""
     result = common.TRANSFER_RESULT_OK if ok else common.TRANSFER_RESULT_ERROR
-    return [
+    rows = [
         event(
             "eplb_rebalance",
             time_ns=at(each),
             result=result,
             pause_nano=int(pause * 1e9),
             duration_nano=int(pause * 1e9),
+            **fields,
         )
         for each in ago
     ]
+    for row in rows:
+        row.rank = rank
+    return rows
 
 
 def calm() -> list[Event]:

@@ -38,6 +38,8 @@ def event_words(
             found = _load_outcome(event.load_outcome, policies)
         case "policy_applied":
             found = _policy_applied(event.policy_applied, policies, previous)
+        case "eplb_rebalance":
+            found = f"rank {event.rank}: {_eplb_rebalance(event.eplb_rebalance)}"
         case kind:
             found = _WORDS[kind](getattr(event, kind))
     text = words.one_line(found, longest)
@@ -215,7 +217,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "handshake": _handshake,
     "lease_closed": _lease_closed,
     "quarantine_changed": _quarantine_changed,
-    "eplb_rebalance": _eplb_rebalance,
     "source_lost": _source_lost,
     "source_stopped": _source_stopped,
     "server_stopping": _server_stopping,

@@ -133,16 +133,13 @@ def _lease_end(window: Window, time: int, key: EngineKey, event: Event, _: str) 
 
 def _rebalance(window: Window, time: int, key: EngineKey, event: Event, _: str) -> None:
     body = event.eplb_rebalance
+    begun = body.start_time_unix_nano or event.time_unix_nano - body.duration_nano
     window.rebalances.append(
         records.Rebalance(
-            time,
-            key,
-            body.result != TRANSFER_RESULT_ERROR,
-            body.pause_nano / NANOS,
-            body.duration_nano / NANOS,
-            body.error_text,
+            time, key, body.result != TRANSFER_RESULT_ERROR, body.pause_nano / NANOS, body.duration_nano / NANOS,
+            body.error_text, event.rank, body.model, body.step, begun + time - event.time_unix_nano,
         )
-    )
+    )  # fmt: skip
 
 
 def _loss(window: Window, time: int, key: EngineKey, event: Event, role: str) -> None:

@@ -84,7 +84,13 @@ class LeaseEnd(NamedTuple):
 
 
 class Rebalance(NamedTuple):
-    """A rebalance of experts."""
+    """A rebalance of experts on one rank.
+
+    Attributes:
+        start: nanoseconds, by the agent's clock as far as the offset is known.
+        step: of the engine; 0 for unknown.
+
+    """
 
     time: int
     key: EngineKey
@@ -92,6 +98,10 @@ class Rebalance(NamedTuple):
     pause: float
     seconds: float
     text: str
+    rank: int
+    model: str
+    step: int
+    start: int
 
 
 class Loss(NamedTuple):
