@@ -34,7 +34,9 @@ print("ended")
 def test_later_signals_change_nothing(number):
     """After the loop has closed, at exit and while modules are taken down."""
     script = _SCRIPT.format(number=int(number))
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
 
 
@@ -48,5 +50,7 @@ def test_a_signal_after_the_loop_has_closed_without_one():
         "os.kill(os.getpid(), signal.SIGTERM)\n"
         "print('ended')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
