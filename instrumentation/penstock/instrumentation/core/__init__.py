@@ -6,7 +6,7 @@ from penstock.instrumentation.core import settings
 from penstock.instrumentation.core.drop_counter import OTHER, DropCounter, count_entries
 from penstock.instrumentation.core.engine_log import logger
 from penstock.instrumentation.core.fork import READER_THREAD, STREAMS_THREAD, wait_for_grpc_to_end
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core.guard import guard, is_end_of_process
 from penstock.instrumentation.core.guarded import guarded
 from penstock.instrumentation.core.identity import Identity
 from penstock.instrumentation.core.log_limit import LogLimit
@@ -30,6 +30,7 @@ __all__ = [
     "count_entries",
     "guard",
     "guarded",
+    "is_end_of_process",
     "logger",
     "settings",
     "wait_for_grpc_to_end",

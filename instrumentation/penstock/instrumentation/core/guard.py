@@ -4,7 +4,8 @@
         ...telemetry only, never the host's own call...
 
 It contains ``Exception`` (never ``KeyboardInterrupt`` or ``SystemExit``), counts
-by hook and error class, and logs at most one line a minute per hook. Under
+by hook and error class, and logs at most one line a minute per hook, but none of a
+thread that an ending process did not get: that is no fault. Under
 ``PENSTOCK_GUARD=raise`` it counts and lets the error through, so that tests see
 what production contains.
 """
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 LOG_INTERVAL: Final = 60.0
 """Seconds between two log lines of the same hook."""
+
+
+def is_end_of_process(error: BaseException) -> bool:
+    """Whether *error* says that the interpreter is ending: it starts no thread then (CPython 3.12.0 and 3.12.1: before ``atexit``)."""
+    return isinstance(error, RuntimeError) and "interpreter shutdown" in str(error)
 
 
 class Guard:
@@ -73,6 +79,8 @@ class GuardRegistry:
         """Count *error* and log it unless this hook logged within the last minute. Never raises."""
         try:
             self.counts.add(hook, type(error).__name__)
+            if is_end_of_process(error):
+                return
             now = self._clock()
             if now < self._quiet_until.get(hook, 0.0):
                 self._unlogged[hook] = self._unlogged.get(hook, 0) + 1

@@ -2,7 +2,8 @@
 
 Everything that concerns the thread arrives in its inbox, and every wait on it ends at
 the next deadline, so the thread sleeps when there is nothing to do. An error does not
-end it: the error is counted, the stream is closed, and after a pause the thread goes on.
+end it: the error is counted, the stream is closed, and after a pause the thread goes on,
+unless the process is ending, in which nothing begins any more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import time
 from typing import Final
 
-from penstock.instrumentation.core import guard
+from penstock.instrumentation.core import guard, is_end_of_process
 from penstock.instrumentation.transport.inbox import Message, Tag
 from penstock.instrumentation.transport.streams import Streams
 
@@ -79,20 +80,20 @@ class BackgroundThread:
                 self._turn()
             except Exception as error:  # noqa: BLE001  (the thread never dies)
                 guard.record(self.name, error)
-                self._recover()
+                self._recover(error)
         try:
             self._close()
         except Exception as error:  # noqa: BLE001  (it ends here)
             guard.record(self.name, error)
         self.streams.leave()
 
-    def _recover(self) -> None:
+    def _recover(self, failure: Exception) -> None:
         try:
             self._close()
         except Exception as error:  # noqa: BLE001  (goes on with a new stream)
             guard.record(self.name, error)
-        if self._halt.wait(ERROR_PAUSE):
-            # It failed while it was ending; there is no second try at that.
+        if is_end_of_process(failure) or self._halt.wait(ERROR_PAUSE):
+            # It failed while it, or the process, was ending; there is no second try at that.
             self.finished = True
 
     def _turn(self) -> None:
