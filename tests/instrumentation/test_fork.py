@@ -69,9 +69,11 @@ def reap(pid):
 """
 
 
-def host(agent: FakeAgent, script: str, kind: str = "loop") -> subprocess.CompletedProcess[str]:
-    """Run a host process to its end; it must end well."""
-    return run_script(PRELUDE + textwrap.dedent(script), agent.listen, kind)
+def host(
+    agent: FakeAgent, script: str, kind: str = "loop", *, before: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a host process to its end, which must be a good one; *before* comes before the import of Penstock."""
+    return run_script(before + PRELUDE + textwrap.dedent(script), agent.listen, kind)
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
@@ -280,3 +282,80 @@ def test_childs_pause_is_settled_by_its_own_greeting(agent: FakeAgent, by: str) 
         """,
     )
     assert [hello.process for _, hello in agent.received.hellos] == ["worker"]
+
+
+BEFORE_PENSTOCK = """
+import os, sys, threading
+
+conditions, halt = [], threading.Event()
+
+# What is registered first is called last before a fork: the streams are closed by then.
+def hold():
+    for condition in conditions:
+        holding = threading.Event()
+
+        def run():
+            with condition:
+                holding.set()
+                halt.wait()
+
+        threading.Thread(target=run, daemon=True).start()
+        assert holding.wait(60)
+
+os.register_at_fork(before=hold)
+"""
+
+
+@pytest.mark.parametrize("kind", ["loop", "threads"])
+def test_a_child_never_lets_go_of_its_parents_grpc(agent: FakeAgent, kind: str) -> None:
+    """Neither its collector nor the end of its interpreter, while another thread of the parent holds the locks of the calls.
+
+    On a loop, garbage keeps grpc alive, so that the child does without telemetry.
+    """
+    host(
+        agent,
+        f"""
+        import gc
+        from penstock.instrumentation.transport import grpc_objects
+
+        gc.disable()
+        runtime.start_policy(("kv_load_failure",))
+        emit("parent")
+        until(lambda: runtime._exporter and runtime._exporter._sent and len(grpc_objects()) >= 4)
+        parent = os.getpid()
+        for thing in grpc_objects():
+            thing.itself = thing  # only the collector finds it
+            if {kind == "threads"} and hasattr(thing, "_state"):
+                conditions.append(thing._state.condition)
+
+            def destroy(self, inherited=type(thing).__del__, getpid=os.getpid, exit=os._exit, parent=parent):
+                if getpid() != parent and "itself" in self.__dict__:
+                    exit(8)
+                inherited(self)
+
+            type(thing).__del__ = destroy
+        del thing
+        assert bool(conditions) is {kind == "threads"}
+        module.FORK_DEADLINE = {60.0 if kind == "threads" else 0.5}
+        # Nothing holds the calls after the next ones.
+        runtime.before_fork()
+        runtime.after_fork_in_parent()
+        emit("again")
+        until(lambda: runtime._exporter._sent >= 2 and len(grpc_objects()) >= 8)
+        pid = os.fork()
+        if pid == 0:
+            gc.collect()
+            assert runtime.active is {kind == "threads"}
+            runtime.identify(process="worker", key="0")
+            emit("child")
+            runtime.stop(60)
+            sys.exit()
+        halt.set()
+        reap(pid)
+        runtime.stop(60)
+        """,
+        kind,
+        before=BEFORE_PENSTOCK,
+    )
+    names = {name for _, name in agent.received.entries()}
+    assert names == {"parent", "again", *(["child"] if kind == "threads" else [])}

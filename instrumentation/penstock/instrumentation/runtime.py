@@ -18,7 +18,7 @@ from penstock.instrumentation.core import Identity, Session, guard, logger, wait
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.policy import ActivePolicy, PolicyApplier
 from penstock.instrumentation.telemetry import QUEUE_CAPACITY, Emitter, Snapshots
-from penstock.instrumentation.transport import CLOSE_WAIT
+from penstock.instrumentation.transport import CLOSE_WAIT, grpc_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,9 @@ class Runtime:
         self._fork_lock = threading.RLock()
         self._forks_clean = False
         self._grpc_stays = False
-        # Objects of a parent's grpc: their destructors would talk to threads that this process does not have.
+        # While a process forks: what none of its threads may destroy meanwhile.
+        self._held: list[object] = []
+        # Of all parents, for ever: destructors would talk to threads, or wait for them, that this process does not have.
         self._inherited: list[object] = []
 
     @property
@@ -210,9 +212,12 @@ class Runtime:
         grpc_ended = wait_for_grpc_to_end(patience)
         self._grpc_stays = (self._grpc_stays or bool(threads)) and not grpc_ended
         self._forks_clean &= grpc_ended
+        # Not before: with the last of its objects, grpc ends.
+        self._held = grpc_objects()
 
     def after_fork_in_parent(self) -> None:
         """Let the threads go on."""
+        self._held = []
         for thread in self._threads():
             thread.resume()
         with contextlib.suppress(RuntimeError):  # the lock was not free within the deadline
@@ -220,7 +225,8 @@ class Runtime:
 
     def after_fork_in_child(self) -> None:
         """Begin a new life with nothing of the parent's but its settings and installed hooks."""
-        self._inherited.extend(self._threads())
+        self._inherited += [*self._threads(), *self._held, *grpc_objects()]
+        self._held = []
         self._exporter = self._policy_client = None
         self._exit_registered = False
         self._lock = threading.RLock()

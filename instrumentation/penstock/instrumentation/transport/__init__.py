@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.instrumentation.transport.background_thread import BackgroundThread
 from penstock.instrumentation.transport.backoff import Backoff
 from penstock.instrumentation.transport.inbox import Message, Tag
+from penstock.instrumentation.transport.inherited import grpc_objects
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, Stream, StreamEnd
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "Stream",
     "StreamEnd",
     "Tag",
+    "grpc_objects",
 ]

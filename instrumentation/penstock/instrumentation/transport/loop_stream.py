@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+from penstock.instrumentation.transport.inherited import note_grpc_object
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, OPTIONS, Stream, StreamEnd, T
 
 if TYPE_CHECKING:
@@ -85,8 +86,10 @@ class LoopStream(Stream[T]):
 
     async def _use_channel(self) -> StreamEnd:
         async with grpc.aio.insecure_channel(self._endpoint, options=OPTIONS) as channel:
+            note_grpc_object(channel)
             method: Any = channel.stream_stream(self._method)
             call = self._call = method()
+            note_grpc_object(call)
             if self._closed:
                 call.cancel()
             writer = asyncio.ensure_future(self._write(call))

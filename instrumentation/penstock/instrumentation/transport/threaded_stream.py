@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.instrumentation.core import READER_THREAD
+from penstock.instrumentation.transport.inherited import note_grpc_object
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, OPTIONS, Stream, StreamEnd, T
 
 if TYPE_CHECKING:
@@ -28,10 +29,12 @@ class ThreadedStream(Stream[T]):
         """
         super().__init__(parse, inbox)
         self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
+        note_grpc_object(self._channel)
         call: Any = self._channel.stream_stream(method)
         self._reader = threading.Thread(target=self._read, name=READER_THREAD, daemon=True)
         try:
             self._call: Any = call(iter(self._requests.get, None))
+            note_grpc_object(self._call)
             self._reader.start()
         except BaseException:
             # No thread was left: end grpc's, which waits for requests.
