@@ -33,7 +33,9 @@ def failing(harness: AdminHarness) -> AdminHarness:
             outcome(name, time_ns=now, decided_by=common.DECIDED_BY_VLLM, policy_hash=""),
             deferral_end(name, start_ns=now - SECOND, time_ns=now),
         )
-    harness.append(first, closed("c", time_ns=now, prompt_tokens=10, gates={"own_prefill_nano": 1_000}))
+    prefill = {"own_prefill_nano": 10_000}
+    whole = [closed(f"c{number}", time_ns=now, prompt_tokens=100, gates=prefill) for number in range(5)]
+    harness.append(first, *whole)
     for name, at in (("d", now), ("e", now - 7200 * SECOND)):
         failed = outcome(name, common.OUTCOME_FAILED, time_ns=at, decided_by=common.DECIDED_BY_VLLM)
         harness.append(second, failed)
@@ -61,10 +63,17 @@ def test_each_engine_has_its_lines_and_its_price(failing: AdminHarness) -> None:
     assert (second.failed, second.tokens_lost, second.tokens_unpriced) == (1, _TOKENS, 0)
     assert (found.total.recomputed, found.total.failed, found.total.waited_in_vain.seconds) == (2, 1, 2)
     assert [(price.key.engine, price.requests, price.tokens) for price in found.prices] == [
-        ("0", 1, 10),
+        ("0", 5, 500),
         ("1", 0, 0),
     ]
-    assert (found.entries, found.truncated) == (6, False)
+    assert (found.entries, found.truncated) == (10, False)
+
+
+def test_it_says_when_the_log_begins(failing: AdminHarness) -> None:
+    """Where that is later than the time asked for: what was before is not in the sums."""
+    began = _ask(failing).log_begins.ToNanoseconds()
+    assert abs(began - time.time_ns()) < 60 * SECOND
+    assert not _ask(failing, seconds=0).HasField("log_begins")
 
 
 def test_the_time_and_the_engines_are_those_asked_for(failing: AdminHarness) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.bill import BillAccount, Charge, Costs
+from penstock.agent.bill import BillAccount, Charge, Costs, Price
 from penstock.proto import constants as c
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 
@@ -147,7 +147,16 @@ def test_a_token_costs_what_whole_requests_took() -> None:
     account.add(closed("d", prompt_tokens=30, first_token_time_unix_nano=0, gates=prefill))
     account.add(closed("e", prompt_tokens=30, external_cached_tokens=29, gates=prefill))
     assert (account.price.requests, account.price.tokens) == (1, 16)
-    assert account.price.of(400) == 30_000
+
+
+@pytest.mark.parametrize(
+    ("requests", "tokens", "known"),
+    [(0, 0, False), (1, 4, False), (4, 4_000, False), (5, 499, False), (300, 1_200, False), (5, 500, True)],
+)
+def test_a_price_takes_a_sample(requests: int, tokens: int, known: bool) -> None:
+    """Enough requests, and of prompts that are long enough: many short ones tell of steps, not of tokens."""
+    price = Price(requests, tokens, 1_000 * tokens)
+    assert (price.is_known, price.of(7)) == (known, 7_000 if known else None)
 
 
 _PEERS = st.sampled_from([PEER, _OTHER])

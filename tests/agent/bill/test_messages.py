@@ -23,7 +23,7 @@ _amounts = st.integers(0, 10**12)
 
 @st.composite
 def _lines(draw: st.DrawFn) -> admin.BillLine:
-    price = draw(st.sampled_from([Price(), Price(1, 10, 1_000)]))
+    price = draw(st.sampled_from([Price(), Price(5, 500, 50_000)]))
     costs = Costs(
         recomputed=draw(_amounts),
         tokens_recomputed=draw(_amounts),
@@ -57,7 +57,7 @@ def test_groups_sum_to_the_same_total(lines: list[admin.BillLine], by: str) -> N
 def test_a_token_has_its_engines_price_or_none() -> None:
     """What is not measured is not guessed."""
     costs = Costs(tokens_recomputed=30, tokens_unloaded=10)
-    known = costs_message(costs, Price(2, 20, 100))
+    known = costs_message(costs, Price(5, 500, 2_500))
     assert (known.prefill.ToNanoseconds(), known.tokens_unpriced) == (200, 0)
     unknown = costs_message(costs, Price())
     assert (unknown.prefill.ToNanoseconds(), unknown.tokens_unpriced) == (0, 40)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ctl.render.bill_rows import bill_table, notes, prefill_words
+from penstock.agent.bill import SAMPLE_REQUESTS
+from penstock.agent.ctl.render.bill_rows import bill_table, notes, prefill_words, window_words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 
     Agentctl = Callable[..., Result]
 
+NOW = 1_800_000_000
+
 
 @pytest.fixture
 def failing(harness: AdminHarness) -> AdminHarness:
-    """Two engines, two recomputed loads each; one has a price."""
+    """Two engines, two recomputed loads each; one has a price, the other too small a sample."""
     now = time.time_ns()
     for engine in ("0", "1"):
         core = harness.source(engine)
@@ -39,7 +43,14 @@ def failing(harness: AdminHarness) -> AdminHarness:
             )
     harness.append(
         harness.source("0"),
-        closed("c", time_ns=now, prompt_tokens=100, gates={"own_prefill_nano": 100_000_000}),
+        *(
+            closed(f"c{number}", time_ns=now, prompt_tokens=100, gates={"own_prefill_nano": 100_000_000})
+            for number in range(SAMPLE_REQUESTS)
+        ),
+    )
+    harness.append(
+        harness.source("1"),
+        closed("d", time_ns=now, prompt_tokens=4, gates={"own_prefill_nano": 3_548_000_000}),
     )
     return harness
 
@@ -56,12 +67,31 @@ def test_the_table_has_lines_a_total_and_their_basis(failing: AdminHarness, agen
         f"peer {PEER} at engine 0: 2 failed loads recomputed (800 tokens), 2 waits in vain (2.0s)." in lines
     )
     assert (
-        "A prompt token takes 1.0ms of prefill in engine 0: measured on 1 request that computed 100 tokens and lost no state."
-        in lines
+        "A prompt token takes 1.0ms of prefill in engine 0: measured on 5 requests of 500 tokens that computed "
+        "their prompt and lost no state." in lines
     )
-    assert any(
-        line.startswith("The prefill time of 800 tokens is not known: no request of 1 ") for line in lines
+    assert (
+        "The prefill time of 800 tokens is not known in engine 1 (too few: 1 request of 4 tokens): a price takes "
+        "5 requests of 100 tokens on average that computed their prompt and lost no state." in lines
     )
+
+
+def test_the_time_is_the_logs_where_that_is_shorter(failing: AdminHarness, agentctl: Agentctl) -> None:
+    """A day that the log does not have is not a day without costs."""
+    assert re.search(r"^Costs since the log begins, \ds ago\.$", agentctl("bill").stdout, re.MULTILINE)
+    nothing = agentctl("bill", "-l", "role=nobody").stderr
+    assert "is recorded since the log begins, " in nothing
+
+
+@pytest.mark.parametrize(
+    ("begun", "words"), [(0, "in the last 24h"), (NOW - 900, "since the log begins, 15m ago")]
+)
+def test_the_words_of_the_time(begun: int, words: str) -> None:
+    """An answer of an older agent has no beginning."""
+    bill = admin.Bill()
+    if begun:
+        bill.log_begins.FromSeconds(begun)
+    assert window_words(bill, 86_400, NOW) == words
 
 
 @pytest.mark.parametrize(
@@ -111,20 +141,26 @@ def test_what_is_summed_and_what_is_a_drill_is_named() -> None:
     assert notes(bill) == [
         f"peer {PEER} by policy p in a drill: 1 request failed.",
         "3 more lines: 7 tokens computed again because no load was begun.",
-        "The prefill time of 7 tokens is not known: no request that computed its prompt and lost no state is recorded in that time.",
+        (
+            "The prefill time of 7 tokens is not known: a price takes 5 requests of 100 tokens on average that computed "
+            "their prompt and lost no state."
+        ),
     ]
 
 
 def test_many_engines_are_not_all_listed() -> None:
     """Some prices, and how many more there are."""
     prices = [
-        admin.BillPrice(key={"engine": str(number)}, requests=1, tokens=10 * (number % 2))
+        admin.BillPrice(key={"engine": str(number)}, requests=9 * (number % 2), tokens=900 * (number % 2))
         for number in range(10)
     ]
     total = admin.BillCosts(tokens_recomputed=7, tokens_unpriced=3)
     said = notes(admin.Bill(prices=prices, total=total))
     assert said[3] == "2 more of the engines are measured likewise; -o json has them."
-    assert "no request of 0, 2, 4 and 2 more that computed its prompt and lost no state" in said[4]
+    assert (
+        "is not known in engines 0 (no request), 2 (no request), 4 (no request) and 2 more: a price"
+        in said[4]
+    )
 
 
 @pytest.mark.parametrize(

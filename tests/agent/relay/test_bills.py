@@ -18,6 +18,7 @@ def _bill(failed: int, *, oldest: int = 0) -> admin.Bill:
     )
     if oldest:
         bill.oldest.FromSeconds(oldest)
+        bill.log_begins.FromSeconds(oldest + 1)
     return bill
 
 
@@ -28,6 +29,7 @@ def test_lines_keep_their_engine_and_the_total_is_theirs() -> None:
     assert [(line.key.server, line.costs.failed) for line in found.lines] == [("b", 4), ("a", 3), ("c", 1)]
     assert [price.key.server for price in found.prices] == ["a", "b", "c"]
     assert (found.total.failed, found.entries, found.truncated, found.oldest.seconds) == (8, 8, True, 9)
+    assert found.log_begins.seconds == 10
 
 
 def test_a_line_of_several_engines_stays_without_one() -> None:

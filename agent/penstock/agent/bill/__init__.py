@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.bill.account import KINDS, BillAccount
-from penstock.agent.bill.costs import Charge, Costs, Price
+from penstock.agent.bill.costs import SAMPLE_REQUESTS, SAMPLE_TOKENS, Charge, Costs, Price
 from penstock.agent.bill.messages import (
     MAX_LINES,
     bounded_lines,
@@ -17,6 +17,8 @@ from penstock.agent.bill.messages import (
 __all__ = [
     "KINDS",
     "MAX_LINES",
+    "SAMPLE_REQUESTS",
+    "SAMPLE_TOKENS",
     "BillAccount",
     "Charge",
     "Costs",

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+SAMPLE_REQUESTS: Final = 5
+"""Requests that a price is measured on at least: one alone may have waited for a compilation, or shared its steps."""
+
+SAMPLE_TOKENS: Final = 100
+"""Prompt tokens that these computed at least, on average: a step takes its time for few tokens as for many."""
 
 
 class Charge(NamedTuple):
@@ -87,6 +93,11 @@ class Price:
     tokens: int = 0
     prefill_ns: int = 0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the sample is large enough to tell what a token takes."""
+        return self.requests >= SAMPLE_REQUESTS and self.tokens >= SAMPLE_TOKENS * self.requests
+
     def of(self, tokens: int) -> int | None:
-        """Return the prefill time of *tokens*, nanoseconds; None if nothing was measured."""
-        return tokens * self.prefill_ns // self.tokens if self.tokens else None
+        """Return the prefill time of *tokens*, nanoseconds; None if the price is not known."""
+        return tokens * self.prefill_ns // self.tokens if self.is_known else None

@@ -29,8 +29,9 @@ def merge_bills(answers: Sequence[tuple[str, Any]], _: admin.GetBillRequest) -> 
         merged.unreadable_batches = min(merged.unreadable_batches + answer.unreadable_batches, _MAX_UINT32)
         merged.truncated |= answer.truncated
         # What is whole since then is whole at every agent.
-        if answer.oldest.ToNanoseconds() > merged.oldest.ToNanoseconds():
-            merged.oldest.CopyFrom(answer.oldest)
+        for mine, theirs in ((merged.oldest, answer.oldest), (merged.log_begins, answer.log_begins)):
+            if theirs.ToNanoseconds() > mine.ToNanoseconds():
+                mine.CopyFrom(theirs)
     merged.lines.extend(bounded_lines(lines))
     merged.total.CopyFrom(sum_costs(line.costs for line in merged.lines))
     return merged

@@ -1742,7 +1742,7 @@ class GetBillRequest(_message.Message):
     def __init__(self, since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
 
 class Bill(_message.Message):
-    __slots__ = ("lines", "total", "prices", "entries", "truncated", "unreadable_batches", "oldest")
+    __slots__ = ("lines", "total", "prices", "entries", "truncated", "unreadable_batches", "oldest", "log_begins")
     LINES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     PRICES_FIELD_NUMBER: _ClassVar[int]
@@ -1750,6 +1750,7 @@ class Bill(_message.Message):
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
     OLDEST_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEGINS_FIELD_NUMBER: _ClassVar[int]
     lines: _containers.RepeatedCompositeFieldContainer[BillLine]
     total: BillCosts
     prices: _containers.RepeatedCompositeFieldContainer[BillPrice]
@@ -1757,7 +1758,8 @@ class Bill(_message.Message):
     truncated: bool
     unreadable_batches: int
     oldest: _timestamp_pb2.Timestamp
-    def __init__(self, lines: _Optional[_Iterable[_Union[BillLine, _Mapping]]] = ..., total: _Optional[_Union[BillCosts, _Mapping]] = ..., prices: _Optional[_Iterable[_Union[BillPrice, _Mapping]]] = ..., entries: _Optional[int] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ..., oldest: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    log_begins: _timestamp_pb2.Timestamp
+    def __init__(self, lines: _Optional[_Iterable[_Union[BillLine, _Mapping]]] = ..., total: _Optional[_Union[BillCosts, _Mapping]] = ..., prices: _Optional[_Iterable[_Union[BillPrice, _Mapping]]] = ..., entries: _Optional[int] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ..., oldest: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., log_begins: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class BillLine(_message.Message):
     __slots__ = ("key", "peer", "channel", "policies", "rehearsal", "costs", "summed")

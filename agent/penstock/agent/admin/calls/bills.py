@@ -140,4 +140,7 @@ def _read(
         unreadable_batches=messages.clamp_unsigned(scan.unreadable, messages.MAX_UINT32),
         oldest=messages.timestamp_message(oldest if scan.cut else 0),
     )
+    first = reader.batch(reader.first())
+    if first is not None and first.received_unix_nano > since:
+        frame.log_begins.FromNanoseconds(first.received_unix_nano)
     return frame, [bill for _, bill in sorted(found.items()) if bill is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.bill import SAMPLE_REQUESTS, SAMPLE_TOKENS, Price
 from penstock.agent.ctl.render import latency, text
 from penstock.agent.ctl.render.rows import Table
 from penstock.proto.v1.common_pb2 import Channel
@@ -40,6 +41,20 @@ def notes(bill: admin.Bill) -> list[str]:
     """Return the sentences below the table: the most expensive lines, and what the prefill seconds are based on."""
     expensive = [line for line in bill.lines if _costs_something(line.costs)]
     return [*(_sentence(line) for line in expensive[:_SENTENCES]), *_prices(bill)]
+
+
+def window_words(bill: admin.Bill, since: float, now: float) -> str:
+    """Return which time *bill* is of: ``in the last 24h``, or since when the log tells of it.
+
+    Args:
+        bill: as the agent returned it.
+        since: seconds that were asked for.
+        now: seconds.
+
+    """
+    if bill.HasField("log_begins"):
+        return f"since the log begins, {text.ago_of(bill.log_begins, now)}"
+    return f"in the last {text.age(since)}"
 
 
 def _names(line: admin.BillLine, by: str | None) -> tuple[str, ...]:
@@ -120,20 +135,34 @@ def _prices(bill: admin.Bill) -> Iterator[str]:
     total = bill.total
     if not total.tokens_recomputed and not total.tokens_unloaded:
         return
-    known = [price for price in bill.prices if price.tokens]
+    known = [price for price in bill.prices if _price(price).is_known]
     for price in known[:_SENTENCES]:
         each = price.prefill.ToNanoseconds() / 1e9 / price.tokens
         yield (
             f"A prompt token takes {text.span_of_time(each)} of prefill in engine {text.engine(price.key)}: measured on "
-            f"{text.count(price.requests, 'request')} that computed {text.count(price.tokens, 'token')} and lost no state."
+            f"{_sample(price)} that computed their prompt and lost no state."
         )
     if len(known) > _SENTENCES:
         yield f"{len(known) - _SENTENCES} more of the engines are measured likewise; -o json has them."
     if total.tokens_unpriced:
-        unknown = [text.engine(price.key) for price in bill.prices if not price.tokens]
+        unknown = [price for price in bill.prices if not _price(price).is_known]
+        named = [
+            f"{text.engine(price.key)} (too few: {_sample(price)})"
+            if price.requests
+            else f"{text.engine(price.key)} (no request)"
+            for price in unknown[:_SENTENCES]
+        ]
         more = f" and {len(unknown) - _SENTENCES} more" if len(unknown) > _SENTENCES else ""
-        where = f" of {', '.join(unknown[:_SENTENCES])}{more}" if unknown else ""
+        where = f" in engine{'s' if len(unknown) > 1 else ''} {', '.join(named)}{more}" if named else ""
         yield (
-            f"The prefill time of {text.count(total.tokens_unpriced, 'token')} is not known: no request{where} that "
-            "computed its prompt and lost no state is recorded in that time."
+            f"The prefill time of {text.count(total.tokens_unpriced, 'token')} is not known{where}: a price takes "
+            f"{SAMPLE_REQUESTS} requests of {SAMPLE_TOKENS} tokens on average that computed their prompt and lost no state."
         )
+
+
+def _price(message: admin.BillPrice) -> Price:
+    return Price(message.requests, message.tokens, message.prefill.ToNanoseconds())
+
+
+def _sample(price: admin.BillPrice) -> str:
+    return f"{text.count(price.requests, 'request')} of {text.count(price.tokens, 'token')}"

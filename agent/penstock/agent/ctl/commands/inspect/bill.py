@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.bill import group_lines
+from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.formats import is_table, with_output
 from penstock.agent.ctl.options import (
     DURATION,
@@ -15,7 +16,7 @@ from penstock.agent.ctl.options import (
     with_selector,
 )
 from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render.bill_rows import bill_table, notes
+from penstock.agent.ctl.render.bill_rows import bill_table, notes, window_words
 from penstock.agent.ctl.render.output import say_table, show, warn_unreadable
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -48,7 +49,8 @@ _DEADLINE = 30.0
 def bill(client: Client, since: timedelta, by: str | None, selector: str, output: str) -> None:
     """Add up what failed loads, waits and recomputation cost: tokens, and seconds of prefill and of waits.
 
-    Prefill seconds are the tokens that were computed again, times what a token takes in the same engine in that time.
+    Prefill seconds are the tokens that were computed again, times what a token takes in the same engine in that time;
+    they are unknown until enough requests have shown that.
     """
     request = admin.GetBillRequest(since=duration_message(since), selector=engine_selector(selector))
     found: admin.Bill = client.call("GetBill", request, _DEADLINE)
@@ -65,11 +67,12 @@ def bill(client: Client, since: timedelta, by: str | None, selector: str, output
             f"only the newest {found.entries} entries were added up; give a shorter --since",
             err=True,
         )
+    window = window_words(found, since.total_seconds(), current_time())
     if not found.lines:
         where = " of the selected engines" if selector else ""
-        say(f"no failed load, wait or recomputation{where} is recorded in that time", err=True)
+        say(f"no failed load, wait or recomputation{where} is recorded {window}", err=True)
         return
     table = bill_table(found, by)
     shown = table if output == "wide" else table.narrow()
     say_table(shown.headers, shown.rows)
-    say("", *notes(found))
+    say("", f"Costs {window}.", *notes(found))
