@@ -130,7 +130,7 @@ ENGINE_FLOORS = (
     ("vllm.zmq_ec.consumer", "vllm.zmq_ec.producer"),
     ("vllm.zmq_ec.settings",),
     ("vllm.zmq_ec.memory", "vllm.zmq_ec.wire"),
-    ("vllm.kv", "vllm.api_server", "vllm.ec.mooncake", "vllm.ec.cpu"),
+    ("vllm.kv", "vllm.api_server", "vllm.server_stop", "vllm.ec.mooncake", "vllm.ec.cpu"),
     ("vllm.ec",),
     ("vllm.kv.base",),
     ("vllm.recovery", "vllm.admission"),
