@@ -1,5 +1,9 @@
 # `make demo` and `make test` set up what they need. PENSTOCK_VENV=… builds the environment elsewhere.
 SHELL := /bin/bash
+# `make test PYTHON=python3.12` has an environment of its own, .venv-3.12.
+ifeq ($(origin PYTHON),command line)
+export PENSTOCK_VENV := $(or $(PENSTOCK_VENV),.venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
+endif
 VENV := $(or $(PENSTOCK_VENV),.venv)
 PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest
@@ -8,12 +12,13 @@ TOGETHER := -n $(or $(JOBS),4)
 # Real peers of tests; each target does nothing where it is there.
 TEST_PEERS := prometheus nats kubectl page-tools chromium
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
+OTHER_PYTHON := $(or $(PENSTOCK_VENV_PYTHON),.venv-python)/bin/python
 
 # What the tests start, some thousand agents, commands and engines, need not compile the code anew.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -23,6 +28,9 @@ setup: ## Build .venv (agent, instrumentation, tools, vLLM for CPU, NIXL); nothi
 
 setup-compat: setup ## Build .venv-compat: the Python code of vLLM 0.33 (VLLM=x.y.z for another) over .venv; nothing if it is up to date.
 	@scripts/setup-compat.sh
+
+setup-python: ## Build .venv-python: Penstock and its tools, without vLLM, for CPython 3.12 or 3.13; a sentence where there is none.
+	@scripts/setup-python.sh
 
 setup-connectors: setup ## Mooncake and LMCache, for the tests of vLLM's connectors to them; beside .venv, not in it.
 	@PENSTOCK_VENV=$(VENV) scripts/setup-connectors.sh
@@ -45,7 +53,7 @@ demo-eplb: setup ## Two processes move expert weights through vLLM's balancer; w
 demo-fleet: setup nats $(if $(wildcard .cache/kubernetes/api-server/kube-apiserver),kubectl) ## Three agents, two relays, one source of policies (SOURCE=kubernetes|nats); a roll-out that aborts itself. KEEP=1 leaves it up.
 	@$(PYTHON_IN_VENV) -m demo.fleet $(if $(filter 1,$(KEEP)),--keep) $(if $(SOURCE),--source $(SOURCE))
 
-test: setup $(TEST_PEERS) ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other).
+test: setup $(TEST_PEERS) ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other, PYTHON=python3.12 for another Python).
 	@$(PYTEST) $(TOGETHER) -m "not long" $(ARGS)
 
 test-fast: setup $(TEST_PEERS) ## The same without engines.
@@ -68,6 +76,10 @@ test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
 
 test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
+
+test-python: setup-python $(TEST_PEERS) ## Agent and engine side on that CPython, without vLLM and without properties.
+	@[[ ! -x $(OTHER_PYTHON) ]] || $(OTHER_PYTHON) -m pytest $(TOGETHER) -m "not long and not engine and not hypothesis" \
+		tests/agent tests/instrumentation tests/proto tests/rules --ignore=tests/instrumentation/vllm $(ARGS)
 
 check-versions: setup ## The hook check on each minor vLLM from 0.30 on; writes the table of docs/compatibility.md (CHECK=1 compares it, VERSIONS="0.33.0 …" prints some).
 	@PENSTOCK_VENV=$(VENV) $(PYTHON_IN_VENV) scripts/check_versions.py $(if $(filter 1,$(CHECK)),--check) $(VERSIONS)
@@ -191,4 +203,4 @@ kustomize: setup ## Write what is generated below deploy/kustomize.
 	@$(PYTHON_IN_VENV) scripts/kustomize.py
 
 clean: ## Remove environments and caches.
-	rm -rf .venv .venv-compat .venv-versions .venv-gpu .venv-proto .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-3.* .venv-python .venv-compat .venv-versions .venv-gpu .venv-proto .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
