@@ -109,6 +109,13 @@ def closed_decode(request_id: str = DECODE, remote: str = PREFILL, **body: Any) 
     return closed(request_id, **{**fields, "external_cached_tokens": 400, **body})
 
 
+def clean_up(request_id: str = DECODE, remote: str = PREFILL, **body: Any) -> Event:
+    """Build the end of vLLM's own request that frees the blocks of a prefill."""
+    fields = {"scheduled_time_unix_nano": 0, "first_token_time_unix_nano": 0, "external_cached_tokens": 0}
+    ended = {"prompt_tokens": 1, "output_tokens": 0, "finish_reason": "abort"}
+    return closed_decode(request_id, remote, **{**fields, **ended, "external_request_id": request_id, **body})
+
+
 def outcome(request_id: str, kind: int = common_pb2.OUTCOME_RECOMPUTED, **body: Any) -> Event:
     """Build what was done about a refused handshake."""
     fields: dict[str, Any] = {

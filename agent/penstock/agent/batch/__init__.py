@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from penstock.agent.batch.balancedness import balancedness
+from penstock.agent.batch.clean_ups import CLEAN_UP, is_clean_up
 from penstock.agent.batch.columns import FEW, BatchColumns, EventGroup, SampleColumns, Samples
 from penstock.agent.batch.gates import GATES, GateTimes, gate_times
 from penstock.agent.batch.rows import ProbeSample, TransferSample, probe_rows, transfer_rows, typed_events
 
 __all__ = [
+    "CLEAN_UP",
     "FEW",
     "GATES",
     "BatchColumns",
@@ -19,6 +21,7 @@ __all__ = [
     "TransferSample",
     "balancedness",
     "gate_times",
+    "is_clean_up",
     "probe_rows",
     "transfer_rows",
     "typed_events",

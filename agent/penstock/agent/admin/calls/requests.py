@@ -20,6 +20,7 @@ from penstock.agent.admin.support import (
     source_target,
     timestamp_message,
 )
+from penstock.agent.batch import CLEAN_UP, is_clean_up
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey
@@ -184,7 +185,8 @@ def _summary(facts: RequestFacts, asked: LoadOutcome | None, *, engine_lost: boo
     )
     if facts.closed is not None:
         summary.closed.FromNanoseconds(facts.closed.event.time_unix_nano)
-        summary.finish_reason = facts.closed.event.request_closed.finish_reason
+        closing = facts.closed.event.request_closed
+        summary.finish_reason = CLEAN_UP if is_clean_up(closing) else closing.finish_reason
     elif engine_lost:
         summary.finish_reason = _LOST
     elif facts.open_deferrals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.admin.support.bounded_scan import EventScan
+from penstock.agent.batch import is_clean_up
 from penstock.agent.diagnosis import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.proto.names import NANOS
@@ -61,7 +62,10 @@ class WindowQuestion(NamedTuple):
 
 
 def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
-    """Read the two times that a diagnosis compares: at most two seconds for each kind of event, the newest first."""
+    """Read the two times that a diagnosis compares: at most two seconds for each kind of event, the newest first.
+
+    vLLM's clean-up requests, and their failures, are left out: no user waits for these.
+    """
     first = reader.batch(reader.first())
     age = (question.now - first.received_unix_nano) / NANOS if first is not None else 0.0
     begins = max(age, 0.0) + _SENT_SECONDS if age < question.since + question.baseline else 0.0
@@ -69,6 +73,7 @@ def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
     baseline = min(question.baseline, begins - since) if begins else question.baseline
     fold = WindowFold(question.now, since, baseline, question.ahead)
     policies: dict[tuple[EngineKey, str], Sequence[PolicySource]] = {}
+    clean_ups: set[tuple[EngineKey, str]] = set()
     for kinds in (RARE, OF_REQUESTS):
         allowance = ReadBudget(seconds=STEP_SECONDS)
         # One more than is read, to detect the cut.
@@ -82,9 +87,14 @@ def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
             key = found.source.key
             if not question.wanted(key):
                 continue
+            if is_clean_up(found.event.request_closed):
+                clean_ups.add((key, found.event.request_id))
+                continue
             fold.add(key, question.roles.get(key, found.source.role), found.event)
             hash_ = found.event.load_outcome.policy_hash
             if hash_ and (key, hash_) not in policies:
                 policies[key, hash_] = question.policies(found.source, hash_, found.event.time_unix_nano)
         fold.note_read(oldest if scan.cut else 0, of_requests=kinds is OF_REQUESTS)
+    for window in (fold.present, fold.before):
+        window.failures = [each for each in window.failures if (each.key, each.request_id) not in clean_ups]
     return ReadWindows(fold, policies, begins, reader.unreadable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.batch import CLEAN_UP
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
@@ -187,6 +188,6 @@ def _state(item: admin.RequestSummary) -> str:
     if item.deferred:
         return words.style(f"waits for {words.word(common.DeferralReason, item.deferred)}", "yellow")
     if item.HasField("closed"):
-        return "ok"
+        return CLEAN_UP if item.finish_reason == CLEAN_UP else "ok"
     # A request lost with its engine has a finish reason and no end time.
     return words.style("lost", "red") if item.finish_reason else "open"
