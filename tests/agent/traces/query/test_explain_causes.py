@@ -17,6 +17,7 @@ from tests.support.agent.stories import (
     DECODE_WORKER,
     MS,
     SECOND,
+    clean_up,
     closed_decode,
     failed_load,
     lease,
@@ -192,8 +193,22 @@ async def test_explain_what_was_never_scheduled(book):
 
 
 async def test_the_clean_up_after_an_aborted_request_is_no_failure_of_it(book):
-    """A load of a request that was neither scheduled nor deferred only frees the blocks of the other side."""
+    """That request only frees the blocks of the other side, whether it reached that side or not."""
+    await book.append([(DECODE_WORKER, failed_load())], [(DECODE_CORE, clean_up())])
+    (sentence,) = sentences_of(book, DECODE)
+    assert "refused: connection refused): vLLM's own clean-up request; ignore" in sentence
+
+
+async def test_a_clean_up_is_called_so(book):
+    """And nothing is said about its first token."""
+    await book.append([(DECODE_CORE, clean_up(gates={"queue_nano": MS}))])
+    (sentence,) = sentences_of(book, DECODE)
+    assert "is vLLM's own clean-up request; ignore; it ended (abort)" in sentence
+
+
+async def test_a_user_s_request_that_was_aborted_early_is_no_clean_up(book):
+    """There was nothing to be done about its load any more."""
     closing = closed_decode(scheduled_time_unix_nano=0, finish_reason="abort")
     await book.append([(DECODE_WORKER, failed_load())], [(DECODE_CORE, closing)])
     (sentence,) = sentences_of(book, DECODE)
-    assert "vLLM's own clean-up request; ignore" in sentence
+    assert "refused: connection refused): the request had ended before its first step" in sentence

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.batch import is_clean_up
 from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
 from penstock.agent.traces.query.first_token import first_token_words
-from penstock.agent.traces.query.leases import held_words, lease_clauses, unusual_lease
+from penstock.agent.traces.query.leases import lease_clauses, readers_of, released_words, unusual_lease
 from penstock.agent.traces.query.search import find_request_traces
 from penstock.agent.traces.query.suspicions import is_late_read, suspicions
 from penstock.agent.traces.query.wait_parts import split_words, wait_parts, waited_words
@@ -17,10 +18,10 @@ from penstock.agent.traces.query.words import size as _size
 from penstock.agent.traces.query.words import words as _words
 from penstock.agent.traces.spans import attributes, ends_load, no_policies, request_loads
 from penstock.proto.names import NANOS
-from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
+from penstock.proto.v1 import admin_pb2, common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.agent.journal import Reader
     from penstock.agent.traces.query.leases import UsualLease
@@ -33,6 +34,7 @@ _MOST_ITEMS = 4
 _UNNAMED_ROLES = frozenset(("", "unspecified", "unknown", "both"))
 # A wait of this length is worth a sentence of its own.
 _LONG_WAIT = NANOS
+_CLEAN_UP = "vLLM's own clean-up request; ignore"
 
 
 def explain_request(
@@ -52,7 +54,9 @@ def explain_request(
             sentence
             for request in requests
             for sentence in (
-                *request_sentences(request, unusual_lease(reader, request), policies),
+                *request_sentences(
+                    request, unusual_lease(reader, request), policies, readers_of(request, requests)
+                ),
                 *_suspect_sentences(request, requests),
             )
         ],
@@ -91,7 +95,10 @@ def _suspect_sentences(request: RequestTrace, requests: Iterable[RequestTrace]) 
 
 
 def request_sentences(
-    request: RequestTrace, usual: UsualLease | None = None, policies: PolicyLookup = no_policies
+    request: RequestTrace,
+    usual: UsualLease | None = None,
+    policies: PolicyLookup = no_policies,
+    readers: Sequence[RequestFacts] = (),
 ) -> Iterator[str]:
     """Yield the sentences about one request, at least one.
 
@@ -99,16 +106,17 @@ def request_sentences(
         request: what the journal says about it.
         usual: the leases of its engine, if the request held one for unusually long.
         policies: names those that decided.
+        readers: the requests that its leases were for, as far as they are known.
 
     """
     facts = request.facts
     troubled = False
-    for clause in _troubles(facts, usual, policies):
+    for clause in _troubles(facts, usual, policies, readers):
         troubled = True
         yield f"{_subject(request)} {clause}."
     if not troubled:
-        yield f"{_subject(request)} {_good(facts)}."
-    token = first_token_words(facts)
+        yield f"{_subject(request)} {_good(facts, readers)}."
+    token = "" if _cleans_up(facts) else first_token_words(facts)
     if token:
         yield f"{_subject(request)} {token}."
     if request.truncated:
@@ -121,7 +129,9 @@ def _subject(request: RequestTrace) -> str:
     return f"Request {request.key.request_id} on {role}engine {source.key}"
 
 
-def _troubles(facts: RequestFacts, usual: UsualLease | None, policies: PolicyLookup) -> Iterator[str]:
+def _troubles(
+    facts: RequestFacts, usual: UsualLease | None, policies: PolicyLookup, readers: Sequence[RequestFacts]
+) -> Iterator[str]:
     yield from _failures(facts, policies)
     # A load that was given up meanwhile says itself who held it up.
     told = {entry.event.transfer_failure.caused_by_peer.address for entry in facts.failures} - {""}
@@ -133,7 +143,7 @@ def _troubles(facts: RequestFacts, usual: UsualLease | None, policies: PolicyLoo
             f" because the handshake with {_peer(delay.caused_by_peer)} was in the way"
         )
     yield from _pinned(facts)
-    yield from lease_clauses(facts, usual)
+    yield from lease_clauses(facts, usual, readers)
     if facts.lost_unix_nano:
         yield "ended with its engine, which vanished or was stopped"
     elif facts.closing is None:
@@ -199,10 +209,16 @@ def _failed_load(facts: RequestFacts, load: Load, policies: PolicyLookup) -> str
 
 
 def _no_action(facts: RequestFacts) -> str:
-    """Explain why there is no outcome; a request that never waited for its load only cleans up after another."""
+    """Explain why there is no outcome."""
     closing = facts.closing
-    cleans_up = closing is not None and not closing.scheduled_time_unix_nano and not facts.deferrals
-    return "vLLM's own clean-up request; ignore" if cleans_up else "no action was reported"
+    if _cleans_up(facts):
+        return _CLEAN_UP
+    early = closing is not None and not closing.scheduled_time_unix_nano and not facts.deferrals
+    return "the request had ended before its first step" if early else "no action was reported"
+
+
+def _cleans_up(facts: RequestFacts) -> bool:
+    return facts.closing is not None and is_clean_up(facts.closing)
 
 
 def _under_way(facts: RequestFacts, load: Load) -> str:
@@ -259,17 +275,16 @@ def _other_handshake(failure: TransferFailure) -> str:
     return f"the handshake with {peer}{f' that request {request} began' if request else ''}"
 
 
-def _good(facts: RequestFacts) -> str:
+def _good(facts: RequestFacts, readers: Sequence[RequestFacts]) -> str:
     clauses = [_loaded(load, facts) for load in request_loads(facts)]
     for entry in facts.leases:
-        lease = entry.event.lease_closed
-        ending = attributes.enum_word(events_pb2.LeaseEnding, lease.ending) or "let go"
-        held = held_words(entry.event)
-        clauses.append(f"kept {lease.blocks} blocks for its reader, {ending} after {held}")
+        blocks = entry.event.lease_closed.blocks
+        clauses.append(f"kept {blocks} blocks for its reader, {released_words(facts, entry.event, readers)}")
     closing = facts.closing
     if not clauses and closing is not None:
+        if is_clean_up(closing):
+            return f"is {_CLEAN_UP}{_end(facts)}"
         if not closing.scheduled_time_unix_nano:
-            # Such as the request that vLLM sends to clean up after one that failed.
             return f"was not scheduled{_end(facts)}"
         clauses.extend(_misses(facts))
         clauses.append(f"computed {closing.prompt_tokens:,} prompt tokens")

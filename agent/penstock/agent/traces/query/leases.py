@@ -5,14 +5,17 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.batch import is_clean_up
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
+from penstock.agent.traces.query.search import remote_request_id
 from penstock.agent.traces.query.words import duration
-from penstock.agent.traces.spans import attributes
+from penstock.agent.traces.spans import attributes, request_loads
 from penstock.proto.names import NANOS
+from penstock.proto.v1.common_pb2 import CHANNEL_KV, DEFERRAL_ENDING_READY
 from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED, LEASE_ENDING_READ, LeaseEnding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey
@@ -78,16 +81,77 @@ def unusual_lease(reader: Reader, request: RequestTrace) -> UsualLease | None:
     return usual if is_unusual(longest, usual) else None
 
 
-def lease_clauses(facts: RequestFacts, usual: UsualLease | None) -> Iterator[str]:
-    """Yield a clause for each lease that expired, or that was longer than *usual*."""
+def readers_of(request: RequestTrace, requests: Iterable[RequestTrace]) -> list[RequestFacts]:
+    """Return those of *requests* that name *request* as the one whose blocks they load."""
+    return [other.facts for other in requests if request.key.request_id in _remotes(other.facts)]
+
+
+def _remotes(facts: RequestFacts) -> set[str]:
+    closing = (facts.closed,) if facts.closed is not None else ()
+    return {remote_request_id(entry) for entry in (*closing, *facts.deferral_starts, *facts.failures)}
+
+
+def lease_clauses(
+    facts: RequestFacts, usual: UsualLease | None, readers: Sequence[RequestFacts] = ()
+) -> Iterator[str]:
+    """Yield a clause for each lease that expired, that no reader could use, or that was longer than *usual*."""
     for entry in facts.leases:
         lease = entry.event.lease_closed
         if lease.ending == LEASE_ENDING_EXPIRED:
             held = held_words(entry.event)
             yield f"kept {lease.blocks} blocks for a reader that did not come in {held}"
-        elif usual is not None and is_unusual(held_nano(entry.event), usual):
-            ending = attributes.enum_word(LeaseEnding, lease.ending) or "let go"
-            yield f"kept {lease.blocks} blocks for its reader, {ending} after {held_words(entry.event)}: {_compared(usual)}"
+            continue
+        unusual = usual is not None and is_unusual(held_nano(entry.event), usual)
+        in_vain = lease.ending == LEASE_ENDING_READ and _is_unread(facts, readers)
+        if unusual or (in_vain and any(map(_came_to_nothing, readers))):
+            clause = (
+                f"kept {lease.blocks} blocks for its reader, {released_words(facts, entry.event, readers)}"
+            )
+            yield f"{clause}: {_compared(usual)}" if usual is not None and unusual else clause
+
+
+def released_words(facts: RequestFacts, lease: Event, readers: Sequence[RequestFacts]) -> str:
+    """Return how a lease of *facts* ended and after how long, as far as its *readers* say it.
+
+    The engine that kept the blocks gets one message for a read, for a reader that needs none of them and for a clean-up;
+    only the readers' engine knows which it was.
+    """
+    closed, after = lease.lease_closed, f"after {held_words(lease)}"
+    if closed.ending != LEASE_ENDING_READ:
+        return f"{attributes.enum_word(LeaseEnding, closed.ending) or 'let go'} {after}"
+    if _has_sent(facts) or any(map(_has_read, readers)):
+        return f"read {after}"
+    if not _is_unread(facts, readers):
+        return f"released {'(by a read or by a clean-up) ' if 'Nixl' in closed.connector else ''}{after}"
+    if any(each.closing is not None and is_clean_up(each.closing) for each in readers):
+        return f"released unread {after} by vLLM's clean-up request"
+    needed = "" if any(map(_came_to_nothing, readers)) else ", because its reader needed none of them"
+    return f"released unread {after}{needed}"
+
+
+def _has_sent(facts: RequestFacts) -> bool:
+    """Return whether the engine that kept the blocks wrote them to the reader."""
+    return any(load.sending and not load.failed for load in request_loads(facts))
+
+
+def _has_read(reader: RequestFacts) -> bool:
+    ends = (entry.event.deferral_end for entry in reader.deferral_ends)
+    return (
+        any(load.channel == CHANNEL_KV and not load.failed for load in request_loads(reader))
+        or any(each.channel == CHANNEL_KV and each.ending == DEFERRAL_ENDING_READY for each in ends)
+        or (reader.closing is not None and bool(reader.closing.external_cached_tokens))
+    )
+
+
+def _is_unread(facts: RequestFacts, readers: Sequence[RequestFacts]) -> bool:
+    """Return whether it is known that no reader loaded the blocks: all of them have ended."""
+    ended = bool(readers) and all(each.closing is not None for each in readers)
+    return ended and not _has_sent(facts) and not any(map(_has_read, readers))
+
+
+def _came_to_nothing(reader: RequestFacts) -> bool:
+    """Return whether a reader failed to load, or was aborted before its first step."""
+    return bool(reader.failures) or reader.closing is None or not reader.closing.scheduled_time_unix_nano
 
 
 def _compared(usual: UsualLease) -> str:
