@@ -27,6 +27,7 @@ from tests.support.agent.batches import PEER, event, transfer_failure
 from tests.support.agent.stories import MS, closed, closed_decode
 
 if TYPE_CHECKING:
+    from penstock.agent.model import Source
     from penstock.proto.v1.events_pb2 import Event
 
     from tests.support.agent.admin_server import AdminHarness
@@ -106,7 +107,7 @@ def test_loads_do_not_hide_what_an_engine_suspects(
     harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Failed loads are many and most spoil nothing; the older NaN is found behind them, and that there are more is said."""
-    monkeypatch.setattr(calls, "_MAX_SUSPECTS", 2)
+    monkeypatch.setattr(calls, "MAX_SUSPECTS", 2)
     core, now = harness.source("0"), time.time_ns()
     told = event("answer_suspected", "nan", time_ns=now - 100 * MS, reason=NAN, nans_in_logits=2)
     harness.append(core, told, closed("nan", time_ns=now - 100 * MS, nans_in_logits=2))
@@ -147,6 +148,62 @@ def test_what_was_not_searched_is_not_missing(harness: AdminHarness, monkeypatch
 def test_what_doctor_says(response: admin.ListSuspectsResponse, levels: list[str]) -> None:
     """None known, of a log that was not searched to its end, is not none."""
     assert [each.level for each in check_suspects(response)] == levels
+
+
+def weights_of(
+    harness: AdminHarness, source: Source, weights: str, *, peer: str = "", address: str = ""
+) -> None:
+    """Let an engine say which weights it has loaded, and which peer it has shaken hands with."""
+    facts = EngineFacts(
+        model="tiny", kv_connector="NixlConnector", weights={"digest": weights}, side_channel=address
+    )
+    peers = [{"peer": {"address": peer}, "connected": True}] if peer else []
+    harness.snapshot(source, Snapshot(engine=facts, peers=peers))
+
+
+def test_answers_from_other_weights(harness: AdminHarness) -> None:
+    """``diagnose``, ``get suspects`` and ``explain`` name the same answers: those since both processes run."""
+    now = time.time_ns()
+    decode = harness.source("0", start_time_unix_nano=now - 60_000 * MS)
+    prefill = harness.source(
+        "1", labels={"role": "prefill"}, role="prefill", start_time_unix_nano=now - 30_000 * MS
+    )
+    weights_of(harness, decode, "aaaa", peer=PEER)
+    weights_of(harness, prefill, "bbbb", address=PEER)
+    read = {"peer": {"address": PEER}}
+
+    def ended(name: str, ago: int = 0, **fields: Any) -> Event:
+        times = {"time_ns": now - ago * MS, "arrival_time_unix_nano": now - (ago + 10) * MS}
+        return closed_decode(name, f"p-{name}", **{**times, **read, **fields})
+
+    harness.append(
+        decode,
+        ended("wrong", 5),
+        ended("also", 3),
+        ended("failed", finish_reason="error"),
+        ended("cached", external_cached_tokens=0),
+        ended("elsewhere", peer={"address": "other:1"}),
+        # The prefill process before this one may have had the same weights.
+        ended("before", 45_000),
+    )
+    found = ask(harness).suspects
+    assert [each.request_id for each in found] == ["also", "wrong"]
+    assert [list(each.reasons) for each in found] == [[events.SUSPECT_REASON_OTHER_WEIGHTS]] * 2
+    assert (found[0].peer_key.engine, found[0].peer.address) == ("1", PEER)
+    assert found[0].evidence == [
+        "it read KV blocks of engine 1, which has loaded other weights (aaaa here, bbbb there)"
+    ]
+    assert not ask(harness, selector={"labels": "role=prefill"}).suspects
+    cause = harness.stub.Diagnose(admin.DiagnoseRequest()).causes[0]
+    assert (cause.kind, cause.requests) == ("weights_differ", 2)
+    assert any("requests also, wrong" in each.fact for each in cause.evidence)
+
+    def said(name: str) -> list[str]:
+        sentences = harness.stub.Explain(admin.GetTraceRequest(request_id=name)).sentences
+        return [each for each in sentences if "suspect" in each]
+
+    assert said("wrong") == [f"The answer to wrong is suspect: {found[0].evidence[0]}."]
+    assert said("before") == said("failed") == []
 
 
 def test_a_late_write_has_no_known_victim(harness: AdminHarness) -> None:

@@ -79,15 +79,29 @@ def _pair(**fields: Any) -> admin.Pair:
 def test_two_engines_with_different_weights() -> None:
     """No handshake fails; each answer that read the other's blocks may be wrong."""
     difference = {"fact": "weights", "value": "aaaa", "peer_value": "bbbb"}
-    cause = verdict_of(
-        calm(), pairs=[_pair(weights=admin.PAIR_WEIGHTS_DIFFER, differences=[difference])]
-    ).causes[0]
+    pair = _pair(weights=admin.PAIR_WEIGHTS_DIFFER, differences=[difference])
+    others = [
+        *_suspect(events.SUSPECT_REASON_OTHER_WEIGHTS, 2),
+        *_suspect(events.SUSPECT_REASON_OTHER_WEIGHTS, 9, peer={"address": "other:1"}),
+    ]
+    (cause,) = verdict_of(calm(), pairs=[pair], suspects=others).causes
     assert (cause.kind, cause.peer, cause.confidence) == ("weights_differ", PEER, Confidence.CERTAIN)
-    assert cause.sentence.endswith("have loaded different weights: 10 answers may be wrong")
-    assert cause.evidence[0].fact == "weights aaaa and bbbb"
+    assert cause.sentence.endswith("have loaded different weights: 2 answers may be wrong")
+    assert cause.requests == 2
+    assert [each.fact for each in cause.evidence][:3] == [
+        "weights aaaa and bbbb",
+        "2 answers of the window read blocks of the other",
+        "requests d-0, d-1",
+    ]
     assert cause.commands[0] == "agentctl diff engine decode/0 prefill/0"
-    elsewhere = _pair(weights=admin.PAIR_WEIGHTS_DIFFER, peer={"address": "other:1"})
-    assert verdict_of(calm(), pairs=[elsewhere]).causes[0].sentence.endswith("answers will be wrong")
+    assert cause.commands[2:] == ("agentctl get suspects --since 1h", "agentctl explain d-0")
+
+
+def test_different_weights_without_a_suspect_answer() -> None:
+    """What the rule counts is what the list of suspects names: none so far."""
+    (cause,) = verdict_of(calm(), pairs=[_pair(weights=admin.PAIR_WEIGHTS_DIFFER)]).causes
+    assert cause.sentence.endswith("answers will be wrong")
+    assert (cause.requests, cause.confidence) == (0, Confidence.LIKELY)
 
 
 def test_a_pair_that_will_not_shake_hands() -> None:

@@ -15,6 +15,7 @@ class SuspectReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SUSPECT_REASON_FAILED_READ: _ClassVar[SuspectReason]
     SUSPECT_REASON_MISMATCH: _ClassVar[SuspectReason]
     SUSPECT_REASON_NAN: _ClassVar[SuspectReason]
+    SUSPECT_REASON_OTHER_WEIGHTS: _ClassVar[SuspectReason]
 
 class LeaseEnding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -42,6 +43,7 @@ SUSPECT_REASON_LATE_WRITE: SuspectReason
 SUSPECT_REASON_FAILED_READ: SuspectReason
 SUSPECT_REASON_MISMATCH: SuspectReason
 SUSPECT_REASON_NAN: SuspectReason
+SUSPECT_REASON_OTHER_WEIGHTS: SuspectReason
 LEASE_ENDING_UNSPECIFIED: LeaseEnding
 LEASE_ENDING_READ: LeaseEnding
 LEASE_ENDING_EXPIRED: LeaseEnding

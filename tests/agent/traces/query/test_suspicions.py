@@ -23,11 +23,12 @@ from tests.support.agent.stories import (
     outcome,
 )
 
-LATE, FAILED, MISMATCH, NAN = (
+LATE, FAILED, MISMATCH, NAN, OTHER = (
     events.SUSPECT_REASON_LATE_READ,
     events.SUSPECT_REASON_FAILED_READ,
     events.SUSPECT_REASON_MISMATCH,
     events.SUSPECT_REASON_NAN,
+    events.SUSPECT_REASON_OTHER_WEIGHTS,
 )
 ABORTED = {"kind": common.OUTCOME_ABORTED, "decided_by": common.DECIDED_BY_VLLM}
 
@@ -146,3 +147,25 @@ def test_the_order_of_entries_does_not_matter(
     assert len(found) == len(set(found))
     if not output_tokens or finish_reason in {"", "error"}:
         assert set(found) <= {NAN}
+
+
+@pytest.mark.parametrize(
+    ("entries", "closing", "expected"),
+    [
+        ((), {}, [OTHER]),
+        ((), {"finish_reason": "error"}, []),
+        ((), {"output_tokens": 0}, []),
+        ((), {"external_cached_tokens": 0}, []),
+        ((done(),), {}, []),
+        ((nan(),), {}, [NAN, OTHER]),
+    ],
+)
+def test_blocks_of_other_weights(entries: Any, closing: dict[str, Any], expected: list[int]) -> None:
+    """Where the pair is known to differ, an answer that was delivered and computed from them is suspect."""
+    facts = RequestFacts.of(DECODE, [*entries, EventEntry(DECODE_CORE, closed_decode(**closing))])
+    found = suspicions(facts, weights=lambda _: "it read other weights")
+    assert sorted(each.reason for each in found) == expected
+    running = RequestFacts.of(DECODE, [nan()])
+    assert OTHER not in [
+        each.reason for each in suspicions(running, weights=lambda _: "it read other weights")
+    ]

@@ -10,7 +10,7 @@ from penstock.agent.admin.calls.engines import list_engines, suspected_peers
 from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.pairs import list_pairs_of
 from penstock.agent.admin.calls.quarantines import list_quarantines
-from penstock.agent.admin.calls.suspects import list_suspects
+from penstock.agent.admin.calls.suspects import MAX_SUSPECTS, list_suspects
 from penstock.agent.admin.support import (
     WindowQuestion,
     check_engine_names,
@@ -51,7 +51,7 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
     orders = await list_quarantines(agent, admin.ListQuarantinesRequest(selector=request.selector))
     pairs = await list_pairs_of(agent, admin.ListPairsRequest())
     changes = await agent.store.changes("", _CHANGES)
-    asked = admin.ListSuspectsRequest(selector=request.selector)
+    asked = admin.ListSuspectsRequest(selector=request.selector, limit=MAX_SUSPECTS)
     asked.since.FromNanoseconds(int(since * 1e9))
     suspects = await list_suspects(agent, asked)
     views = selected_views(agent, selection)

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.agent.admin.calls.pairs import other_weights_of
 from penstock.agent.admin.support import EventScan, messages, selection_of, source_target
 from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError
@@ -152,8 +153,10 @@ async def get_trace_of(agent: AgentContext, request: admin.GetTraceRequest) -> a
 
 async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Explanation:
     """Return one sentence for each cause of one request."""
+    weights = await other_weights_of(agent)
     return await read_in_turn(
-        agent, lambda reader: explain_request(reader, request.request_id, agent.policies)
+        agent,
+        lambda reader: explain_request(reader, request.request_id, agent.policies, weights.evidence),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
+from penstock.agent.admin.calls.pairs import OtherWeights, other_weights_of
 from penstock.agent.admin.support import (
     MAX_UINT32,
     EventScan,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 # Each is looked for by itself: what an engine suspects must not be hidden by failures that are many.
 _KINDS = ("answer_suspected", "transfer_failure")
 _DEFAULT_SINCE = 3600 * NANOS
-_DEFAULT_LIMIT, _MAX_SUSPECTS = 100, 1_000
+_DEFAULT_LIMIT, MAX_SUSPECTS = 100, 1_000
 _MAX_BYTES = 64 << 20
 MAX_LATE_IDS = 1_000
 _LATE_READ = (
@@ -59,8 +60,9 @@ async def list_suspects(
         raise ContractError(f"{len(request.late_request_ids)} late_request_ids; give at most {MAX_LATE_IDS}")
     selection = selection_of(request.selector)
     since = since_unix_nano(request, agent.clock(), _DEFAULT_SINCE)
-    limit = min(request.limit or _DEFAULT_LIMIT, _MAX_SUSPECTS)
-    return await read_in_turn(agent, lambda reader: _list(reader, request, selection, since, limit))
+    limit = min(request.limit or _DEFAULT_LIMIT, MAX_SUSPECTS)
+    weights = await other_weights_of(agent)
+    return await read_in_turn(agent, lambda reader: _list(reader, request, selection, since, limit, weights))
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class _Candidates:
     suspected: dict[RequestKey, None] = field(default_factory=dict)
     loads: dict[RequestKey, None] = field(default_factory=dict)
     writes: list[FoundEvent] = field(default_factory=list)
+    other_weights: dict[RequestKey, None] = field(default_factory=dict)
     full: bool = False
 
     def add(self, found: FoundEvent) -> None:
@@ -95,24 +98,38 @@ class _Candidates:
             if self._has_room():
                 self.writes.append(found)
         elif may_spoil(failure) and event.request_id:
-            if len(self.loads) < _MAX_SUSPECTS or key in self.loads:
+            if len(self.loads) < MAX_SUSPECTS or key in self.loads:
                 self.loads[key] = None
             else:
                 self.full = True
 
+    def add_closed(self, found: FoundEvent) -> None:
+        """Take in a request that may have read blocks of an engine with other weights, if there is room."""
+        if len(self.other_weights) < MAX_SUSPECTS:
+            self.other_weights[RequestKey(found.source.key.server, found.event.request_id)] = None
+        else:
+            self.full = True
+
     def _has_room(self, known: bool = False) -> bool:
-        room = known or len(self.suspected) + len(self.late) + len(self.writes) < _MAX_SUSPECTS
+        room = known or len(self.suspected) + len(self.late) + len(self.writes) < MAX_SUSPECTS
         self.full = self.full or not room
         return room
 
 
 def _list(
-    reader: Reader, request: admin.ListSuspectsRequest, selection: Selection, since: int, limit: int
+    reader: Reader,
+    request: admin.ListSuspectsRequest,
+    selection: Selection,
+    since: int,
+    limit: int,
+    weights: OtherWeights,
 ) -> admin.ListSuspectsResponse:
-    candidates, cut = (_Candidates(), False) if request.late_request_ids else _candidates(reader, since)
+    candidates, cut = (
+        (_Candidates(), False) if request.late_request_ids else _candidates(reader, since, weights)
+    )
     # From now on: the events above have budgets of their own.
     allowance = ReadBudget(_MAX_BYTES, STEP_SECONDS)
-    search = _Search(RequestLog(reader, allowance), selection)
+    search = _Search(RequestLog(reader, allowance), selection, weights)
     found = (
         search.readers_of(request.late_request_ids)
         if request.late_request_ids
@@ -127,7 +144,7 @@ def _list(
     )
 
 
-def _candidates(reader: Reader, since: int) -> tuple[_Candidates, bool]:
+def _candidates(reader: Reader, since: int, weights: OtherWeights) -> tuple[_Candidates, bool]:
     """Return what the events point at, and whether there are more."""
     candidates, cut = _Candidates(), False
     for kind in _KINDS:
@@ -135,15 +152,22 @@ def _candidates(reader: Reader, since: int) -> tuple[_Candidates, bool]:
         for found in scan:
             candidates.add(found)
         cut = cut or scan.cut
+    if weights:
+        scan = EventScan.newest(reader, kinds=("request_closed",), since_unix_nano=since)
+        for found in scan:
+            if weights.may_read(found.source.key, found.event.request_closed.peer.address):
+                candidates.add_closed(found)
+        cut = cut or scan.cut
     return candidates, cut or candidates.full
 
 
 class _Search:
     """Joins what events point at with the requests of the log."""
 
-    def __init__(self, log: RequestLog, selection: Selection) -> None:
+    def __init__(self, log: RequestLog, selection: Selection, weights: OtherWeights) -> None:
         self._log = log
         self._selection = selection
+        self._weights = weights
 
     def suspects(self, candidates: _Candidates) -> Iterator[admin.Suspect]:
         """Yield the suspects of selected engines, each request once."""
@@ -153,15 +177,18 @@ class _Search:
             owners |= dict.fromkeys(readers, owner)
             if not readers:
                 yield from self._half(owner, candidates.late[owner])
-        for key in {**owners, **candidates.suspected, **candidates.loads}:
+        for key in {**owners, **candidates.suspected, **candidates.loads, **candidates.other_weights}:
             facts = self._facts(key)
             if facts is None or not self._selects(facts):
                 continue
             owner_key = owners.get(key)
             late = candidates.late[owner_key] if owner_key is not None else []
-            found = suspicions(facts, late)
+            found = suspicions(facts, late, self._weights.evidence)
             if found:
                 suspect = _suspect(facts, found)
+                peer = self._weights.peer_of(facts)
+                if peer is not None:
+                    suspect.peer_key.CopyFrom(key_message(peer))
                 if owner_key is not None:
                     suspect.peer_request_id = owner_key.request_id
                     suspect.peer_key.CopyFrom(key_message(late[0].source.key))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1.events_pb2 import SUSPECT_REASON_OTHER_WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,27 +47,36 @@ def _compare(pair: admin.Pair) -> tuple[str, ...]:
 
 def _weights(facts: Facts, pair: admin.Pair) -> FoundCause:
     key, peer = words.key_of(pair.key), pair.peer.address
-    answers = sum(
-        each.key == key and bool(peer) and each.peer == peer and each.finish_reason not in {"abort", "error"}
-        for each in facts.present.closed
+    answers = sorted(
+        {
+            each.request_id
+            for each in facts.suspects
+            if SUSPECT_REASON_OTHER_WEIGHTS in each.reasons
+            and words.key_of(each.key) == key
+            and each.peer.address == peer
+        }
     )
     values = next((each for each in pair.differences if each.fact == "weights"), None)
     return FoundCause(
         "weights_differ",
         f"engine {key} and {_name(pair)} have loaded different weights: "
-        + (f"{words.count(answers, 'answer')} may be wrong" if answers else "answers will be wrong"),
+        + (f"{words.count(len(answers), 'answer')} may be wrong" if answers else "answers will be wrong"),
         (key,),
         (
             *([Evidence(f"weights {values.value} and {values.peer_value}")] if values is not None else []),
-            Evidence(f"{words.count(answers, 'request')} of the window read blocks of the other"),
+            Evidence(f"{words.count(len(answers), 'answer')} of the window read blocks of the other"),
+            *([Evidence(words.named(answers, "request"))] if answers else []),
             Evidence("no handshake compares weights: nothing fails"),
         ),
         peer=peer,
-        requests=answers,
-        other_harm=_PAIR_SECONDS + SUSPECT_SECONDS * answers,
+        requests=len(answers),
+        other_harm=_PAIR_SECONDS + SUSPECT_SECONDS * len(answers),
         confidence=Confidence.CERTAIN if answers else Confidence.LIKELY,
         alternatives=("the same model in other files: give both engines the label weights=NAME",),
-        commands=_compare(pair),
+        commands=(
+            *_compare(pair),
+            *(("agentctl get suspects --since 1h", f"agentctl explain {answers[0]}") if answers else ()),
+        ),
     )
 
 

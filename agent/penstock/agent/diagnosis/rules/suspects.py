@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.agent.diagnosis.facts import Attribution, Facts
     from penstock.proto.v1 import admin_pb2 as admin
 
-# Late reads have a rule of their own, which names the answers, too.
+# Late reads and other weights have rules of their own, which name the answers, too.
 _REASONS: Final[dict[int, tuple[str, str]]] = {
     events.SUSPECT_REASON_MISMATCH: (
         "what they read is not what was sent",

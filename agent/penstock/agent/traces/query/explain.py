@@ -9,7 +9,7 @@ from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
 from penstock.agent.traces.query.first_token import first_token_words
 from penstock.agent.traces.query.leases import lease_clauses, readers_of, released_words, unusual_lease
 from penstock.agent.traces.query.search import find_request_traces
-from penstock.agent.traces.query.suspicions import is_late_read, suspicions
+from penstock.agent.traces.query.suspicions import is_late_read, no_weights, suspicions
 from penstock.agent.traces.query.wait_parts import split_words, wait_parts, waited_words
 from penstock.agent.traces.query.words import channel as _channel
 from penstock.agent.traces.query.words import duration as _duration
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader
     from penstock.agent.traces.query.leases import UsualLease
     from penstock.agent.traces.query.search import RequestTrace
+    from penstock.agent.traces.query.suspicions import WeightsLookup
     from penstock.agent.traces.spans import EventEntry, Load, PolicyLookup, RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure
 
@@ -38,9 +39,18 @@ _CLEAN_UP = "vLLM's own clean-up request; ignore"
 
 
 def explain_request(
-    reader: Reader, request_id: str, policies: PolicyLookup = no_policies
+    reader: Reader,
+    request_id: str,
+    policies: PolicyLookup = no_policies,
+    weights: WeightsLookup = no_weights,
 ) -> admin_pb2.Explanation:
-    """Explain what happened to a request and to its counterpart on the other engine; *policies* names those that decided.
+    """Explain what happened to a request and to its counterpart on the other engine.
+
+    Args:
+        reader: of the journal.
+        request_id: vLLM's internal or the client's.
+        policies: names those that decided.
+        weights: what is known of engines that have loaded other weights.
 
     Raises:
         NotFoundError: no request has this id, or several unrelated ones.
@@ -57,7 +67,7 @@ def explain_request(
                 *request_sentences(
                     request, unusual_lease(reader, request), policies, readers_of(request, requests)
                 ),
-                *_suspect_sentences(request, requests),
+                *_suspect_sentences(request, requests, weights),
             )
         ],
         unreadable_batches=reader.unreadable,
@@ -73,7 +83,9 @@ def explain_request(
     return explanation
 
 
-def _suspect_sentences(request: RequestTrace, requests: Iterable[RequestTrace]) -> Iterator[str]:
+def _suspect_sentences(
+    request: RequestTrace, requests: Iterable[RequestTrace], weights: WeightsLookup
+) -> Iterator[str]:
     """Yield a sentence for each reason why the answer may be wrong; *requests* has the other side, where that is known."""
     name, closing = request.key.request_id, request.facts.closing
     remote = closing.remote_request_id if closing is not None else ""
@@ -84,7 +96,7 @@ def _suspect_sentences(request: RequestTrace, requests: Iterable[RequestTrace]) 
         for entry in other.facts.failures
         if is_late_read(entry.event.transfer_failure)
     ]
-    for each in suspicions(request.facts, late):
+    for each in suspicions(request.facts, late, weights):
         drill = " in a drill" if each.rehearsal else ""
         yield f"The answer to {name} is suspect{drill}: {each.evidence}."
     if any(is_late_read(entry.event.transfer_failure) for entry in request.facts.failures):

@@ -11,10 +11,13 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from penstock.agent.traces.spans import EventEntry, Load, RequestFacts
     from penstock.proto.v1.events_pb2 import TransferFailure
+
+    # A sentence without its full stop, where the peer of the request has loaded other weights than its engine; else empty.
+    WeightsLookup = Callable[[RequestFacts], str]
 
 # vLLM's finish reasons of answers that were not delivered, or not to their end.
 _ABORTED = "abort"
@@ -24,6 +27,11 @@ _OF_A_READ = frozenset(
     (common.FAILURE_MODE_TRANSFER, common.FAILURE_MODE_EXCEPTION, common.FAILURE_MODE_LOAD)
 )
 _DONE = frozenset((common.OUTCOME_RECOMPUTED, common.OUTCOME_FAILED))
+
+
+def no_weights(_: RequestFacts) -> str:
+    """Know of no engine that has loaded other weights."""
+    return ""
 
 
 class Suspicion(NamedTuple):
@@ -64,15 +72,24 @@ def is_corrupt(failure: TransferFailure) -> bool:
     return failure.mode == common.FAILURE_MODE_TRANSFER and failure.error_type == common.ERROR_TYPE_CORRUPT
 
 
-def suspicions(facts: RequestFacts, late: Iterable[EventEntry] = ()) -> list[Suspicion]:
+def suspicions(
+    facts: RequestFacts, late: Iterable[EventEntry] = (), weights: WeightsLookup = no_weights
+) -> list[Suspicion]:
     """Return why the answer of a request may be wrong; nothing if it was not delivered, or was computed anew.
 
     Args:
         facts: what the journal says about the request.
         late: late reads of the blocks that this request was to read, as their owner reports them.
+        weights: what is known of engines that have loaded other weights.
 
     """
-    found = [*_late_reads(facts, late), *_of_engine(facts), *_failed_reads(facts), *_used_mismatches(facts)]
+    found = [
+        *_late_reads(facts, late),
+        *_other_weights(facts, weights),
+        *_of_engine(facts),
+        *_failed_reads(facts),
+        *_used_mismatches(facts),
+    ]
     # The engine's word and the agent's own finding are one: the first of a reason stays.
     by_reason: dict[int, Suspicion] = {}
     for each in sorted(found, key=lambda each: each.time_unix_nano):
@@ -92,6 +109,14 @@ def _late_reads(facts: RequestFacts, late: Iterable[EventEntry]) -> Iterator[Sus
             entry.event.time_unix_nano,
             entry.event.rehearsal,
         )
+
+
+def _other_weights(facts: RequestFacts, weights: WeightsLookup) -> Iterator[Suspicion]:
+    """Yield that a request has read blocks that were computed with other weights: no handshake compares these."""
+    evidence = weights(facts)
+    delivered = facts.closing is not None and _may_have_answered(facts) and _has_read(facts)
+    if evidence and delivered and not _is_computed_anew(facts):
+        yield Suspicion(events.SUSPECT_REASON_OTHER_WEIGHTS, evidence, facts.end_unix_nano)
 
 
 def _of_engine(facts: RequestFacts) -> Iterator[Suspicion]:
