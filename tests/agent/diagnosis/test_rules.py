@@ -319,7 +319,7 @@ def test_leases_that_expire() -> None:
     ]
     cause = verdict_of([*calm(), *rows]).causes[0]
     assert cause.kind == "leases_expire"
-    assert cause.evidence[0].fact == "4 expired and 1 read in 10m"
+    assert cause.evidence[0].fact == "4 expired and 1 released in 10m"
     # Some clients disconnect.
     assert not verdict_of([*calm(), *rows[:4]]).causes
 

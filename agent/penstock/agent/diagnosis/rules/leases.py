@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What a lease that ended unread counts for, seconds: its request usually failed or was computed again elsewhere.
 _EXPIRED_SECONDS = 2.0
-# More than so many, and than this share of those that were read: clients that disconnect leave some.
+# More than so many, and than this share of those that a reader or a clean-up released: clients that disconnect leave some.
 _EXPIRED_COUNT, _EXPIRED_SHARE = 3, 0.05
 # vLLM's own lease is 30 seconds; blocks that wait for longer have no reader.
 _OLD_LEASE = 60.0
@@ -88,8 +88,8 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
     for key in words.keys_of(each.key for each in facts.present.lease_ends):
         rows = [each for each in facts.present.lease_ends if each.key == key]
         expired = [each for each in rows if each.ending == LEASE_ENDING_EXPIRED]
-        read, blocks = _read(rows), sum(each.blocks for each in expired)
-        if len(expired) <= max(_EXPIRED_COUNT, _EXPIRED_SHARE * read):
+        released, blocks = _released(rows), sum(each.blocks for each in expired)
+        if len(expired) <= max(_EXPIRED_COUNT, _EXPIRED_SHARE * released):
             continue
         yield FoundCause(
             "leases_expire",
@@ -98,7 +98,7 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
             (key,),
             (
                 Evidence(
-                    f"{len(expired)} expired and {read} read in {words.span(facts.present.seconds)}",
+                    f"{len(expired)} expired and {released} released in {words.span(facts.present.seconds)}",
                     _before(facts.before, key),
                 ),
                 Evidence(
@@ -122,14 +122,14 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
         )
 
 
-def _read(rows: Iterable[object]) -> int:
+def _released(rows: Iterable[object]) -> int:
     return sum(getattr(each, "ending", 0) == LEASE_ENDING_READ for each in rows)
 
 
 def _before(window: Window, key: EngineKey) -> str:
     rows = [each for each in window.lease_ends if each.key == key]
     expired = sum(each.ending == LEASE_ENDING_EXPIRED for each in rows)
-    return f"{expired} expired and {_read(rows)} read in {words.span(window.seconds)}"
+    return f"{expired} expired and {_released(rows)} released in {words.span(window.seconds)}"
 
 
 def _old(facts: Facts) -> Iterator[FoundCause]:
