@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,6 +129,24 @@ def test_how_many_peers_there_are_is_what_the_answer_tells() -> None:
     assert (told.total, told.left_out) == (100, 97)
     assert (unknown.total, unknown.left_out) == (None, None)
     assert fitted(build_screen(answers), 4_000)[0].peers.left_out is None
+
+
+def test_a_peer_with_other_weights_is_not_ok() -> None:
+    """It answers, and wrongly: the cell of the engine that reads from it says so, as the verdict does."""
+    answers = _fleet(2, 2)
+    sentence = "engine decode/1 and engine prefill/0 have loaded different weights: 20 answers may be wrong"
+    cause = admin.DiagnosedCause(
+        kind="weights_differ",
+        sentence=sentence,
+        engines=[{"server": "decode", "engine": "1"}],
+        peer="10.0.0.1:5600",
+    )
+    found = build_screen(replace(answers, diagnosis=admin.Diagnosis(causes=[cause]))).peers.rows
+    cells = {(row.address, cell.engine): cell for row in found for cell in row.cells}
+    wrong = cells.pop(("10.0.0.1:5600", "decode/1"))
+    assert (wrong.condition, wrong.text, wrong.reason) == ("failing", "other weights", sentence)
+    assert {cell.condition for cell in cells.values()} == {"ok"}
+    assert [row.worst for row in found] == ["failing", "ok"]
 
 
 def test_banners_say_what_changes_the_rest() -> None:

@@ -50,7 +50,7 @@ class ScreenPoller:
         self._due: dict[str, float] = {}
         self._asked: dict[str, float] = {}
         self._shown: Screen | None = None
-        self._peers: tuple[object, Peers | None] = (None, None)
+        self._peers: tuple[tuple[object, object], Peers | None] = ((None, None), None)
         self._diagnosed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.answers = self._nothing()
@@ -161,9 +161,9 @@ class ScreenPoller:
         return None if compared == shown else (compared, Message("screen", fitted(screen, between=let_go)[1]))
 
     def _build(self, answers: ScreenAnswers, let_go: LetGo) -> Screen:
-        """Make the screen; the table of peers only once for each answer about them."""
-        known, table = self._peers
-        if known is None or known is not answers.peers:
+        """Make the screen; the table of peers only once for each answer about them and each diagnosis."""
+        (peers, diagnosis), table = self._peers
+        if table is None or peers is not answers.peers or diagnosis is not answers.diagnosis:
             table = peer_table(answers, between=let_go)
-            self._peers = (answers.peers, table)
+            self._peers = ((answers.peers, answers.diagnosis), table)
         return build_screen(answers, table, between=let_go)

@@ -10,19 +10,22 @@ from penstock.agent.page.wire import about, plain
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.agent.page.screen.answers import ScreenAnswers
 
 MOST_PEERS = 30
 MOST_ENGINES = 12
 
-_NONE = "none"
+_NONE, _OK, _FAILING = "none", "ok", "failing"
+# Conditions beside which nothing worse is to be said: what a peer with other weights seems to be.
+_WELL = frozenset({_NONE, _OK})
+_WEIGHTS_DIFFER = "weights_differ"
 _CONDITIONS = {
-    admin.PEER_CONDITION_OK: "ok",
+    admin.PEER_CONDITION_OK: _OK,
     admin.PEER_CONDITION_QUARANTINED: "quarantined",
     admin.PEER_CONDITION_SLOW: "slow",
-    admin.PEER_CONDITION_FAILING: "failing",
+    admin.PEER_CONDITION_FAILING: _FAILING,
     admin.PEER_CONDITION_HANGING: "hanging",
 }
 
@@ -46,10 +49,11 @@ def peer_table(answers: ScreenAnswers, *, between: Callable[[], None] = lambda: 
         if item.peer.address in wanted:
             found[item.peer.address].setdefault(text.engine(item.key), item)
     engines = _worst_engines(items)
+    wrong = _other_weights(answers.diagnosis)
     between()
     table: list[PeerTableRow] = []
     for name in shown:
-        table.append(_row(name, found[name], engines))
+        table.append(_row(name, found[name], engines, wrong))
         between()
     total = answers.peers.total_peers or (None if answers.peers.total > len(items) else len(names))
     left = None if total is None else total - len(table)
@@ -67,25 +71,48 @@ def _worst_engines(items: Iterable[admin.PeerSummary]) -> tuple[str, ...]:
     return tuple(f"{server}/{engine}" if server else engine or text.NONE for server, engine in order)
 
 
-def _row(name: str, by_engine: dict[str, admin.PeerSummary], engines: tuple[str, ...]) -> PeerTableRow:
+def _other_weights(diagnosis: admin.Diagnosis | None) -> Mapping[tuple[str, str], str]:
+    """Return the sentences about peers that have loaded other weights, by peer and engine: they answer, and wrongly."""
+    causes = diagnosis.causes if diagnosis is not None else ()
+    return {
+        (cause.peer, text.engine(key)): cause.sentence
+        for cause in causes
+        if cause.kind == _WEIGHTS_DIFFER and cause.peer
+        for key in cause.engines
+    }
+
+
+def _row(
+    name: str,
+    by_engine: dict[str, admin.PeerSummary],
+    engines: tuple[str, ...],
+    wrong: Mapping[tuple[str, str], str],
+) -> PeerTableRow:
     first, line = next(iter(by_engine.values())), about("get", "peers", name=name)
+    worst = _CONDITIONS.get(max(item.condition for item in by_engine.values()), _NONE)
+    sentences = {engine: wrong[name, engine] for engine in by_engine if (name, engine) in wrong}
     return PeerTableRow(
         peer=plain(name),
         address=plain(first.peer.address),
-        worst=_CONDITIONS.get(max(item.condition for item in by_engine.values()), _NONE),
+        worst=_FAILING if sentences and worst in _WELL else worst,
         command=about("describe", "peer", name=name),
-        cells=tuple(_cell(engine, by_engine.get(engine), line) for engine in engines),
+        cells=tuple(
+            _cell(engine, by_engine.get(engine), line, sentences.get(engine, "")) for engine in engines
+        ),
     )
 
 
-def _cell(engine: str, item: admin.PeerSummary | None, line: str) -> PeerCell:
+def _cell(engine: str, item: admin.PeerSummary | None, line: str, wrong: str) -> PeerCell:
     if item is None:
         return PeerCell(plain(engine), _NONE, "", "", 0, None, None, 0, 0, line)
+    condition, words, reason = _CONDITIONS.get(item.condition, _NONE), _words(item), item.condition_reason
+    if wrong and condition in _WELL:
+        condition, words, reason = _FAILING, "other weights", wrong
     return PeerCell(
         engine=plain(engine),
-        condition=_CONDITIONS.get(item.condition, _NONE),
-        text=plain(_words(item), 80),
-        reason=plain(item.condition_reason, 160),
+        condition=condition,
+        text=plain(words, 80),
+        reason=plain(reason, 160),
         failures_last_minute=item.failures_last_minute,
         p99=_p99(item.waits.last_minute),
         p99_before=_p99(item.waits.hour_before),
