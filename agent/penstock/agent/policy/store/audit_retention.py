@@ -79,9 +79,9 @@ def trim(connection: sqlite3.Connection, limit: AuditLimit, time_unix_nano: int)
     if not count:
         return
     connection.execute(
-        "UPDATE audit_extent SET trimmed = trimmed + ?1, trimmed_to = ?2, highest_deleted = max(highest_deleted,"
-        " (SELECT coalesce(max(new_generation), 0) FROM audit WHERE id <= ?2 AND action = 'delete'))",
-        (count, number),
+        "UPDATE audit_extent SET trimmed = trimmed + :count, trimmed_to = :number, highest_deleted = max(highest_deleted,"
+        " (SELECT coalesce(max(new_generation), 0) FROM audit WHERE id <= :number AND action = 'delete'))",
+        {"count": count, "number": number},
     )
     connection.execute("DELETE FROM audit WHERE id <= ?", (number,))
     until = datetime.fromtimestamp(last_nano / 1e9, UTC).isoformat(timespec="seconds")
