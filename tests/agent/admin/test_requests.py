@@ -247,7 +247,7 @@ def test_questions_take_turns(harness: AdminHarness, monkeypatch: pytest.MonkeyP
     """At most two calls read the log at a time; the status call never waits for them."""
     reading, release = threading.Semaphore(0), threading.Event()
 
-    def explain(_reader: Reader, request_id: str, _policies: object) -> admin.Explanation:
+    def explain(_reader: Reader, request_id: str, *_: object) -> admin.Explanation:
         reading.release()
         assert release.wait(60)
         return admin.Explanation(request_id=request_id)

@@ -122,7 +122,8 @@ def released_words(facts: RequestFacts, lease: Event, readers: Sequence[RequestF
     if _has_sent(facts) or any(map(_has_read, readers)):
         return f"read {after}"
     if not _is_unread(facts, readers):
-        return f"released {'(by a read or by a clean-up) ' if 'Nixl' in closed.connector else ''}{after}"
+        either = "released (by a read or by a clean-up)" if "Nixl" in closed.connector else "released"
+        return f"{either} {after}"
     if any(each.closing is not None and is_clean_up(each.closing) for each in readers):
         return f"released unread {after} by vLLM's clean-up request"
     needed = "" if any(map(_came_to_nothing, readers)) else ", because its reader needed none of them"
