@@ -77,9 +77,10 @@ test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
 test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
 
-test-python: setup-python $(TEST_PEERS) ## Agent and engine side on that CPython, without vLLM and without properties.
+test-python: setup-python $(TEST_PEERS) ## Agent and engine side on that CPython, without vLLM and what depends on no interpreter.
 	@[[ ! -x $(OTHER_PYTHON) ]] || $(OTHER_PYTHON) -m pytest $(TOGETHER) -m "not long and not engine and not hypothesis" \
-		tests/agent tests/instrumentation tests/proto tests/rules --ignore=tests/instrumentation/vllm $(ARGS)
+		tests/agent tests/instrumentation tests/proto tests/rules --ignore=tests/instrumentation/vllm \
+		--ignore=tests/agent/policy/rollouts --ignore=tests/agent/metrics/test_prometheus.py $(ARGS)
 
 check-versions: setup ## The hook check on each minor vLLM from 0.30 on; writes the table of docs/compatibility.md (CHECK=1 compares it, VERSIONS="0.33.0 …" prints some).
 	@PENSTOCK_VENV=$(VENV) $(PYTHON_IN_VENV) scripts/check_versions.py $(if $(filter 1,$(CHECK)),--check) $(VERSIONS)
