@@ -193,9 +193,9 @@ def test_failed_transfers_have_no_duration() -> None:
 
 
 def test_what_the_cap_does_is_counted_by_metric() -> None:
-    """Folded updates and evicted label sets are series themselves."""
+    """Folded updates, and label sets that were evicted or resumed, are series themselves."""
     aggregator = Aggregator(cap=1)
-    for peer, time in (("a", 0), ("b", 0), ("c", IDLE_NANO)):
+    for peer, time in (("a", 0), ("b", 0), ("c", IDLE_NANO), ("a", 2 * IDLE_NANO)):
         aggregator.apply(
             source(), BatchColumns(Batch(events=[transfer_failure("r", peer=peer, time_ns=TIME + time)]))
         )
@@ -204,6 +204,9 @@ def test_what_the_cap_does_is_counted_by_metric() -> None:
         ((c.TRANSFER_FAILURES.name,), 1)
     ]
     assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_EVICTED]] == [
+        ((c.TRANSFER_FAILURES.name,), 2)
+    ]
+    assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_RESUMED]] == [
         ((c.TRANSFER_FAILURES.name,), 1)
     ]
 

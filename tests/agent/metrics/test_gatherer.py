@@ -258,9 +258,10 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
     }
     missing = {metric.name for metric in METRICS if not set(metric.samples) <= shown}
     assert missing == {
-        # nothing was folded, evicted or hidden
+        # nothing was folded, evicted, resumed or hidden
         "penstock_label_sets_folded_total",
         "penstock_label_sets_evicted_total",
+        "penstock_label_sets_resumed_total",
         "penstock_agent_label_sets_hidden",
         # too few transfers, of one peer
         "penstock_transfer_throughput_usual_ratio",

@@ -83,9 +83,13 @@ def test_an_idle_label_set_gives_way_and_resumes_when_it_returns() -> None:
     series.add(("a",), 5, time=0)
     series.add(("b",), 1, time=IDLE_NANO)
     assert totals(series) == {("b",): 1}
-    assert (series.folded, series.evicted) == (0, 1)
+    assert (series.folded, series.evicted, series.resumed) == (0, 1, 0)
     series.add(("a",), 1, time=2 * IDLE_NANO)
     assert totals(series) == {("a",): 6}
+    assert (series.folded, series.evicted, series.resumed) == (0, 2, 1)
+    assert Series.load(c.LATE_READS, series.dump(), 1).resumed == 1
+    before = {name: value for name, value in series.dump().items() if name != "resumed"}
+    assert Series.load(c.LATE_READS, before, 1).resumed == 0
 
 
 def test_a_label_set_that_was_touched_is_not_idle() -> None:

@@ -260,3 +260,9 @@ LABEL_SETS_EVICTED: Final = Metric(
     "Label sets that gave way to new ones after 15 idle minutes; one that returns resumes.",
     ("metric",),
 )
+LABEL_SETS_RESUMED: Final = Metric(
+    "penstock_label_sets_resumed_total",
+    MetricKind.COUNTER,
+    "Label sets that had given way and have returned: their series go on from where they were.",
+    ("metric",),
+)

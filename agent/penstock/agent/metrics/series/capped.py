@@ -80,6 +80,7 @@ class Series:
         self._room = room or SeriesBudget()
         self.folded = 0
         self.evicted = 0
+        self.resumed = 0
         self._cap = cap
         self._live: dict[tuple[str, ...], SeriesPoint] = {}
         self._other: dict[tuple[str, ...], SeriesPoint] = {}
@@ -176,7 +177,9 @@ class Series:
             self.folded += 1
         point = series.get(labels)
         if point is None:
-            point = self._parked.pop(labels, None) or self._new(time)
+            point = self._parked.pop(labels, None)
+            self.resumed += point is not None
+            point = point or self._new(time)
             series[labels] = point
             # Entries of several sources do not come in the order of time.
             self._none_idle_before = min(self._none_idle_before, time + IDLE_NANO)
@@ -212,6 +215,7 @@ class Series:
         return {
             "folded": self.folded,
             "evicted": self.evicted,
+            "resumed": self.resumed,
             "live": _dump(self._live),
             "other": _dump(self._other),
             "parked": _dump(self._parked),
@@ -230,6 +234,8 @@ class Series:
         series = cls(metric, cap, room)
         series.folded = state["folded"]
         series.evicted = state["evicted"]
+        # A state of 0.1.0 does not have it.
+        series.resumed = state.get("resumed", 0)
         series._live = _load(metric, state["live"])
         series._other = _load(metric, state["other"])
         series._parked = _load(metric, state["parked"])

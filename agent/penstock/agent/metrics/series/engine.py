@@ -88,6 +88,7 @@ class EngineSeries:
         for about, counts in (
             (c.LABEL_SETS_FOLDED, {metric: each.folded for metric, each in sorted_series(self.series)}),
             (c.LABEL_SETS_EVICTED, {metric: each.evicted for metric, each in sorted_series(self.series)}),
+            (c.LABEL_SETS_RESUMED, {metric: each.resumed for metric, each in sorted_series(self.series)}),
         ):
             rows[about] = [Row((metric.name,), count, ()) for metric, count in counts.items() if count]
         return rows
