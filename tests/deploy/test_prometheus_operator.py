@@ -52,7 +52,7 @@ def test_the_rule_holds_what_prometheus_is_given_otherwise(tmp_path: Path) -> No
     assert [group["rules"] for group in groups] == [
         group["rules"] for file in files for group in _groups(file)
     ]
-    assert [group["name"] for group in groups] == ["penstock.rules", "penstock.alerts"]
+    assert [group["name"] for group in groups] == ["penstock.rules", "penstock.counters", "penstock.alerts"]
     rules = tmp_path / "rules.yml"
     rules.write_text(yaml.safe_dump({"groups": groups}))
     result = promtool("check", "rules", str(rules))
