@@ -195,12 +195,12 @@ def test_incompatible(make_engine: MakeEngine, recorder: Recorder) -> None:
 
 
 def test_peer_with_another_engine_id(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A peer that was restarted answers with a new engine id: the request that knew the old one fails."""
+    """A peer that was restarted, or a wrong address: the request that names another engine fails."""
     prefill, decode = pair
     decode.read("r1", prefill, engine_id="the-former-engine")
     decode.received("r1")
     (failure,) = recorder.take("transfer_failure", "r1")
-    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_REMOTE_RESET)
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_WRONG_ENGINE)
 
 
 def test_silent_peer_and_its_victims(
