@@ -22,6 +22,7 @@ def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
         missing=verdict.missing,
         engines=len(facts.engines),
     )
+    message.at.FromNanoseconds(facts.now)
     message.since.FromNanoseconds(int(facts.present.read * NANOS))
     message.baseline.FromNanoseconds(int(facts.before.read * NANOS))
     return message
@@ -41,7 +42,10 @@ def _cause(cause: FoundCause) -> admin.DiagnosedCause:
         evidence=[admin.DiagnosisEvidence(fact=each.fact, before=each.before) for each in cause.evidence],
         alternatives=cause.alternatives,
         commands=cause.commands,
+        effects=map(_cause, cause.effects),
     )
     if cause.until:
         message.until.FromNanoseconds(cause.until)
+    if cause.since:
+        message.since.FromNanoseconds(cause.since)
     return message

@@ -21,6 +21,12 @@ class PeerCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PEER_CONDITION_SLOW: _ClassVar[PeerCondition]
     PEER_CONDITION_FAILING: _ClassVar[PeerCondition]
     PEER_CONDITION_HANGING: _ClassVar[PeerCondition]
+    PEER_CONDITION_IDLE: _ClassVar[PeerCondition]
+    PEER_CONDITION_UNREACHABLE: _ClassVar[PeerCondition]
+    PEER_CONDITION_INCOMPATIBLE: _ClassVar[PeerCondition]
+    PEER_CONDITION_LOST: _ClassVar[PeerCondition]
+    PEER_CONDITION_WRONG_ENGINE: _ClassVar[PeerCondition]
+    PEER_CONDITION_OTHER_WEIGHTS: _ClassVar[PeerCondition]
 
 class PairCompatibility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -62,6 +68,12 @@ PEER_CONDITION_QUARANTINED: PeerCondition
 PEER_CONDITION_SLOW: PeerCondition
 PEER_CONDITION_FAILING: PeerCondition
 PEER_CONDITION_HANGING: PeerCondition
+PEER_CONDITION_IDLE: PeerCondition
+PEER_CONDITION_UNREACHABLE: PeerCondition
+PEER_CONDITION_INCOMPATIBLE: PeerCondition
+PEER_CONDITION_LOST: PeerCondition
+PEER_CONDITION_WRONG_ENGINE: PeerCondition
+PEER_CONDITION_OTHER_WEIGHTS: PeerCondition
 PAIR_COMPATIBILITY_UNSPECIFIED: PairCompatibility
 PAIR_COMPATIBILITY_YES: PairCompatibility
 PAIR_COMPATIBILITY_UNKNOWN: PairCompatibility
@@ -722,7 +734,7 @@ class ListPeersResponse(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ..., left_out: _Optional[int] = ..., total: _Optional[int] = ..., total_peers: _Optional[int] = ...) -> None: ...
 
 class PeerSummary(_message.Message):
-    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired", "transfers", "waits", "failures_last_minute", "condition", "condition_reason")
+    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired", "transfers", "waits", "failures_last_minute", "condition", "condition_reason", "condition_since", "engine")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -741,6 +753,8 @@ class PeerSummary(_message.Message):
     FAILURES_LAST_MINUTE_FIELD_NUMBER: _ClassVar[int]
     CONDITION_FIELD_NUMBER: _ClassVar[int]
     CONDITION_REASON_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_SINCE_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     peer: _common_pb2.Peer
     status: _snapshot_pb2.PeerStatus
@@ -759,7 +773,9 @@ class PeerSummary(_message.Message):
     failures_last_minute: int
     condition: PeerCondition
     condition_reason: str
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ..., transfers: _Optional[_Union[PeerWindows, _Mapping]] = ..., waits: _Optional[_Union[PeerWindows, _Mapping]] = ..., failures_last_minute: _Optional[int] = ..., condition: _Optional[_Union[PeerCondition, str]] = ..., condition_reason: _Optional[str] = ...) -> None: ...
+    condition_since: _timestamp_pb2.Timestamp
+    engine: _common_pb2.EngineKey
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ..., transfers: _Optional[_Union[PeerWindows, _Mapping]] = ..., waits: _Optional[_Union[PeerWindows, _Mapping]] = ..., failures_last_minute: _Optional[int] = ..., condition: _Optional[_Union[PeerCondition, str]] = ..., condition_reason: _Optional[str] = ..., condition_since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ...) -> None: ...
 
 class PeerWindows(_message.Message):
     __slots__ = ("last_minute", "last_15_minutes", "hour_before")
@@ -1578,17 +1594,19 @@ class Suspect(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[_events_pb2.SuspectReason, str]]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., peer_key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer_request_id: _Optional[str] = ..., finish_reason: _Optional[str] = ..., output_tokens: _Optional[int] = ..., ended: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., evidence: _Optional[_Iterable[str]] = ..., rehearsal: bool = ..., missing: _Optional[str] = ..., cleared: bool = ...) -> None: ...
 
 class DiagnoseRequest(_message.Message):
-    __slots__ = ("selector", "since", "baseline")
+    __slots__ = ("selector", "since", "baseline", "at")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     BASELINE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     since: _duration_pb2.Duration
     baseline: _duration_pb2.Duration
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Diagnosis(_message.Message):
-    __slots__ = ("verdict", "sentence", "causes", "looked_at", "missing", "since", "baseline", "engines")
+    __slots__ = ("verdict", "sentence", "causes", "looked_at", "missing", "since", "baseline", "engines", "at")
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     CAUSES_FIELD_NUMBER: _ClassVar[int]
@@ -1597,6 +1615,7 @@ class Diagnosis(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     BASELINE_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     verdict: DiagnosisVerdict
     sentence: str
     causes: _containers.RepeatedCompositeFieldContainer[DiagnosedCause]
@@ -1605,10 +1624,11 @@ class Diagnosis(_message.Message):
     since: _duration_pb2.Duration
     baseline: _duration_pb2.Duration
     engines: int
-    def __init__(self, verdict: _Optional[_Union[DiagnosisVerdict, str]] = ..., sentence: _Optional[str] = ..., causes: _Optional[_Iterable[_Union[DiagnosedCause, _Mapping]]] = ..., looked_at: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., engines: _Optional[int] = ...) -> None: ...
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, verdict: _Optional[_Union[DiagnosisVerdict, str]] = ..., sentence: _Optional[str] = ..., causes: _Optional[_Iterable[_Union[DiagnosedCause, _Mapping]]] = ..., looked_at: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., engines: _Optional[int] = ..., at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DiagnosedCause(_message.Message):
-    __slots__ = ("kind", "sentence", "engines", "peer", "requests", "seconds", "requests_failed", "harm", "confidence", "evidence", "alternatives", "commands", "agents", "until")
+    __slots__ = ("kind", "sentence", "engines", "peer", "requests", "seconds", "requests_failed", "harm", "confidence", "evidence", "alternatives", "commands", "agents", "until", "since", "effects")
     KIND_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
@@ -1623,6 +1643,8 @@ class DiagnosedCause(_message.Message):
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
     kind: str
     sentence: str
     engines: _containers.RepeatedCompositeFieldContainer[_common_pb2.EngineKey]
@@ -1637,7 +1659,9 @@ class DiagnosedCause(_message.Message):
     commands: _containers.RepeatedScalarFieldContainer[str]
     agents: int
     until: _timestamp_pb2.Timestamp
-    def __init__(self, kind: _Optional[str] = ..., sentence: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ..., peer: _Optional[str] = ..., requests: _Optional[int] = ..., seconds: _Optional[float] = ..., requests_failed: _Optional[int] = ..., harm: _Optional[float] = ..., confidence: _Optional[_Union[DiagnosisConfidence, str]] = ..., evidence: _Optional[_Iterable[_Union[DiagnosisEvidence, _Mapping]]] = ..., alternatives: _Optional[_Iterable[str]] = ..., commands: _Optional[_Iterable[str]] = ..., agents: _Optional[int] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    since: _timestamp_pb2.Timestamp
+    effects: _containers.RepeatedCompositeFieldContainer[DiagnosedCause]
+    def __init__(self, kind: _Optional[str] = ..., sentence: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ..., peer: _Optional[str] = ..., requests: _Optional[int] = ..., seconds: _Optional[float] = ..., requests_failed: _Optional[int] = ..., harm: _Optional[float] = ..., confidence: _Optional[_Union[DiagnosisConfidence, str]] = ..., evidence: _Optional[_Iterable[_Union[DiagnosisEvidence, _Mapping]]] = ..., alternatives: _Optional[_Iterable[str]] = ..., commands: _Optional[_Iterable[str]] = ..., agents: _Optional[int] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., effects: _Optional[_Iterable[_Union[DiagnosedCause, _Mapping]]] = ...) -> None: ...
 
 class DiagnosisEvidence(_message.Message):
     __slots__ = ("fact", "before")

@@ -56,9 +56,11 @@ class FoundCause:
         seconds: that these waited for longer than usual.
         failed: requests that failed of it.
         other_harm: seconds of harm that is not among these: a rank of standing conditions.
+        since: when its first sign was seen in what was read, nanoseconds; 0 for not known.
         until: when it ended, nanoseconds; 0 while it lasts. Its sentence is then in the past tense, and its commands only look.
         alternatives: what else it could be, and how to tell.
         commands: what to run next.
+        effects: what it brings about, and would be a cause without it.
 
     """
 
@@ -75,6 +77,8 @@ class FoundCause:
     alternatives: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     until: int = 0
+    since: int = 0
+    effects: tuple[FoundCause, ...] = ()
 
     @property
     def harm(self) -> float:
