@@ -258,6 +258,9 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
     }
     missing = {metric.name for metric in METRICS if not set(metric.samples) <= shown}
     assert missing == {
+        # nobody has judged
+        "penstock_condition",
+        "penstock_condition_judged_timestamp_seconds",
         # nothing was folded, evicted, resumed or hidden
         "penstock_label_sets_folded_total",
         "penstock_label_sets_evicted_total",

@@ -10,8 +10,10 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.admin.support import AgentContext, Retirement, compared_counts
+from penstock.agent.admin.calls.diagnoses import keep_judging
+from penstock.agent.admin.support import AgentContext, Judge, Retirement, compared_counts
 from penstock.agent.daemon.addresses_file import remove_addresses, write_addresses
+from penstock.agent.daemon.condition_gauges import condition_families
 from penstock.agent.daemon.distributed_policies import DistributedPolicies, distribute_policies
 from penstock.agent.daemon.drain_deadline import DrainDeadline
 from penstock.agent.daemon.earlier_sources import restore_sources
@@ -38,7 +40,7 @@ from penstock.agent.traces.export.exporter import TraceExporter
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from penstock.agent.daemon.config import Config
     from penstock.agent.daemon.opened_state import CountedLog, OpenedState
@@ -65,6 +67,7 @@ class Daemon:
         self._health = Health()
         self._deadline = DrainDeadline(config.drain_deadline)
         self._stopping = threading.Event()
+        self._judge = Judge()
         self.fatal: asyncio.Future[StateError] = asyncio.get_running_loop().create_future()
         self._gatherer: Gatherer | None = None
         self._servers = Servers(config, self._parts, self._deadline)
@@ -102,9 +105,8 @@ class Daemon:
         )
         ingest = self._make_ingest(log, registry, owners, policies, metrics)
         retirement = self._make_retirement(log, registry, policies)
-        admin = await self._servers.serve_admin(
-            self._admin_context(directory, log, registry, policies, retirement, rollouts, stalls)
-        )
+        agent = self._admin_context(directory, log, registry, policies, retirement, rollouts, stalls)
+        admin = await self._servers.serve_admin(agent)
         if self._config.registration is not None:
             self._health.registration = register_agent(
                 self._config.registration, self._config.nats, admin["admin_tcp"], self._parts
@@ -114,7 +116,9 @@ class Daemon:
             ingest, PolicyFeedService(policies.feed, metrics.count_refused)
         )
         self._parts.push_async_callback(self._drain, ingest, policies.feed, engines)
-        self._start_upkeep(directory, policies, retirement, stalls)
+        self._start_upkeep(
+            directory, policies, retirement.keep_retiring(), stalls.keep_looking(), keep_judging(agent)
+        )
         self._report.listen_address = str(engines.address)
         self._health.phase = "serving"
         addresses = {"listen": str(engines.address), **admin, "http": str(http.address)}
@@ -174,6 +178,7 @@ class Daemon:
             poisoned=lambda: checkpoint.poisoned,
             audit_trimmed=lambda: policies.stored.database.audit_trimmed,
             rollouts=rollouts.summary,
+            conditions=lambda: condition_families(self._judge.latest),
         )
         journal.observe_commits(metrics.commit.observe)
         return metrics
@@ -278,6 +283,7 @@ class Daemon:
             },
             statuses=(self._report.describe, policies.describe),
             stalls=lambda: stalls.now,
+            judge=self._judge,
         )
 
     def _lead_rollouts(self, log: CountedLog, policies: DistributedPolicies) -> RolloutLeader:
@@ -306,12 +312,11 @@ class Daemon:
         self,
         directory: StateDirectory,
         policies: DistributedPolicies,
-        retirement: Retirement,
-        stalls: StallWatch,
+        *work: Coroutine[None, None, None],
     ) -> None:
-        """Start what runs beside the servers: retirement, the look-out for stalls, housekeeping."""
-        for work in (retirement.keep_retiring(), stalls.keep_looking()):
-            self._parts.callback(asyncio.ensure_future(work).cancel)
+        """Start what runs beside the servers: *work*, which never ends, and housekeeping."""
+        for each in work:
+            self._parts.callback(asyncio.ensure_future(each).cancel)
         house = Housekeeper(directory, policies.stored.database, self._health, self.fatal)
         self._parts.push_async_callback(house.stop)
 

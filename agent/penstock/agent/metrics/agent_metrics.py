@@ -62,6 +62,7 @@ class AgentMetrics:
         poisoned: returns the batches that could not be counted.
         audit_trimmed: returns the entries that the audit log has lost to its limit.
         rollouts: returns what became of the policies' roll-outs.
+        conditions: returns what is wrong now.
 
     Attributes:
         registry: all of them, for prometheus_client's writers.
@@ -87,6 +88,7 @@ class AgentMetrics:
         poisoned: Callable[[], int] = lambda: 0,
         audit_trimmed: Callable[[], int] = lambda: 0,
         rollouts: Callable[[], Rollouts] = Rollouts,
+        conditions: Callable[[], Iterable[Family]] = tuple,
     ) -> None:
         self.engines_expected = engines_expected
         # Prometheus ignores them, and 0.0.4 has them as gauges of their own.
@@ -115,6 +117,7 @@ class AgentMetrics:
         self._poisoned = poisoned
         self._audit_trimmed = audit_trimmed
         self._rollouts = rollouts
+        self._conditions = conditions
         self.registry.register(FamilyCollector(self._families))
         runtime(self.registry)
 
@@ -147,6 +150,7 @@ class AgentMetrics:
         yield from _policy_files(self._policy_files())
         yield from _sources(self._policy_sources())
         yield from _rollouts(self._rollouts())
+        yield from self._conditions()
 
 
 def _spans(status: ExportStatus) -> Iterator[Family]:

@@ -111,6 +111,16 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
     return await read_in_turn(agent, run)
 
 
+async def judgement(agent: AgentContext) -> admin.Diagnosis | None:
+    """Return the newest diagnosis of all engines, for answers that quote it; None where the log cannot be read."""
+    return await agent.judge.judgement(partial(diagnose_engines, agent, admin.DiagnoseRequest()))
+
+
+async def keep_judging(agent: AgentContext) -> None:
+    """Keep the judgement young, for the metrics, which only look; until cancelled."""
+    await agent.judge.keep_judging(partial(diagnose_engines, agent, admin.DiagnoseRequest()))
+
+
 def _seconds(duration: Duration, name: str) -> float:
     """Return a duration in seconds.
 

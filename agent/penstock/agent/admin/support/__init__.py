@@ -20,6 +20,7 @@ from penstock.agent.admin.support.engine_counters import (
 )
 from penstock.agent.admin.support.feed_states import FeedState, feed_states
 from penstock.agent.admin.support.holders import engine_holders
+from penstock.agent.admin.support.judge import Judge
 from penstock.agent.admin.support.known_peers import PeerKey, PeerSources, clock_offsets, last_snapshots
 from penstock.agent.admin.support.last_loads import last_loads
 from penstock.agent.admin.support.messages import (
@@ -75,6 +76,7 @@ __all__ = [
     "EventScan",
     "FeedState",
     "FoundEvent",
+    "Judge",
     "MergedPolicies",
     "PeerKey",
     "PeerSources",

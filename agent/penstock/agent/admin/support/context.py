@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.agent.admin.support.judge import Judge
 from penstock.agent.policy.distribution import PolicySources
 from penstock.agent.policy.manifest import effective_schedule
 
@@ -60,6 +61,7 @@ class AgentContext:
             that cannot be written yet raises StateError.
         statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
         stalls: what should go on in each engine and does not; from any thread.
+        judge: keeps the judgement that answers quote.
         clock: seconds since the epoch.
         stopping: set when the agent starts to stop, for threads.
         turns: limits concurrent log queries, which slow down ingest.
@@ -81,6 +83,7 @@ class AgentContext:
     statuses: tuple[StatusSource, ...] = ()
     try_backend: Callable[[], Awaitable[str]] = _no_backend
     stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict
+    judge: Judge = field(default_factory=Judge)
     clock: Callable[[], float] = time.time
     stopping: threading.Event = field(default_factory=threading.Event)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_QUERIES))

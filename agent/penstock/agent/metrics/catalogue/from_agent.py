@@ -181,6 +181,21 @@ DEGRADED: Final = Metric(
     ("reason",),
     per_engine=False,
 )
+CONDITION: Final = Metric(
+    "penstock_condition",
+    MetricKind.GAUGE,
+    "1 for each engine of each cause that lasts, as agentctl diagnose names it; judged every 15 s, or as rarely as a fiftieth "
+    "of a core allows.",
+    ("kind", "server", "engine", "peer", "confidence"),
+    free=frozenset({"server", "engine", "peer"}),
+    per_engine=False,
+)
+JUDGED: Final = Metric(
+    "penstock_condition_judged_timestamp_seconds",
+    MetricKind.GAUGE,
+    "When the conditions were judged; no series before the first time, and where the log cannot be read.",
+    per_engine=False,
+)
 SET_ASIDE: Final = Metric(
     "penstock_agent_databases_set_aside",
     MetricKind.GAUGE,
