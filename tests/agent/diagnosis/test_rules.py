@@ -557,7 +557,8 @@ def test_a_router_that_has_begun_to_fail() -> None:
     assert cause.sentence.startswith(
         "59 of 60 requests of the last 59s came to decode engine decode/0 without"
     )
-    assert any("its effect: 9 leases of engine decode/0 ended" in each.fact for each in cause.evidence)
+    assert [each.kind for each in cause.effects] == ["leases_expire"]
+    assert cause.effects[0].sentence.startswith("9 leases of engine decode/0 ended")
     # Without the router's fault the leases are a cause of their own.
     assert [each.kind for each in verdict_of([*calm(), *_expired()]).causes] == ["leases_expire"]
 
@@ -590,7 +591,8 @@ def test_an_agent_that_cannot_store() -> None:
     first, *others = verdict.causes
     assert first.kind == "agent_blind"
     assert "cannot store what engines report (database or disk is full)" in verdict.sentence
-    assert any("its effect: engine decode/0 is not connected" in each.fact for each in first.evidence)
+    assert [each.kind for each in first.effects] == ["engine_away"]
+    assert first.effects[0].sentence.startswith("engine decode/0 is not connected")
     assert [each.kind for each in others] == ["peer_refuses"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis.facts import Evidence, LostEntries, Verdict, VerdictKind, attribute, words
+from penstock.agent.diagnosis.facts import LostEntries, Verdict, VerdictKind, attribute, words
 from penstock.agent.diagnosis.rules import RULES
 
 if TYPE_CHECKING:
@@ -55,15 +55,16 @@ def _is_known(before: Window) -> bool:
 
 
 def _dated(facts: Facts, cause: FoundCause) -> FoundCause:
-    """Return *cause* with when it ended in its sentence."""
-    if not cause.until:
-        return cause
-    return replace(cause, sentence=f"{cause.sentence}; ended {words.ago(cause.until, facts.now)}")
+    """Return *cause* and its effects with when they ended in their sentences."""
+    effects = tuple(_dated(facts, each) for each in cause.effects)
+    ended = f"; ended {words.ago(cause.until, facts.now)}" if cause.until else ""
+    return replace(cause, sentence=f"{cause.sentence}{ended}", effects=effects)
 
 
 def _alone(cause: FoundCause) -> FoundCause:
-    """Return *cause* without a time before, where none is known."""
-    return replace(cause, evidence=tuple(each._replace(before="") for each in cause.evidence))
+    """Return *cause* and its effects without a time before, where none is known."""
+    evidence = tuple(each._replace(before="") for each in cause.evidence)
+    return replace(cause, evidence=evidence, effects=tuple(map(_alone, cause.effects)))
 
 
 def _rank(cause: FoundCause) -> tuple[object, ...]:
@@ -71,7 +72,7 @@ def _rank(cause: FoundCause) -> tuple[object, ...]:
     return (
         bool(cause.until),
         cause.kind != _BLIND,
-        -cause.harm,
+        -max(each.harm for each in (cause, *cause.effects)),
         -cause.confidence,
         cause.kind,
         cause.peer,
@@ -95,8 +96,7 @@ def _without_effects(causes: list[FoundCause]) -> list[FoundCause]:
 
 
 # What a cause brings about that is a cause of its own where that one is not there: nobody reads the blocks of a prefill that
-# the router does not name.
-# An agent that refuses what engines send loses their connections.
+# the router does not name, and an agent that refuses what engines send loses their connections.
 _BLIND: Final = "agent_blind"
 _SYMPTOMS: Final = {
     "no_transfer_parameters": frozenset({"leases_expire", "leases_wait"}),
@@ -105,19 +105,19 @@ _SYMPTOMS: Final = {
 
 
 def _under_their_causes(causes: list[FoundCause]) -> list[FoundCause]:
-    """Return *causes* with each symptom among the evidence of what explains it, and not beside it."""
+    """Return *causes* with each symptom among the effects of what explains it, and not beside it."""
     found = list(causes)
-    for number, cause in enumerate(causes):
+    for cause in causes:
+        if cause not in found:
+            continue
         symptoms = [
             each
             for each in found
             if each.kind in _SYMPTOMS.get(cause.kind, ()) and (each.until or not cause.until)
         ]
         if symptoms:
-            effects = (Evidence(f"its effect: {each.sentence}") for each in symptoms)
-            found[number] = replace(cause, evidence=(*cause.evidence, *effects))
             found = [each for each in found if each not in symptoms]
-            return _under_their_causes(found)
+            found[found.index(cause)] = replace(cause, effects=(*cause.effects, *symptoms))
     return found
 
 

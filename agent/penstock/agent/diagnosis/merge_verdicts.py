@@ -58,6 +58,7 @@ def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Dia
     merged.causes.extend(ordered[:MAX_CAUSES])
     if len(ordered) > MAX_CAUSES:
         merged.missing.append(f"{words.count(len(ordered) - MAX_CAUSES, 'lesser cause')} left out")
+    merged.at.FromNanoseconds(max((answer.at.ToNanoseconds() for _, answer in answers), default=0))
     merged.looked_at.append(
         f"{words.count(len(answers), 'agent')} with {words.count(merged.engines, 'engine')}"
     )
@@ -104,6 +105,11 @@ def _add(causes: dict[tuple[str, ...], _Merged], agent: str, cause: admin.Diagno
         whole.ClearField("until")
     elif not lasted:
         whole.until.FromNanoseconds(max(whole.until.ToNanoseconds(), cause.until.ToNanoseconds()))
+    if cause.HasField("since") and (
+        not whole.HasField("since") or cause.since.ToNanoseconds() < whole.since.ToNanoseconds()
+    ):
+        whole.since.CopyFrom(cause.since)
+    whole.effects.extend(cause.effects[: max(0, _EVIDENCE - len(whole.effects))])
     merged.agents.add(agent)
     merged.number += 1
     known = {(key.server, key.engine) for key in whole.engines}

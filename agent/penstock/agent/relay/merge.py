@@ -149,7 +149,8 @@ def diagnosis(
     """
     for name, answer in answers:
         for cause in answer.causes:
-            qualify_all(cause.engines, name)
+            for each in (cause, *cause.effects):
+                qualify_all(each.engines, name)
     merged = merge_diagnoses(answers)
     merged.missing.extend(f"{name}: no diagnosis: {reason}" for name, reason in missing[:_LISTED])
     if len(missing) > _LISTED:

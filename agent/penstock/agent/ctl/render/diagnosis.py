@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import text
@@ -25,9 +26,10 @@ _COLOURS = {
 def diagnosis_lines(diagnosis: admin.Diagnosis) -> Iterator[str]:
     """Yield the lines: the sentence, each cause with its parts, what was looked at and what was not."""
     yield text.style(text.folded(diagnosis.sentence), _COLOURS.get(diagnosis.verdict, "bold"))
+    now = diagnosis.at.ToNanoseconds() / 1e9
     for number, cause in enumerate(diagnosis.causes, 1):
         yield ""
-        yield from _cause(number, cause)
+        yield from _cause(number, cause, now)
     yield ""
     for each in diagnosis.looked_at:
         yield f"looked at: {text.folded(each)}"
@@ -40,14 +42,25 @@ def confidence_words(cause: admin.DiagnosedCause) -> str:
     return _CONFIDENCE.get(cause.confidence, "possible")
 
 
-def _cause(number: int, cause: admin.DiagnosedCause) -> Iterator[str]:
+def since_words(cause: admin.DiagnosedCause, now: float) -> str:
+    """Return since when a cause lasts, or lasted: ``since 21:43:10 UTC, 12m ago``; empty where it is not known."""
+    if not cause.HasField("since"):
+        return ""
+    moment = datetime.fromtimestamp(cause.since.seconds, UTC)
+    return f"since {moment:%H:%M:%S} UTC, {text.ago_of(cause.since, now)}"
+
+
+def _cause(number: int, cause: admin.DiagnosedCause, now: float) -> Iterator[str]:
     yield f"{number}. {text.folded(cause.sentence)} ({cause.kind}, {confidence_words(cause)})"
     engines = ", ".join(map(text.engine, cause.engines[:8]))
     more = f" and {len(cause.engines) - 8} more" if len(cause.engines) > 8 else ""  # noqa: PLR2004
-    yield f"   harm: {_harm(cause)}; on {engines or 'no engine'}{more}"
+    since = since_words(cause, now)
+    yield f"   harm: {_harm(cause)}; on {engines or 'no engine'}{more}{f'; {since}' if since else ''}"
     for each in cause.evidence:
         before = f" (before: {text.folded(each.before)})" if each.before else ""
         yield f"   - {text.folded(each.fact)}{before}"
+    for effect in cause.effects:
+        yield f"   - its effect: {text.folded(effect.sentence)} ({effect.kind})"
     for other in cause.alternatives:
         yield f"   or: {text.folded(other)}"
     for command in cause.commands:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.diagnosis import confidence_words
+from penstock.agent.ctl.render.diagnosis import confidence_words, since_words
 from penstock.agent.page.screen.model import CauseEvidence, ShownCause, ShownVerdict
 from penstock.agent.page.wire import command, plain
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.agent.page.screen.answers import ScreenAnswers
 
 _STATES = {admin.DIAGNOSIS_VERDICT_NOTHING_WRONG: "ok", admin.DIAGNOSIS_VERDICT_CAUSES: "causes"}
@@ -29,26 +31,35 @@ def verdict(answers: ScreenAnswers) -> ShownVerdict:
         sentence=_line(found.sentence),
         command=asked,
         computed=answers.diagnosed * 1e3,
-        causes=tuple(_cause(each) for each in found.causes[:_MAX_CAUSES]),
+        causes=tuple(_cause(each, found.at.ToNanoseconds() / 1e9) for each in found.causes[:_MAX_CAUSES]),
         looked=tuple(map(_line, found.looked_at[:_MAX_PARTS])),
         missing=tuple(map(_line, found.missing[:_MAX_PARTS])),
         left_out=len(found.causes[_MAX_CAUSES:]),
     )
 
 
-def _cause(item: admin.DiagnosedCause) -> ShownCause:
+def _cause(item: admin.DiagnosedCause, now: float) -> ShownCause:
     return ShownCause(
         kind=plain(item.kind),
         sentence=_line(item.sentence),
         confidence=confidence_words(item),
         engines=tuple(plain(text.engine(key)) for key in item.engines[:_MAX_PARTS]),
         peer=plain(item.peer),
-        evidence=tuple(
-            CauseEvidence(_line(each.fact), _line(each.before)) for each in item.evidence[:_MAX_PARTS]
-        ),
+        evidence=tuple(_evidence(item, now)),
         alternatives=tuple(map(_line, item.alternatives[:_MAX_PARTS])),
         commands=tuple(map(_line, item.commands[:_MAX_PARTS])),
     )
+
+
+def _evidence(item: admin.DiagnosedCause, now: float) -> Iterator[CauseEvidence]:
+    """Yield since when it lasts, its evidence and what it brings about."""
+    since = since_words(item, now)
+    if since:
+        yield CauseEvidence(since, "")
+    for each in item.evidence[:_MAX_PARTS]:
+        yield CauseEvidence(_line(each.fact), _line(each.before))
+    for effect in item.effects[:_MAX_PARTS]:
+        yield CauseEvidence(_line(f"its effect: {effect.sentence}"), "")
 
 
 def _line(words: str) -> str:
