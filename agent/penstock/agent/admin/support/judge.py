@@ -6,12 +6,15 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from penstock.agent.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.proto.v1 import admin_pb2 as admin
+
+_log = structlog.get_logger(__name__)
 
 _PERIOD_SECONDS: Final = 15.0
 # A judgement as young as this is not made anew.
@@ -55,8 +58,14 @@ class Judge:
                 self._next = began + max(_FRESH_SECONDS, _PAUSE * (self._clock() - began))
             return self.latest
 
-    async def keep_judging(self, diagnose: Callable[[], Awaitable[admin.Diagnosis]]) -> None:
-        """Judge every 15 seconds, for who only looks at ``latest``; until cancelled."""
+    async def keep_judging(
+        self, diagnose: Callable[[], Awaitable[admin.Diagnosis]], period: float = _PERIOD_SECONDS
+    ) -> None:
+        """Judge every *period* seconds, for who only looks at ``latest``; until cancelled."""
         while True:
-            await self.judgement(diagnose)
-            await asyncio.sleep(_PERIOD_SECONDS)
+            try:
+                await self.judgement(diagnose)
+            except Exception:  # noqa: BLE001  (a rule that raises must not end the judging)
+                self.latest = None
+                _log.exception("the conditions cannot be judged; please report it")
+            await asyncio.sleep(period)
