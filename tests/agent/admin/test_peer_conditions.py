@@ -57,15 +57,15 @@ def _peer(*, waits_since: float = 0, flies_since: float = 0, quarantine: int = 0
         # Until one succeeds, however long ago it was.
         (_peer(), _windows(unanswered=TIME - 300 * _SECOND), _FAILING, "no transfer has succeeded since the last load failed, 300.0 s ago"),
         # Slow: three times the hour before, and 20 ms more.
-        (_peer(), _windows((3, 6.6, 6.6)), _SLOW, "p50 of waits 6.6 s in the last minute, 50 ms in the hour before"),
-        (_peer(), _windows((2, 6.6, 6.6)), _OK, ""),
-        (_peer(), _windows((3, 0.14, 0.3)), _OK, ""),
-        (_peer(), _windows((3, 0.004, 0.005), DurationWindow(500, 0.001, 0.002)), _OK, ""),
+        (_peer(), _windows((5, 6.6, 6.6)), _SLOW, "p50 of waits 6.6 s in the last minute, 50 ms in the hour before"),
+        (_peer(), _windows((4, 6.6, 6.6)), _OK, ""),
+        (_peer(), _windows((5, 0.14, 0.3)), _OK, ""),
+        (_peer(), _windows((5, 0.004, 0.005), DurationWindow(500, 0.001, 0.002)), _OK, ""),
         (_peer(), _windows((20, 0.05, 6.6)), _SLOW, "p99 of waits 6.6 s in the last minute, 100 ms in the hour before"),
         (_peer(), _windows((19, 0.05, 6.6)), _OK, ""),
         # Without an hour to compare with.
-        (_peer(), _windows((3, 6.6, 6.6), DurationWindow()), _SLOW, "p50 of waits 6.6 s in the last minute, no hour before to compare with"),
-        (_peer(), _windows((3, 0.9, 0.9), DurationWindow(5, 0.1, 0.1)), _OK, ""),
+        (_peer(), _windows((5, 6.6, 6.6), DurationWindow()), _SLOW, "p50 of waits 6.6 s in the last minute, no hour before to compare with"),
+        (_peer(), _windows((5, 0.9, 0.9), DurationWindow(5, 0.1, 0.1)), _OK, ""),
         (_peer(quarantine=2), None, _QUARANTINED, ""),
         (_peer(quarantine=1), None, _OK, ""),
     ],
@@ -82,7 +82,7 @@ def test_transfers_count_as_waits_do() -> None:
     """A peer whose transfers are slow is, though no request of this engine waits."""
     slow = DurationWindows(DurationWindow(9, 3, 3), DurationWindow(9, 3, 3), _USUAL)
     assert peer_condition(_peer(), PeerWindows(transfers=slow), TIME).condition == _SLOW
-    # Two in the minute are too few: then the last 15 tell.
-    slow = DurationWindows(DurationWindow(2, 3, 3), DurationWindow(9, 3, 3), _USUAL)
+    # Four in the minute are too few: then the last 15 tell.
+    slow = DurationWindows(DurationWindow(4, 3, 3), DurationWindow(9, 3, 3), _USUAL)
     found = peer_condition(_peer(), PeerWindows(transfers=slow), TIME)
     assert found.reason == "p50 of transfers 3.0 s in the last 15 minutes, 50 ms in the hour before"

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from penstock.agent.pairs.fleet_pairs import MAX_PAIRS, list_pairs
 from penstock.agent.pairs.side_facts import POOL_LABEL, WEIGHTS_LABEL, revision_of
-from penstock.agent.pairs.speed_limits import (
-    SLOW_AGAINST_SIBLINGS,
-    SLOW_AGAINST_USUAL,
-    slowness,
-)
+from penstock.agent.pairs.speed_limits import slowness
 from penstock.agent.pairs.verdict import PairVerdict, compare_sides
 
 __all__ = [
     "MAX_PAIRS",
     "POOL_LABEL",
-    "SLOW_AGAINST_SIBLINGS",
-    "SLOW_AGAINST_USUAL",
     "WEIGHTS_LABEL",
     "PairVerdict",
     "compare_sides",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.agent import limits
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -28,18 +30,18 @@ class Limits:
 
     """
 
-    start_wait: float = 30.0
-    push_start_wait: float = 120.0
-    call: float = 30.0
-    step: float = 60.0
-    thread: float = 10.0
-    silent: float = 10.0
-    behind: float = 30.0
-    window: float = 300.0
-    requests: int = 20
-    share: float = 0.9
-    share_kept: float = 0.75
-    unloaded: int = 3
-    idle: float = 60.0
-    intervals: int = 2
-    rebalance: float = 300.0
+    start_wait: float = limits.START_SECONDS
+    push_start_wait: float = limits.PUSH_START_SECONDS
+    call: float = limits.CALL_SECONDS
+    step: float = limits.STEP_SECONDS
+    thread: float = limits.THREAD_SECONDS
+    silent: float = limits.SILENT_SECONDS
+    behind: float = limits.BEHIND_SECONDS
+    window: float = limits.COUNTS_SECONDS
+    requests: int = limits.BARE_ARRIVALS
+    share: float = limits.BARE_SHARE
+    share_kept: float = limits.BARE_SHARE_KEPT
+    unloaded: int = limits.UNLOADED_COUNT
+    idle: float = limits.IDLE_SECONDS
+    intervals: int = limits.EPLB_INTERVALS
+    rebalance: float = limits.EPLB_REBALANCE_SECONDS

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.batch import BatchColumns
+from penstock.agent.limits import MEDIAN_COUNT, USUAL_COUNT
 from penstock.agent.metrics.latencies.speeds import (
-    NOW_COUNT,
     SIZE_CLASSES,
     SPEED_BOUNDS,
-    USUAL_COUNT,
     PairKey,
     PairSpeeds,
     Speed,
@@ -63,9 +62,9 @@ def of(speeds: PairSpeeds, key: PairKey = PEER) -> Speed:
 @pytest.mark.parametrize(
     ("before", "now", "decided"),
     [
-        (USUAL_COUNT, NOW_COUNT, True),
-        (USUAL_COUNT - 1, NOW_COUNT, False),
-        (USUAL_COUNT, NOW_COUNT - 1, False),
+        (USUAL_COUNT, MEDIAN_COUNT, True),
+        (USUAL_COUNT - 1, MEDIAN_COUNT, False),
+        (USUAL_COUNT, MEDIAN_COUNT - 1, False),
     ],
 )
 def test_too_few_transfers_are_undecided(before: int, now: int, decided: bool) -> None:

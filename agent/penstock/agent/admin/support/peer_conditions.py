@@ -5,25 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent import limits
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED
 
 if TYPE_CHECKING:
     from penstock.agent.metrics import DurationWindow, DurationWindows, PeerWindows
-
-# A window with fewer durations says nothing about what is usual.
-USUAL_COUNT = 20
-# Fewer durations than these are no slowness of now; more are needed for a tail.
-NOW_COUNT = 3
-TAIL_COUNT = 20
-# Times the usual p99 after which a wait hangs; seconds below which none does.
-HANGS_TIMES = 2
-HANGS_SECONDS = 1.0
-# Times the hour before, and seconds above it, from which a peer is slow; PenstockPeerSlow has the same.
-SLOW_TIMES = 3
-SLOW_SECONDS = 0.02
-# Slow without an hour to compare with.
-SLOW_ANYWAY_SECONDS = 1.0
 
 
 class Condition(NamedTuple):
@@ -89,7 +76,11 @@ def _hanging(present: Present, windows: PeerWindows | None, now: int) -> Conditi
     worst: Condition | None = None
     for what, count, begun, usual in oldest:
         age = (now - begun) / 1e9
-        least = HANGS_SECONDS if usual is None else max(HANGS_SECONDS, HANGS_TIMES * usual.p99)
+        least = (
+            limits.HANGS_SECONDS
+            if usual is None
+            else max(limits.HANGS_SECONDS, limits.HANGS_TIMES * usual.p99)
+        )
         if count and begun and age > least and (worst is None or age > worst.severity):
             compared = "" if usual is None else f"; usually up to {seconds_text(usual.p99)}"
             worst = Condition(admin.PEER_CONDITION_HANGING, age, f"{what} {seconds_text(age)}{compared}")
@@ -99,7 +90,7 @@ def _hanging(present: Present, windows: PeerWindows | None, now: int) -> Conditi
 def _usual(windows: DurationWindows) -> DurationWindow | None:
     """Return the window that says what is usual; None for too few durations."""
     for window in (windows.hour_before, windows.last_15_minutes):
-        if window.count >= USUAL_COUNT:
+        if window.count >= limits.USUAL_COUNT:
             return window
     return None
 
@@ -107,21 +98,25 @@ def _usual(windows: DurationWindows) -> DurationWindow | None:
 def _slow(what: str, windows: DurationWindows) -> Condition | None:
     """Return the condition if the newest durations are longer than those of the hour before."""
     present, since = windows.last_minute, "in the last minute"
-    if present.count < NOW_COUNT:
+    if present.count < limits.MEDIAN_COUNT:
         present, since = windows.last_15_minutes, "in the last 15 minutes"
     before = windows.hour_before
-    if present.count < NOW_COUNT:
+    if present.count < limits.MEDIAN_COUNT:
         return None
-    if before.count < USUAL_COUNT:
-        if present.p50 < SLOW_ANYWAY_SECONDS:
+    if before.count < limits.USUAL_COUNT:
+        if present.p50 < limits.SLOW_ANYWAY_SECONDS:
             return None
         reason = f"p50 of {what} {seconds_text(present.p50)} {since}, no hour before to compare with"
         return Condition(admin.PEER_CONDITION_SLOW, 1.0, reason)
     for name, after, usual, least in (
-        ("p50", present.p50, before.p50, NOW_COUNT),
-        ("p99", present.p99, before.p99, TAIL_COUNT),
+        ("p50", present.p50, before.p50, limits.MEDIAN_COUNT),
+        ("p99", present.p99, before.p99, limits.TAIL_COUNT),
     ):
-        if present.count >= least and after > SLOW_TIMES * usual and after - usual > SLOW_SECONDS:
+        if (
+            present.count >= least
+            and after > limits.SLOW_TIMES * usual
+            and after - usual > limits.SLOW_SECONDS
+        ):
             reason = (
                 f"{name} of {what} {seconds_text(after)} {since}, {seconds_text(usual)} in the hour before"
             )

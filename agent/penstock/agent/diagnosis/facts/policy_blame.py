@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts.words import key_of
 from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 _FAIL: Final = "fail"
 # A policy is to blame that was changed since the beginning of the time that is compared with; an older one is how
 # things are, and what makes the loads fail is to blame. So is the policy under which several peers' loads fail.
-_SEVERAL = 2
 
 
 class PolicyBlame(NamedTuple):
@@ -61,7 +61,7 @@ class PolicyBlames:
         if blame is None or blame.changed >= self._start:
             return blame
         peers = self._peers[end.policy_hash, end.channel, end.outcome]
-        return blame if len(peers) >= _SEVERAL else None
+        return blame if len(peers) >= limits.BLAMED_PEERS else None
 
 
 def failing_policy(facts: Facts, end: LoadEnd) -> PolicyBlame | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts.words import key_of, quantile
 from penstock.proto.names import NANOS
 
@@ -16,15 +17,9 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
     from penstock.proto.v1.snapshot_pb2 import Deferred
 
-# Waits that it takes to know what is usual; PenstockPeerSlow and 'get peers' want more of an hour.
-_ENOUGH, _ENOUGH_KEPT = 5, 20
+# The usual wait is the 90th percentile of those in the log; of those that the agent keeps, the 99th.
 _RATIO = 0.9
-# Of the waits that the agent keeps, by their 99th percentile.
 _KEPT_SHARE = 0.01
-# A wait is slow that is so many times the usual, and so many seconds longer; where nothing is usual, one of a second.
-_TIMES, _SECONDS, _ANYWAY = 3.0, 0.05, 1.0
-# A request hangs that waits for so many times the usual and at least so many seconds.
-_HANGS_TIMES, _HANGS = 2.0, 1.0
 
 _Place = tuple["EngineKey", int, str]
 
@@ -43,12 +38,14 @@ class UsualWaits:
             for peer in {wait.peer, ""}:
                 found[wait.key, wait.reason, peer].append(wait.seconds)
         self._usual = {
-            place: quantile(seconds, _RATIO) for place, seconds in found.items() if len(seconds) >= _ENOUGH
+            place: quantile(seconds, _RATIO)
+            for place, seconds in found.items()
+            if len(seconds) >= limits.USUAL_LOGGED_COUNT
         }
         self._kept = {
             (key_of(each.key), each.peer.address): each.waits.hour_before.p99_seconds
             for each in facts.peers
-            if each.waits.hour_before.count >= _ENOUGH_KEPT
+            if each.waits.hour_before.count >= limits.USUAL_COUNT
         }
         self._now = facts.now
 
@@ -63,16 +60,24 @@ class UsualWaits:
         """Return the usual wait and by how much *wait* was longer, seconds; None if it was not slow."""
         usual = self.of(wait.key, wait.reason, wait.peer)
         if usual is None:
-            return (0.0, wait.seconds) if wait.seconds >= _ANYWAY else None
+            return (0.0, wait.seconds) if wait.seconds >= limits.SLOW_ANYWAY_SECONDS else None
         excess = wait.seconds - usual
-        return (usual, excess) if wait.seconds > _TIMES * usual and excess > _SECONDS else None
+        return (
+            (usual, excess)
+            if wait.seconds > limits.SLOW_TIMES * usual and excess > limits.SLOW_WAIT_SECONDS
+            else None
+        )
 
     def hanging(self, key: EngineKey, row: Deferred) -> tuple[float, float] | None:
         """Return for how long the oldest of *row* waits, and the usual wait, seconds; None if it does not hang."""
         begun = row.oldest_start_time_unix_nano
         age = (self._now - begun) / NANOS
         usual = self.of(key, row.reason, row.peer.address) or 0.0
-        return (age, usual) if row.count and begun and age > max(_HANGS, _HANGS_TIMES * usual) else None
+        return (
+            (age, usual)
+            if row.count and begun and age > max(limits.HANGS_SECONDS, limits.HANGS_TIMES * usual)
+            else None
+        )
 
 
 class UsualShares:
@@ -87,14 +92,14 @@ class UsualShares:
                 for peer in {wait.peer, ""}:
                     self._waits[channel, peer].append(usual.slow(wait) is not None)
         self._kept = {
-            each.peer.address for each in facts.peers if each.waits.hour_before.count >= _ENOUGH_KEPT
+            each.peer.address for each in facts.peers if each.waits.hour_before.count >= limits.USUAL_COUNT
         }
 
     def of(self, channel: int, peer: str) -> float | None:
         """Return the share for *peer*, else for all peers; None if too few waits are known."""
         own, everyone = (self._waits.get((channel, name), []) for name in (peer, ""))
-        if len(own) >= _ENOUGH:
+        if len(own) >= limits.USUAL_LOGGED_COUNT:
             return sum(own) / len(own)
         if peer in self._kept:
             return _KEPT_SHARE
-        return sum(everyone) / len(everyone) if len(everyone) >= _ENOUGH else None
+        return sum(everyone) / len(everyone) if len(everyone) >= limits.USUAL_LOGGED_COUNT else None

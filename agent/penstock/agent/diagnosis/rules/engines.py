@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import (
     FAILED_SECONDS,
     Confidence,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 _GONE_SECONDS, _BACK_SECONDS = 20.0, 10.0
 # What it counts for that an account is not whole: nothing is wrong with the engine.
 _TELEMETRY_SECONDS = 1.0
-_CLOCK_SECONDS = 1.0
 # Engines that evidence names.
 _NAMED = 3
 
@@ -172,7 +172,11 @@ def _clocks(facts: Facts) -> Iterator[FoundCause]:
     for engine in facts.engines:
         for source in engine.sources:
             seconds = source.clock_offset_nano / NANOS
-            if source.connected and source.HasField("clock_offset_nano") and abs(seconds) > _CLOCK_SECONDS:
+            if (
+                source.connected
+                and source.HasField("clock_offset_nano")
+                and abs(seconds) > limits.CLOCK_SECONDS
+            ):
                 key = words.key_of(engine.key)
                 offsets[key] = max(offsets.get(key, 0.0), seconds, key=abs)
     if offsets:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 from penstock.proto.names import NANOS
 
@@ -14,12 +15,8 @@ if TYPE_CHECKING:
     from penstock.agent.diagnosis.facts import Attribution, Facts, Rebalance, Window
     from penstock.agent.model import EngineKey
 
-# A stall is a cause from this share of the window, or from this length.
-_SHARE, _LONG = 0.01, 0.5
 # What a failed rebalance and rebalances that stopped count for, seconds.
 _FAILED_SECONDS, _STOPPED_SECONDS = 10.0, 10.0
-# Rebalances that were to be expected, by those of the time before, from which it is odd that there is none.
-_EXPECTED = 3.0
 
 
 class _Joined(NamedTuple):
@@ -48,14 +45,17 @@ def expert_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
     for key in words.keys_of(each.key for each in (*facts.present.rebalances, *facts.before.rebalances)):
         rows, before = _of(facts.present, key), _of(facts.before, key)
         pauses = [each.pause for each in rows]
-        if sum(pauses) > _SHARE * facts.present.seconds or max(pauses, default=0.0) >= _LONG:
+        if (
+            sum(pauses) > limits.EPLB_SHARE * facts.present.seconds
+            or max(pauses, default=0.0) >= limits.EPLB_SECONDS
+        ):
             yield _stalls(facts, key, rows, before)
         failed = [each.failed for each in rows if each.failed is not None]
         if failed:
             yield _failed(facts, key, failed, before)
         if (
             not rows
-            and _expected(facts, before) >= _EXPECTED
+            and _expected(facts, before) >= limits.EPLB_EXPECTED
             and _serves(facts, key)
             and not _stalled(facts, key)
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent import limits
 from penstock.agent.batch import GATES
 from penstock.agent.diagnosis.facts import Evidence, FirstTokens, FoundCause, words
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from penstock.agent.diagnosis.facts import Attribution, Facts
     from penstock.agent.model import EngineKey
 
-# Requests on both sides from which medians compare; times and seconds from which they differ.
-_ENOUGH, _TIMES, _SECONDS = 5, 2.0, 0.05
 # Gates of the engine itself; the others are a peer's or a policy's, which have causes of their own.
 _OWN: Final = {
     "queue": (
@@ -43,8 +42,11 @@ def first_token_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause
     for key in words.keys_of(each.key for each in facts.present.closed):
         now = FirstTokens.of(each for each in facts.present.closed if each.key == key)
         before = FirstTokens.of(each for each in facts.before.closed if each.key == key)
-        slower = now.median > _TIMES * before.median and now.median - before.median > _SECONDS
-        if min(now.number, before.number) < _ENOUGH or not slower:
+        slower = (
+            now.median > limits.FIRST_TOKENS_TIMES * before.median
+            and now.median - before.median > limits.FIRST_TOKENS_SECONDS
+        )
+        if min(now.number, before.number) < limits.MEDIAN_COUNT or not slower:
             continue
         risen = [after - usual for after, usual in zip(now.gates, before.gates, strict=True)]
         gate = GATES[risen.index(max(risen))]

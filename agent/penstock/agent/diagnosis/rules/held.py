@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 from penstock.proto.names import NANOS
 from penstock.proto.v1.snapshot_pb2 import (
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from penstock.agent.diagnosis.facts import Attribution, Facts
 
-# Younger blocks are on their way out.
-_OLD = 30.0
 # What a request whose blocks are held counts for, and all blocks of the cache, seconds.
 _REQUEST_SECONDS, _CACHE_SECONDS = 2.0, 600.0
 _HOLDERS = {
@@ -46,7 +45,7 @@ def held_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
         words_of = _HOLDERS.get(row.holder)
         begun = row.oldest_start_time_unix_nano
         age = (facts.now - begun) / NANOS if begun else 0.0
-        if words_of is None or not row.blocks or age < _OLD:
+        if words_of is None or not row.blocks or age < limits.HELD_SECONDS:
             continue
         kind, says, other = words_of
         total = next(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, words
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 # What a lease that ended unread counts for, seconds: its request usually failed or was computed again elsewhere.
 _EXPIRED_SECONDS = 2.0
-# More than so many, and than this share of those that a reader or a clean-up released: clients that disconnect leave some.
-_EXPIRED_COUNT, _EXPIRED_SHARE = 3, 0.05
-# vLLM's own lease is 30 seconds; blocks that wait for longer have no reader.
-_OLD_LEASE = 60.0
 
 
 def lease_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
@@ -89,7 +86,7 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
         rows = [each for each in facts.present.lease_ends if each.key == key]
         expired = [each for each in rows if each.ending == LEASE_ENDING_EXPIRED]
         released, blocks = _released(rows), sum(each.blocks for each in expired)
-        if len(expired) <= max(_EXPIRED_COUNT, _EXPIRED_SHARE * released):
+        if len(expired) <= max(limits.EXPIRED_COUNT, limits.EXPIRED_SHARE * released):
             continue
         yield FoundCause(
             "leases_expire",
@@ -136,7 +133,7 @@ def _old(facts: Facts) -> Iterator[FoundCause]:
     for engine in facts.engines:
         leases, begun = engine.leases, engine.leases.oldest_start_time_unix_nano
         age = (facts.now - begun) / NANOS if begun else 0.0
-        if not engine.connected or not leases.count or age < _OLD_LEASE:
+        if not engine.connected or not leases.count or age < limits.LEASE_SECONDS:
             continue
         key = words.key_of(engine.key)
         total = engine.facts.num_gpu_blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import (
     EC,
     KV,
@@ -25,15 +26,8 @@ if TYPE_CHECKING:
     from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, PeerTrouble
     from penstock.agent.model import EngineKey
 
-# Requests that wait longer than usual are a cause from so many, or from so many seconds.
-_SLOW_COUNT, _SLOW_SHARE, _SLOW_SECONDS = 2, 0.01, 10.0
-# So many times the share of slow waits before; where nothing is known of it, so many seconds.
-_SLOW_TIMES, _SLOW_UNKNOWN_SECONDS = 2.0, 30.0
 # What a failure counts for beside the requests that it touched, seconds.
 _FAILURE_SECONDS = 0.1
-# A trouble has ended after so many seconds without it, and after so many times its usual pause, in which so many loads from
-# the peer went well.
-_QUIET_SECONDS, _QUIET_PAUSES, _WELL_COUNT = 60.0, 3.0, 3
 # Failures that end no load.
 _HARMLESS = frozenset({common.FAILURE_MODE_NOTIFICATION, common.FAILURE_MODE_RELEASE})
 
@@ -154,16 +148,16 @@ def _is_slow(trouble: PeerTrouble) -> bool:
     late = [*(trouble.slow if _is_slower_than_before(trouble) else ()), *trouble.delayed]
     return (
         bool(trouble.present)
-        or len(late) >= max(_SLOW_COUNT, _SLOW_SHARE * trouble.waits)
-        or sum(each.excess for each in late) >= _SLOW_SECONDS
+        or len(late) >= max(limits.SLOW_WAITS_COUNT, limits.SLOW_WAITS_SHARE * trouble.waits)
+        or sum(each.excess for each in late) >= limits.SLOW_WAITS_SECONDS
     )
 
 
 def _is_slower_than_before(trouble: PeerTrouble) -> bool:
     """Return whether more of its waits are slow than is usual: some always are."""
     if trouble.usual_share is None:
-        return sum(each.excess for each in trouble.slow) >= _SLOW_UNKNOWN_SECONDS
-    return len(trouble.slow) > _SLOW_TIMES * trouble.usual_share * trouble.waits
+        return sum(each.excess for each in trouble.slow) >= limits.SLOW_WAITS_UNKNOWN_SECONDS
+    return len(trouble.slow) > limits.SLOW_WAITS_TIMES * trouble.usual_share * trouble.waits
 
 
 def _cause(
@@ -216,8 +210,8 @@ def _end(facts: Facts, trouble: PeerTrouble) -> int:
     if trouble.present or not times:
         return 0
     pause = (times[-1] - times[0]) / len(times)
-    quiet = facts.now - times[-1] >= max(_QUIET_SECONDS * NANOS, _QUIET_PAUSES * pause)
-    return times[-1] if quiet and sum(each > times[-1] for each in trouble.well) >= _WELL_COUNT else 0
+    quiet = facts.now - times[-1] >= max(limits.QUIET_SECONDS * NANOS, limits.QUIET_PAUSES * pause)
+    return times[-1] if quiet and sum(each > times[-1] for each in trouble.well) >= limits.QUIET_COUNT else 0
 
 
 def _name(kind: _Kind, channel: int) -> str:

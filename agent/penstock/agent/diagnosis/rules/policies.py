@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
@@ -22,7 +23,6 @@ _FLAGS = {"kvLoadFailure.action": "--kv-load-failure", "ecLoadFailure.action": "
 _REFUSED_SECONDS = 5.0
 # A request that the budget let fail is its peer's already; here it counts for a part, seconds.
 _OVER_BUDGET_SECONDS = 10.0
-_BUDGET_COUNT = 3
 _DECIDED: Final[dict[int, tuple[str, str, str]]] = {
     common.DECIDED_BY_BUDGET: (
         "recompute_budget_exhausted",
@@ -47,7 +47,7 @@ def policy_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
             for each in facts.present.load_ends
             if each.decided_by == decided_by and each.outcome == common.OUTCOME_FAILED and not each.rehearsal
         ]
-        if len(rows) >= _BUDGET_COUNT:
+        if len(rows) >= limits.LIMITED_COUNT:
             yield _limited(facts, decided_by, rows)
     yield from _refused(facts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import Evidence, FoundCause, words
 from penstock.proto.v1 import common_pb2 as common
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from penstock.agent.diagnosis.facts import Attribution, Facts, Window
     from penstock.agent.model import EngineKey
 
-# A storm is this share of the prompt tokens, of so many requests.
-_SHARE, _COUNT = 0.2, 10
 # Tokens that a second of an engine's prefill computes, about: what recomputation counts for.
 _TOKENS_A_SECOND = 10_000
 
@@ -30,7 +29,7 @@ def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]
             if each.key == key and each.outcome == common.OUTCOME_RECOMPUTED and not each.rehearsal
         ]
         tokens, prompt = sum(each.tokens for each in rows), _prompt(facts.present, key)
-        if len(rows) < _COUNT or not prompt or tokens < _SHARE * prompt:
+        if len(rows) < limits.RECOMPUTED_COUNT or not prompt or tokens < limits.RECOMPUTED_SHARE * prompt:
             continue
         before = sum(
             each.tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, words
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
@@ -16,13 +17,6 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
     from penstock.proto.v1 import admin_pb2 as admin
 
-# Requests from which it is no chance, and the share of them without parameters, since the first of these.
-_COUNT, _SHARE = 5, 0.9
-# A smaller share is a fault where it is new: so much, and so many times that of the time before. Routers that let decode compute
-# short prompts itself have such a share always.
-_PART, _PART_TIMES = 0.1, 3.0
-# It has ended after so many seconds and requests without one.
-_QUIET_SECONDS, _QUIET_COUNT = 60.0, 3
 # What the agent calls it where the engine counts such requests.
 _STALL: Final = "no_transfer_params"
 
@@ -54,19 +48,21 @@ def router_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
 
 def _is_fault(since: _Share, before: _Share) -> bool:
     """Return whether the requests since the first bare one are too many without parameters."""
-    if since.bare < _COUNT:
+    if since.bare < limits.BARE_COUNT:
         return False
-    if since.part >= _SHARE:
+    if since.part >= limits.BARE_SHARE:
         return True
-    return before.number >= _COUNT and since.part >= max(_PART, _PART_TIMES * before.part)
+    return before.number >= limits.BARE_COUNT and since.part >= max(
+        limits.BARE_PART, limits.BARE_PART_TIMES * before.part
+    )
 
 
 def _told_by_requests(facts: Facts, key: EngineKey, rows: list[Closed], first: int) -> FoundCause:
     since, before = _share(rows[first:]), _share(_requests(facts.before, key))
     until = _end(facts, rows)
-    of = "" if since.part >= _SHARE else f" ({100 * since.part:.0f} %)"
+    of = "" if since.part >= limits.BARE_SHARE else f" ({100 * since.part:.0f} %)"
     lately = "" if until else f" of the last {words.span((facts.now - rows[first].time) / NANOS)}"
-    new = first >= _COUNT or (before.number and before.part < _SHARE * since.part)
+    new = first >= limits.BARE_COUNT or (before.number and before.part < limits.BARE_SHARE * since.part)
     return replace(
         _cause(
             key,
@@ -77,7 +73,7 @@ def _told_by_requests(facts: Facts, key: EngineKey, rows: list[Closed], first: i
                 f"{before.bare} of {before.number} in {words.span(facts.before.seconds)}",
             ),
             since.bare,
-            Confidence.CERTAIN if new and since.part >= _SHARE else Confidence.LIKELY,
+            Confidence.CERTAIN if new and since.part >= limits.BARE_SHARE else Confidence.LIKELY,
         ),
         until=until,
     )
@@ -86,9 +82,9 @@ def _told_by_requests(facts: Facts, key: EngineKey, rows: list[Closed], first: i
 def _end(facts: Facts, rows: list[Closed]) -> int:
     """Return when the last bare request ended, nanoseconds, where others came since; 0 while it lasts."""
     last = max(number for number, each in enumerate(rows) if _is_bare(each))
-    quiet = facts.now - rows[last].time >= _QUIET_SECONDS * NANOS
+    quiet = facts.now - rows[last].time >= limits.QUIET_SECONDS * NANOS
     # Of a part, as many must have come as usually hold several bare ones.
-    enough = _QUIET_COUNT * len(rows) / sum(map(_is_bare, rows))
+    enough = limits.QUIET_COUNT * len(rows) / sum(map(_is_bare, rows))
     return rows[last].time if quiet and len(rows) - 1 - last >= enough else 0
 
 

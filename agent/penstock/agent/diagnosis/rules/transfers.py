@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 from penstock.agent.pairs import slowness
 
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
     from penstock.proto.v1 import admin_pb2 as admin
 
-# Transfers that it takes to speak of a median; times and seconds that it is above its own past, or the other peers.
-_NOW, _USUAL = 5, 20
-_TIMES, _SECONDS = 3.0, 0.02
-_OTHERS = 2
 # What a pair counts for that moves fewer bytes a second than it could, seconds.
 _PAIR_SECONDS = 5.0
 _MB = 1e6
@@ -36,7 +33,7 @@ def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield peers whose transfers are slow, but for those that have a cause already."""
     by_engine: dict[EngineKey, list[admin.PeerSummary]] = defaultdict(list)
     for each in facts.peers:
-        if not each.retired and _present(facts, each).count >= _NOW:
+        if not each.retired and _present(facts, each).count >= limits.MEDIAN_COUNT:
             by_engine[words.key_of(each.key)].append(each)
     told = {peer for (_, peer), trouble in shares.peers.items() if trouble.failures or trouble.slow}
     for key, peers in sorted(by_engine.items()):
@@ -46,7 +43,7 @@ def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
                 told.add(peer.peer.address)
                 yield _slow(facts, key, peer, compared)
     for pair in facts.pairs:
-        judged = pair.speed.count >= _NOW and not pair.speed.size_class.startswith(_SMALL)
+        judged = pair.speed.count >= limits.MEDIAN_COUNT and not pair.speed.size_class.startswith(_SMALL)
         than = slowness(pair.speed) if judged else ""
         if than and pair.peer.address and pair.peer.address not in told:
             yield _slow_pair(pair, than)
@@ -67,17 +64,21 @@ def _compared(
 ) -> tuple[str, float] | None:
     """Return what the transfers are slow against, and its median in seconds; None if they are not slow."""
     now, before = _present(facts, peer), peer.transfers.hour_before
-    if before.count >= _USUAL and _slower(now.p50_seconds, before.p50_seconds):
+    if before.count >= limits.USUAL_COUNT and _slower(now.p50_seconds, before.p50_seconds):
         return "in the hour before", before.p50_seconds
     others = [_present(facts, each).p50_seconds for each in peers if each is not peer]
     middle = words.quantile(others, 0.5)
-    if before.count < _USUAL and len(others) >= _OTHERS and _slower(now.p50_seconds, middle):
+    if (
+        before.count < limits.USUAL_COUNT
+        and len(others) >= limits.OTHER_PEERS
+        and _slower(now.p50_seconds, middle)
+    ):
         return "with the other peers", middle
     return None
 
 
 def _slower(now: float, usual: float) -> bool:
-    return usual > 0 and now > _TIMES * usual and now - usual > _SECONDS
+    return usual > 0 and now > limits.SLOW_TIMES * usual and now - usual > limits.SLOW_SECONDS
 
 
 def _slow(facts: Facts, key: EngineKey, peer: admin.PeerSummary, compared: tuple[str, float]) -> FoundCause:

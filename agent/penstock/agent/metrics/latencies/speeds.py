@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from penstock.agent import limits
 from penstock.agent.metrics.catalogue import OTHER
 from penstock.agent.metrics.latencies.time_slots import DAY, FINEST_NANO, TimeSlots
 from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, UNKNOWN
@@ -30,15 +31,6 @@ SIZE_BOUNDS: Final = (1 << 20, 16 << 20)
 """A transfer of fewer bytes than the first is in class 0, and so on."""
 
 SIZE_CLASSES: Final = ("below 1 MiB", "1 to 16 MiB", "16 MiB and more")
-NOW_COUNT: Final = 5
-"""With fewer transfers now there is no ratio."""
-
-USUAL_COUNT: Final = 20
-"""With fewer transfers before there is no usual speed."""
-
-SIBLINGS: Final = 2
-"""With fewer other peers it is not decided which of them is slow."""
-
 # Not engines: where a connector offloads to, and what has no name.
 _NO_ENGINES: Final = frozenset({"host", "disk", UNKNOWN})
 
@@ -77,7 +69,7 @@ class Speed:
         size_class: index into `SIZE_CLASSES`, of what is compared.
         ratio: now over usual; None where either has too few transfers.
         siblings_ratio: now over the median of the engine's other peers, same channel and size class; None likewise, with fewer
-            than `SIBLINGS` of them, and for what is no engine.
+            than `OTHER_PEERS` of them, and for what is no engine.
 
     """
 
@@ -187,7 +179,7 @@ def compared_speed(
     best: Speed | None = None
     for size_class in reversed(range(len(SIZE_CLASSES))):
         before, present = (_of(counts, size_class) for counts in minute)
-        if sum(present) < NOW_COUNT:
+        if sum(present) < limits.MEDIAN_COUNT:
             before, present = (_of(counts, size_class) for counts in quarter)
         if not sum(present):
             continue
@@ -207,7 +199,7 @@ def _speed(present: Sequence[int], before: Sequence[int], size_class: int) -> Sp
     count, usual_count = sum(present), sum(before)
     now = median(present)
     usual = median(before) if usual_count else 0.0
-    known = count >= NOW_COUNT and usual_count >= USUAL_COUNT
+    known = count >= limits.MEDIAN_COUNT and usual_count >= limits.USUAL_COUNT
     return Speed(now, count, usual, usual_count, size_class, now / usual if known and usual else None)
 
 
@@ -223,7 +215,7 @@ def with_siblings(each: Mapping[PairKey, Speed | None]) -> dict[PairKey, Speed]:
 
 def _siblings_median(key: PairKey, speed: Speed, speeds: Mapping[PairKey, Speed]) -> float | None:
     """Return the median of the engine's other peers; None if too few of them, or of their transfers, can be compared."""
-    if key.peer in _NO_ENGINES or speed.count < NOW_COUNT:
+    if key.peer in _NO_ENGINES or speed.count < limits.MEDIAN_COUNT:
         return None
     others = [
         (other.now, there.peer)
@@ -231,9 +223,9 @@ def _siblings_median(key: PairKey, speed: Speed, speeds: Mapping[PairKey, Speed]
         if there.channel == key.channel
         and there.peer not in {key.peer, *_NO_ENGINES}
         and other.size_class == speed.size_class
-        and other.count >= NOW_COUNT
+        and other.count >= limits.MEDIAN_COUNT
     ]
-    if len({peer for _, peer in others}) < SIBLINGS:
+    if len({peer for _, peer in others}) < limits.OTHER_PEERS:
         return None
     return statistics.median(now for now, _ in others)
 
