@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent.badness import NO_SERVERS
 from penstock.agent.diagnosis.facts import LostEntries, Verdict, VerdictKind, attribute, words
 from penstock.agent.diagnosis.rules import RULES
 
@@ -68,10 +69,11 @@ def _alone(cause: FoundCause) -> FoundCause:
 
 
 def _rank(cause: FoundCause) -> tuple[object, ...]:
-    # What has ended never leads; who cannot see says so first.
+    # What has ended never leads, nor what is no server; who cannot see says so first.
     return (
         bool(cause.until),
         cause.kind != _BLIND,
+        cause.peer in NO_SERVERS,
         -max(each.harm for each in (cause, *cause.effects)),
         -cause.confidence,
         cause.kind,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent.badness import NO_SERVERS
 from penstock.agent.diagnosis.diagnose import MAX_CAUSES
 from penstock.agent.diagnosis.facts import words
 from penstock.proto.v1 import admin_pb2 as admin
@@ -53,7 +54,14 @@ def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Dia
         _say_where(each, len(answers))
     ordered = sorted(
         (each.whole for each in causes.values()),
-        key=lambda each: (each.HasField("until"), -each.harm, -each.confidence, each.kind, each.peer),
+        key=lambda each: (
+            each.HasField("until"),
+            each.peer in NO_SERVERS,
+            -each.harm,
+            -each.confidence,
+            each.kind,
+            each.peer,
+        ),
     )
     merged.causes.extend(ordered[:MAX_CAUSES])
     if len(ordered) > MAX_CAUSES:

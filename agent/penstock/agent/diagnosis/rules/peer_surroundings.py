@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.agent import badness
 from penstock.agent.diagnosis.facts import EC, KV, Evidence, words
 from penstock.proto.names import ENGINE_CORE, NANOS, label
 from penstock.proto.v1 import common_pb2 as common
@@ -23,8 +24,7 @@ _NOT_OF_THE_PEER = frozenset(
 # The role of who sends, as labels and the log have it, by channel.
 _PRODUCERS: Final[dict[int, str]] = {EC: "encoder", KV: "prefill"}
 
-NO_SERVERS: Final = frozenset({"host", "disk", "unknown"})
-"""Peers that are none: this machine's own memory and disk, and what connectors do not name."""
+NO_SERVERS: Final = badness.NO_SERVERS
 
 
 class PeersInUse(NamedTuple):
