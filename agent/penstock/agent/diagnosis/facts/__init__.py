@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.diagnosis.facts import words
 from penstock.agent.diagnosis.facts.attribution import EC, KV, Attribution, PeerTrouble, attribute
+from penstock.agent.diagnosis.facts.ends import ended_at
 from penstock.agent.diagnosis.facts.first_tokens import ClosedByPeer, FirstTokens
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.diagnosis.facts.lost_entries import LostEntries
@@ -50,5 +51,6 @@ __all__ = [
     "Window",
     "WindowFold",
     "attribute",
+    "ended_at",
     "words",
 ]

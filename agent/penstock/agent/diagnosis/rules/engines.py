@@ -11,6 +11,7 @@ from penstock.agent.diagnosis.facts import (
     Evidence,
     FoundCause,
     LostEntries,
+    ended_at,
     words,
 )
 from penstock.proto.names import ENGINE_CORE, NANOS
@@ -96,6 +97,7 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: 
         failed=0,
         other_harm=(_BACK_SECONDS if back else _GONE_SECONDS) * len(losses) + FAILED_SECONDS * lost,
         confidence=Confidence.CERTAIN,
+        until=ended_at((each.time for each in losses), facts.now) if back else 0,
         alternatives=(
             "it was killed from outside (out of memory, a node drain): kubectl describe pod has the reason",
             "only its connection to the agent broke: it is then back within seconds",

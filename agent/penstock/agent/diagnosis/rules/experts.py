@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, ended_at, words
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -116,10 +116,11 @@ def _slowest(rows: list[_Joined]) -> Iterator[Evidence]:
 
 def _stalls(facts: Facts, key: EngineKey, rows: list[_Joined], before: list[_Joined]) -> FoundCause:
     total = sum(each.pause for each in rows)
+    until = ended_at((each.slowest.time for each in rows), facts.now)
     running = len({each.request_id for each in facts.present.closed if each.key == key})
     return FoundCause(
         "eplb_stalls",
-        f"rebalances of experts stall the forward pass of engine {key}: {_pauses(rows)}",
+        f"rebalances of experts {'stalled' if until else 'stall'} the forward pass of engine {key}: {_pauses(rows)}",
         (key,),
         (
             Evidence(
@@ -133,6 +134,7 @@ def _stalls(facts: Facts, key: EngineKey, rows: list[_Joined], before: list[_Joi
         seconds=total,
         other_harm=total * min(running, 8),
         confidence=Confidence.CERTAIN,
+        until=until,
         alternatives=(
             "one rank is late and the others wait for it: agentctl get events --channel eplb has the ranks",
             "the interval is too short for this model: step_interval of eplb_config",
@@ -155,6 +157,7 @@ def _failed(facts: Facts, key: EngineKey, failed: list[Rebalance], before: list[
         ),
         other_harm=_FAILED_SECONDS * len(failed),
         confidence=Confidence.CERTAIN,
+        until=ended_at((each.time for each in failed), facts.now),
         alternatives=("a rank that died: see the losses",),
         commands=("agentctl get events --channel eplb --since 10m",),
     )

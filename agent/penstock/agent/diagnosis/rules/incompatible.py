@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis.facts import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import (
+    RECOMPUTED_SECONDS,
+    Confidence,
+    Evidence,
+    FoundCause,
+    ended_at,
+    words,
+)
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from penstock.agent.diagnosis.facts import Attribution, Facts, PeerTrouble
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, PeerTrouble
 
 # What a failed handshake counts for beside its requests, seconds: no retry will help.
 _HANDSHAKE_SECONDS = 1.0
@@ -45,10 +52,11 @@ def _incompatible(facts: Facts, peer: str, trouble: PeerTrouble) -> FoundCause:
         evidence.append(Evidence(f"the last one says: {words.cut(failures[0].text)}"))
     if failed or recomputed:
         evidence.append(Evidence(f"requests that failed: {failed}, recomputed: {recomputed}"))
+    until = _end(facts, failures, trouble)
     compare = (f"agentctl diff engine {keys[0]} {remote}",) if remote else ()
     return FoundCause(
         "incompatible_peer",
-        f"peer {peer} is incompatible with {words.engines(keys)}: {differ}",
+        f"peer {peer} {'was' if until else 'is'} incompatible with {words.engines(keys)}: {differ}",
         keys,
         tuple(evidence),
         peer=peer,
@@ -62,12 +70,19 @@ def _incompatible(facts: Facts, peer: str, trouble: PeerTrouble) -> FoundCause:
             "a roll-out that has not finished: the pairs are healthy again once both sides have one version",
             "the router pairs engines of two deployments",
         ),
+        until=until,
         commands=(
             *compare,
             f"agentctl describe peer {peer}",
-            f"agentctl quarantine add {peer} --ttl 1h --reason WHY",
+            *(() if until else (f"agentctl quarantine add {peer} --ttl 1h --reason WHY",)),
         ),
     )
+
+
+def _end(facts: Facts, failures: Sequence[Failure], trouble: PeerTrouble) -> int:
+    """Return when the last handshake failed, nanoseconds, where loads have gone well since; 0 while it lasts."""
+    until = ended_at((each.time for each in failures), facts.now)
+    return until if any(each > until for each in trouble.well) else 0
 
 
 def _engine_at(facts: Facts, peer: str) -> str:

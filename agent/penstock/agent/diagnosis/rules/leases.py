@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, ended_at, words
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import (
@@ -18,7 +18,7 @@ from penstock.proto.v1.events_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.diagnosis.facts import Attribution, Facts, Window
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, Window
     from penstock.agent.model import EngineKey
 
 # What a lease that ended unread counts for, seconds: its request usually failed or was computed again elsewhere.
@@ -33,14 +33,14 @@ def lease_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
 
 
 def _late_reads(facts: Facts) -> Iterator[FoundCause]:
-    by_peer: dict[str, list[tuple[EngineKey, str]]] = defaultdict(list)
+    by_peer: dict[str, list[Failure]] = defaultdict(list)
     for each in facts.present.failures:
         if each.mode == common.FAILURE_MODE_LATE_READ and not each.rehearsal:
-            by_peer[each.peer].append((each.key, each.request_id))
+            by_peer[each.peer].append(each)
     before = sum(each.mode == common.FAILURE_MODE_LATE_READ for each in facts.before.failures)
     for peer, rows in sorted(by_peer.items()):
-        keys = words.keys_of(key for key, _ in rows)
-        ids = sorted({request for _, request in rows if request})
+        keys = words.keys_of(each.key for each in rows)
+        ids = sorted({each.request_id for each in rows if each.request_id})
         yield FoundCause(
             "late_reads",
             f"blocks of {words.engines(keys)} were read after their lease had ended: "
@@ -58,6 +58,7 @@ def _late_reads(facts: Facts) -> Iterator[FoundCause]:
             requests=len(ids) or len(rows),
             other_harm=SUSPECT_SECONDS * len(rows),
             confidence=Confidence.CERTAIN,
+            until=ended_at((each.time for each in rows), facts.now),
             alternatives=(
                 "decode is overloaded and reads late: see its waits",
                 "a lease that is too short for this load: kv_lease_duration of vLLM",
@@ -106,6 +107,7 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
             requests=len(expired),
             other_harm=_EXPIRED_SECONDS * len(expired),
             confidence=Confidence.CERTAIN,
+            until=ended_at((each.time for each in expired), facts.now),
             alternatives=(
                 "decode engines are overloaded or gone: see their waits and losses",
                 "clients disconnect between prefill and decode",

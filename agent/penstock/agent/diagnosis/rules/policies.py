@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, ended_at, words
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
@@ -153,6 +153,7 @@ def _limited(facts: Facts, decided_by: int, rows: list[LoadEnd]) -> FoundCause:
         requests=len(rows),
         other_harm=_OVER_BUDGET_SECONDS * len(rows),
         confidence=Confidence.CERTAIN,
+        until=ended_at((each.time for each in rows), facts.now),
         alternatives=("the limit protects the engine and the peers are the cause", other),
         commands=(f"agentctl get policy --effective {keys[0]}", "agentctl get peers"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import Evidence, FoundCause, ended_at, words
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]
             ),
             requests=len(rows),
             other_harm=tokens / _TOKENS_A_SECOND,
+            until=ended_at((each.time for each in rows), facts.now),
             alternatives=("it is what the policy asks for, and the peers are the cause",),
             commands=(
                 "agentctl set-policy NAME --kv-load-failure auto --kv-recompute-budget TOKENS --kv-over-budget fail",

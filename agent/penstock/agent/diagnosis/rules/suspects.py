@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, ended_at, words
 from penstock.proto.v1 import events_pb2 as events
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def _cause(facts: Facts, reason: int, peer: str, rows: Sequence[admin.Suspect]) 
         requests=len(rows),
         other_harm=SUSPECT_SECONDS * len(rows),
         confidence=Confidence.CERTAIN,
+        until=ended_at((each.seen.ToNanoseconds() for each in rows), facts.now),
         alternatives=(other,),
         commands=(
             "agentctl get suspects --since 1h",
