@@ -179,23 +179,56 @@ def test_banners_say_what_changes_the_rest() -> None:
     found = build_screen(answers).banners
 
     assert [each.kind for each in found] == [
-        "entries_lost", "engine_away", "degraded", "paused", "drill", "quarantine", "break_glass", "rollout",
+        "entries_lost", "degraded", "paused", "engine_away", "drill", "quarantine", "break_glass", "rollout",
     ]  # fmt: skip
-    assert "engine decode/0 is disconnected" in found[1].sentence
+    assert "engine decode/0 is not connected" in found[3].sentence
     assert "by bob" in found[5].sentence
     assert "by alice" in found[6].sentence
 
 
 def test_a_stopped_engine_is_no_alarm() -> None:
-    """One that vanished beside it is."""
+    """One that vanished beside it is a fact, until the verdict says what became of it."""
     stopped, gone = _engine(0, said_goodbye=True), _engine(1)
     stopped.connected = gone.connected = False
     answers = ScreenAnswers(NOW, engines=admin.ListEnginesResponse(engines=[stopped, gone]))
     found = [(each.severity, each.sentence) for each in build_screen(answers).banners]
     assert found == [
-        ("error", "engine decode/1 is disconnected, last seen 0s ago"),
+        ("warning", "engine decode/1 is not connected, last seen 0s ago"),
         ("info", "engine decode/0 is stopped, last seen 0s ago"),
     ]
+
+
+_GONE: dict[str, Any] = {"engines": [{"server": "decode", "engine": "1"}]}
+
+
+@pytest.mark.parametrize(
+    ("cause", "banners"),
+    [
+        ({"kind": "engine_away", **_GONE}, 0),
+        ({"kind": "engine_lost", **_GONE}, 0),
+        ({"kind": "agent_blind", **_GONE}, 0),
+        ({"kind": "peer_refuses", "effects": [{"kind": "engine_away", **_GONE}]}, 0),
+        # Another thing about the engine, another engine, and what has ended do not say that it is away.
+        ({"kind": "peer_refuses", **_GONE}, 1),
+        ({"kind": "engine_away", "engines": [{"server": "decode", "engine": "2"}]}, 1),
+        ({"kind": "engine_lost", "until": {"seconds": 5}, **_GONE}, 1),
+    ],
+)
+def test_a_banner_does_not_say_what_the_verdict_says(cause: dict[str, Any], banners: int) -> None:
+    """An engine that is away is told once."""
+    gone = _engine(1)
+    gone.connected = False
+    diagnosis = admin.Diagnosis(verdict=admin.DIAGNOSIS_VERDICT_CAUSES, causes=[cause])
+    answers = ScreenAnswers(NOW, engines=admin.ListEnginesResponse(engines=[gone]), diagnosis=diagnosis)
+    assert [each.kind for each in build_screen(answers).banners] == ["engine_away"] * banners
+
+
+def test_a_stall_is_the_verdict_s_alone() -> None:
+    """The row of its engine quotes it."""
+    stalled = _engine(1, stalls=[{"sentence": "nothing moves"}])
+    screen = build_screen(ScreenAnswers(NOW, engines=admin.ListEnginesResponse(engines=[stalled])))
+    assert screen.banners == ()
+    assert [row.sentence for row in screen.engines.rows] == ["nothing moves"]
 
 
 def test_the_policy_is_listed_by_field() -> None:
@@ -238,10 +271,8 @@ def test_policy_fields_that_are_left_out_are_counted() -> None:
 @pytest.mark.parametrize("most", [64_000, 16_000, 8_000, 4_000, 2_500])
 def test_banners_and_causes_that_are_left_out_are_counted(most: int) -> None:
     """The last banner counts the rest; at least it stays."""
-    answers = _fleet(30, 0)
-    assert answers.engines is not None
-    for engine in answers.engines.engines:
-        engine.stalls.add(sentence="x" * 100)
+    drills = [admin.Drill(id=f"drill-{number}", spec={"author": "x" * 100}) for number in range(30)]
+    answers = replace(_fleet(30, 0), drills=admin.ListDrillsResponse(drills=drills))
     screen, data = fitted(build_screen(answers), most)
 
     assert len(data) <= most

@@ -9,7 +9,6 @@ import grpc
 import pytest
 from penstock.agent.admin.calls import suspects as calls
 from penstock.agent.admin.calls.suspects import MAX_LATE_IDS
-from penstock.agent.ctl.diagnosis import NOTE, WRONG, check_suspects
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -135,19 +134,6 @@ def test_what_was_not_searched_is_not_missing(harness: AdminHarness, monkeypatch
     response = ask(harness)
     assert [each.missing for each in response.suspects] == [calls._NOT_SEARCHED]
     assert response.truncated
-
-
-@pytest.mark.parametrize(
-    ("response", "levels"),
-    [
-        (admin.ListSuspectsResponse(), []),
-        (admin.ListSuspectsResponse(truncated=True), [NOTE]),
-        (admin.ListSuspectsResponse(suspects=[admin.Suspect(reasons=[NAN])], truncated=True), [WRONG]),
-    ],
-)
-def test_what_doctor_says(response: admin.ListSuspectsResponse, levels: list[str]) -> None:
-    """None known, of a log that was not searched to its end, is not none."""
-    assert [each.level for each in check_suspects(response)] == levels
 
 
 def weights_of(

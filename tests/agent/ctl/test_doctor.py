@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.diagnosis.agent_checks import check_agent
+from penstock.agent.ctl.diagnosis.cause_checks import Judgement, check_causes
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
-from penstock.agent.ctl.diagnosis.load_checks import Orders
-from penstock.agent.ctl.diagnosis.order_checks import check_orders
+from penstock.agent.ctl.diagnosis.order_checks import Orders, check_orders
 from penstock.agent.ctl.diagnosis.rollout_checks import check_rollouts
+from penstock.agent.ctl.errors import FailedError, RefusedError, UnknownCallError, UnreachableError
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -65,16 +67,6 @@ def _engine(**fields: Any) -> admin.Engine:
 
 
 _LATE = {"name": "num_notifications_after_expiry", "connector": "NixlConnector"}
-_NANO = 1_000_000_000
-_CALM = {
-    "name": "calm", "generation": 3, "author": "alice@host", "fields": ["kvLoadFailure.action"],
-    "changed_time_unix_nano": (_NOW - 300) * _NANO,
-}  # fmt: skip
-_FAILED = {
-    "channel": common.CHANNEL_KV,
-    "failed_time_unix_nano": (_NOW - 10) * _NANO,
-    "decided_by": common.DECIDED_BY_POLICY,
-}
 _DRILL = admin.Drill(
     id="drill-1",
     spec={"author": "bob@host"},
@@ -84,71 +76,6 @@ _DRILL = admin.Drill(
 _ORDER = admin.Quarantine(
     key={"engine": "0"}, peer={"address": "p:1"}, state=events.QUARANTINE_STATE_OPEN, author="cid@host"
 )
-
-
-def _refusing(policy: dict[str, Any] | None = None, **loads: Any) -> admin.Engine:
-    return _engine(
-        policy={"hash": "h", "kv_action": "fail"},
-        policies=[{**_CALM, **(policy or {})}],
-        last_loads=[{**_FAILED, **loads}],
-    )
-
-
-@pytest.mark.parametrize(
-    ("engine", "what", "advice"),
-    [
-        (
-            _refusing(),
-            (
-                "no KV load has succeeded since 5m ago: policy calm (generation 3, by alice@host) says "
-                "kvLoadFailure.action: fail, since 5m ago"
-            ),
-            "agentctl rollback calm undoes it; agentctl set-policy calm --kv-load-failure recompute changes only this; ",
-        ),
-        (_refusing({"generation": 1}), "since 5m ago", "agentctl delete policy calm undoes it; "),
-        (
-            _refusing({"author": "file:p.yaml", "changed_time_unix_nano": 0}),
-            "no KV load has succeeded since 10m ago: policy calm (generation 3, by file:p.yaml)",
-            "change kvLoadFailure.action in the file p.yaml; ",
-        ),
-        (
-            _refusing(rehearsal=True),
-            "no KV load has succeeded since 60s ago: fault drill drill-1, by bob@host, makes them fail, since 60s ago",
-            "agentctl drill stop drill-1",
-        ),
-        (
-            _refusing(decided_by=common.DECIDED_BY_QUARANTINE),
-            "no KV load has succeeded since 10m ago: cid@host put peer p:1 in quarantine",
-            "agentctl quarantine lift p:1 0",
-        ),
-    ],
-)
-def test_loads_that_fail_by_order(engine: admin.Engine, what: str, advice: str) -> None:
-    """The finding names cause, author and time, and the command that undoes it."""
-    found = check_agent(_status(), [engine], _NOW, Orders([_DRILL], [_ORDER]))
-    (wrong,) = [finding for finding in found if finding.level == WRONG]
-    assert what in wrong.what
-    assert wrong.advice.startswith(advice)
-
-
-@pytest.mark.parametrize(
-    "engine",
-    [
-        _refusing(succeeded_time_unix_nano=(_NOW - 20) * _NANO),
-        _refusing(recomputed_time_unix_nano=(_NOW - 20) * _NANO),
-        _refusing(failed_time_unix_nano=(_NOW - 700) * _NANO),
-        # It failed before the policy was there.
-        _refusing(failed_time_unix_nano=(_NOW - 301) * _NANO),
-        # Nothing says that loads are to fail.
-        _refusing({"fields": ["ecLoadFailure.action"]}),
-        _engine(policy={"kv_action": "auto"}, policies=[_CALM], last_loads=[_FAILED]),
-        _engine(paused=False, last_loads=[{"channel": common.CHANNEL_KV, "succeeded_time_unix_nano": 1}]),
-    ],
-)
-def test_loads_that_fail_for_reasons_of_their_own(engine: admin.Engine) -> None:
-    """Successful loads, recomputations and failures without a policy are no finding."""
-    found = check_agent(_status(), [engine], _NOW)
-    assert not [finding for finding in found if finding.level == WRONG]
 
 
 def test_an_installation_that_is_well() -> None:
@@ -234,7 +161,7 @@ def test_an_engine_that_was_stopped_is_not_expected(
 @pytest.mark.parametrize(
     ("fields", "level", "what", "advice"),
     [
-        ({"connected": False}, WRONG, "disconnected, last seen", "its log"),
+        ({"connected": False}, WRONG, "not connected, last seen", "its log"),
         ({"facts": None}, WRONG, "no snapshot", "check again"),
         ({"paused": True, "in_sync": False}, WRONG, "paused: vLLM's own", "agentctl resume 0"),
         ({"role_guessed": True}, NOTE, "its role was guessed", "PENSTOCK_LABELS=role=decode"),
@@ -498,3 +425,173 @@ def test_an_engine_that_is_ordered_to_pause_is_a_note() -> None:
     (note,) = [each for each in found if each.level == NOTE and "pause" in each.what]
     assert note.what.startswith("ordered to pause, not paused yet; by bob")
     assert note.advice.startswith("agentctl resume 0")
+
+
+def _cause(kind: str, **fields: Any) -> admin.DiagnosedCause:
+    values = {
+        "sentence": f"what is {kind}",
+        "confidence": admin.DIAGNOSIS_CONFIDENCE_CERTAIN,
+        "engines": [{"engine": "0"}],
+    }
+    return admin.DiagnosedCause(kind=kind, **{**values, **fields})
+
+
+def _judged(*causes: admin.DiagnosedCause, **fields: Any) -> Judgement:
+    lasting = any(not each.HasField("until") for each in causes)
+    verdict = admin.DIAGNOSIS_VERDICT_CAUSES if lasting else admin.DIAGNOSIS_VERDICT_NOTHING_WRONG
+    values = {"verdict": verdict, "sentence": "what is said of all", "at": {"seconds": _NOW}}
+    return Judgement(admin.Diagnosis(causes=causes, **{**values, **fields}))
+
+
+_MORE = "agentctl diagnose has the evidence"
+
+
+@pytest.mark.parametrize(
+    ("cause", "level", "what", "advice"),
+    [
+        (
+            _cause("peer_refuses", since={"seconds": _NOW - 300}, commands=["agentctl a", "agentctl b", "agentctl c"]),
+            WRONG, "what is peer_refuses (since 07:55:00 UTC, 5m ago)", f"agentctl a; agentctl b; {_MORE}",
+        ),
+        (
+            _cause("peer_slow", confidence=admin.DIAGNOSIS_CONFIDENCE_LIKELY, commands=["agentctl doctor"]),
+            WRONG, "what is peer_slow", _MORE,
+        ),
+        (
+            _cause("peer_slow", confidence=admin.DIAGNOSIS_CONFIDENCE_POSSIBLE, commands=["agentctl a"]),
+            NOTE, "what is peer_slow", f"agentctl a; {_MORE}",
+        ),
+        (_cause("of_tomorrow", confidence=0), NOTE, "what is of_tomorrow", _MORE),
+        (
+            _cause("no_transfer_parameters", effects=[_cause("leases_expire")]),
+            WRONG, "what is no_transfer_parameters; its effect: what is leases_expire", _MORE,
+        ),
+        (
+            _cause("agent_blind", effects=[_cause(f"engine_{number}") for number in range(5)]),
+            WRONG,
+            "what is agent_blind; its effects: what is engine_0; what is engine_1; what is engine_2; 2 more",
+            f"check the agent's disk and the files of its state directory; see docs/guides/state.md; {_MORE}",
+        ),
+    ],
+)  # fmt: skip
+def test_each_cause_of_the_diagnosis_is_a_finding(
+    cause: admin.DiagnosedCause, level: str, what: str, advice: str
+) -> None:
+    """Its sentence, since when, what it brings about, and its first commands; a problem if it is at least likely."""
+    (found,) = check_causes(_judged(cause))
+    assert found == (level, cause.kind, what, advice)
+
+
+def test_what_has_ended_is_a_note() -> None:
+    """In the past tense, below what lasts; of many, how many."""
+    ended = [
+        _cause(f"k{number}", until={"seconds": _NOW - 60}, commands=["agentctl a"]) for number in range(5)
+    ]
+    found = list(check_causes(_judged(*ended)))
+    assert [(each.level, each.subject, each.what) for each in found] == [
+        *((NOTE, f"k{number}", f"what is k{number}") for number in range(3)),
+        (NOTE, "transfers", "2 more causes ended"),
+        (OK, "transfers", "what is said of all"),
+    ]
+    found = list(check_causes(_judged(_cause("peer_refuses"), ended[0])))
+    assert [(each.level, each.subject) for each in found] == [(WRONG, "peer_refuses"), (NOTE, "k0")]
+
+
+def test_what_cannot_be_told_is_a_note() -> None:
+    """With what says why."""
+    judged = _judged(verdict=admin.DIAGNOSIS_VERDICT_CANNOT_TELL)
+    assert list(check_causes(judged)) == [
+        (NOTE, "transfers", "what is said of all", "agentctl diagnose says what is missing")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("judgement", "level", "what"),
+    [
+        (Judgement(old=True), NOTE, "is not known: the agent makes no diagnosis, it is older than agentctl"),
+        (Judgement(error="the log is damaged"), WRONG, "is not known: the log is damaged"),
+    ],
+)
+def test_without_a_diagnosis_nothing_is_called_ok(judgement: Judgement, level: str, what: str) -> None:
+    """And an engine that is away is a problem, as nobody says what became of it."""
+    (found,) = check_causes(judgement)
+    assert (found.level, found.what.endswith(what)) == (level, True)
+    away = check_agent(_status(), [_engine(connected=False)], _NOW, judgement)
+    assert [each.what[:13] for each in away if each.level == WRONG] == ["not connected"]
+
+
+@pytest.mark.parametrize("kind", ["paused", "clock_offset", "policy_refused"])
+def test_what_findings_say_process_by_process_is_said_once(kind: str) -> None:
+    """The cause of the same is no finding beside them."""
+    assert list(check_causes(_judged(_cause(kind)))) == []
+
+
+def test_entries_are_lost_once() -> None:
+    """A process that reports its drops has a finding; a count that is not whole is the diagnosis' to say."""
+    engine = _engine(source={"drops": [{"reason": "queue_full", "kind": "transfer_sample", "count": 3}]})
+    judged = _judged(_cause("entries_lost"))
+    assert list(check_causes(judged, [engine])) == []
+    assert [each.subject for each in check_causes(judged, [_engine()])] == ["entries_lost"]
+
+
+def test_an_engine_that_is_away_is_judged_once() -> None:
+    """The diagnosis says what became of it: the agent's disk may be to blame; its own row is a fact."""
+    judged = _judged(
+        _cause(
+            "agent_blind",
+            sentence="the agent cannot store what engines report (disk is full): engines serve without it",
+            effects=[_cause("engine_away")],
+        )
+    )
+    status = _status(degraded="disk is full", engines_expected=1)
+    found = [*check_agent(status, [_engine(connected=False)], _NOW, judged), *check_causes(judged)]
+    assert [each.subject for each in found if each.level == WRONG] == ["agent_blind"]
+    assert [(each.subject, each.what[:22]) for each in found if each.level == NOTE] == [
+        ("agent", "0 of 1 engine connecte"),
+        ("engine 0", "not connected, last se"),
+    ]
+    # Another trouble of the agent is told; so is an engine that has never come.
+    other = check_agent(_status(degraded="no copy", engines_expected=2), [_engine()], _NOW, judged)
+    assert [each.what for each in other if each.level == WRONG] == [
+        "degraded: no copy",
+        "1 of 2 engines connected",
+    ]
+
+
+def test_an_order_that_is_a_cause_is_named_once() -> None:
+    """A drill, and a quarantine of a healthy peer; others stay notes."""
+    told = [
+        _cause("drill", sentence="fault drill drill-1 by bob@host runs on engine 0"),
+        _cause("healthy_peer_quarantined", peer="p:1"),
+    ]
+    other = admin.Quarantine(key={"engine": "0"}, peer={"address": "p:2"}, state=events.QUARANTINE_STATE_OPEN)
+    drill = admin.Drill(id="drill-11", spec={"author": "bob@host"})
+    found = list(check_orders(Orders([_DRILL, drill], [_ORDER, other]), [], _NOW, told))
+    assert [each.subject for each in found] == ["drill drill-11", "peer p:2"]
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (UnknownCallError("no such call"), "note   transfers: whether anything is wrong with them is not known: the agent makes"),
+        (RefusedError("the log is damaged"), "wrong  transfers: whether anything is wrong with them is not known: the log is"),
+        (UnreachableError("not in time"), "wrong  transfers: whether anything is wrong with them is not known: not in"),
+    ],
+)  # fmt: skip
+def test_the_command_without_a_diagnosis(
+    harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch, error: FailedError, what: str
+) -> None:
+    """The other findings stand, and it is not called ok."""
+    harness.source("0")
+    call = Client.call
+
+    def refuse(self: Client, method: str, *arguments: Any, **named: Any) -> Any:
+        if method == "Diagnose":
+            raise error
+        return call(self, method, *arguments, **named)
+
+    monkeypatch.setattr(Client, "call", refuse)
+    said = agentctl("doctor").stdout
+    assert what in said
+    assert "engine 0: " in said
+    assert not re.search(r"ok +transfers", said)

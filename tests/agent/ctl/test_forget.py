@@ -86,7 +86,7 @@ def test_a_clock_that_is_behind_retires_nothing(harness: AdminHarness, agentctl:
 
 
 def test_the_doctor_about_engines_that_have_gone(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """A clean disconnect is a note, a lost connection is a problem; both have the time of retirement."""
+    """A clean disconnect is a note, a lost connection is a cause of the diagnosis; both have the time of retirement."""
     source = harness.source("0")
     _leave(harness, source, said_goodbye=True)
     noted = agentctl("doctor")
@@ -96,5 +96,6 @@ def test_the_doctor_about_engines_that_have_gone(harness: AdminHarness, agentctl
     _leave(harness, source)
     lost = agentctl("doctor")
     assert lost.exit_code == 1
-    assert "wrong  engine 0: disconnected" in lost.stdout
+    assert "wrong  engine_away: engine 0 is not connected, last seen" in lost.stdout
+    assert "note   engine 0: not connected, last seen" in lost.stdout
     assert "agentctl forget engine 0" in lost.stdout

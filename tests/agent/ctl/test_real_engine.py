@@ -172,8 +172,9 @@ def test_a_decision_names_the_policy_that_made_it(agent: AgentProcess, engine: R
     wait_until(lambda: "vllm's own → calm/1 (push)" in _events(agent, "policy_applied"), "the policy's event")
     wait_until(lambda: " calm/1 " in _agentctl(agent, "get", "engines").stdout, "the list")
     doctor = _agentctl(agent, "doctor")
-    assert f"policy {named} says kvLoadFailure.action: fail, since " in doctor.stdout
-    assert "delete policy calm undoes it" in doctor.stdout
+    said = f"policy calm (generation 1 by {author()}) says kvLoadFailure.action: fail"
+    assert f"wrong  policy_fails_loads: {said}" in doctor.stdout
+    assert "delete policy calm; " in doctor.stdout
     assert f"by policy {named}" in _agentctl(agent, "describe", "engine", "0").stdout
     wait_until(
         lambda: any(

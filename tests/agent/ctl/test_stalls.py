@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.agent.admin.calls import stacks as stack_calls
-from penstock.agent.ctl.diagnosis import stall_checks
+from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.errors import RefusedError
 from penstock.agent.model import EngineKey
 from penstock.agent.stalls import KINDS, Stall, StallKind
 from penstock.proto.v1.policy_pb2 import StackDump
@@ -32,25 +34,49 @@ def _dump() -> StackDump:
     return dump
 
 
-def test_a_stall_is_a_section_and_a_finding(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """With its kind, since when, its sentence and the next command; without one neither is there."""
+def test_a_stall_is_a_condition_and_a_finding(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """With its kind, its sentence and the next command, as the diagnosis has them; without one neither is there."""
     harness.source("0")
-    assert "Stalled" not in agentctl("describe", "engine", "0").stdout
+    assert "call_stuck" not in agentctl("describe", "engine", "0").stdout
     stall = Stall(StallKind.CALL_STUCK, 1, time.time() - 100, "worker 1 has been in Some.save for 100 s")
     harness.stalls = {_KEY: (stall,)}
     said = agentctl("describe", "engine", "0").stdout
-    assert "Stalled:\n  call_stuck since 100s ago: worker 1 has been in Some.save for 100 s\n" in said
+    assert re.search(
+        r"Conditions:\n  call_stuck \(certain\).*: engine 0: worker 1 has been in Some.save for 100 s\n", said
+    )
     doctor = agentctl("doctor")
     assert doctor.exit_code == 1
-    assert "engine 0: worker 1 has been in Some.save for 100 s" in doctor.stdout
-    assert "agentctl debug stacks 0 shows where it stands" in doctor.stdout
+    assert "wrong  call_stuck: engine 0: worker 1 has been in Some.save for 100 s" in doctor.stdout
+    assert "→ agentctl debug stacks 0; agentctl describe engine 0" in doctor.stdout
     (engine,) = json.loads(agentctl("get", "engines", "-o", "json").stdout)["engines"]
     assert engine["stalls"][0]["kind"] == "call_stuck"
 
 
-def test_each_kind_has_a_next_command() -> None:
-    """A kind of a newer agent has one, too."""
-    assert set(stall_checks._ADVICE) == set(KINDS)
+def test_every_stall_is_judged(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Doctor says what the agent saw not happen, whatever it is, as it has no words of its own for it."""
+    harness.source("0")
+    harness.stalls = {
+        _KEY: tuple(Stall(kind, 1, time.time() - 100, f"what is {kind.value}") for kind in KINDS)
+    }
+    said = agentctl("doctor").stdout
+    assert [kind for kind in KINDS if f"what is {kind.value}" not in said] == []
+
+
+def test_without_a_diagnosis_the_stalls_are_shown_as_they_were_seen(
+    harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that makes none has facts all the same."""
+    harness.source("0")
+    harness.stalls = {_KEY: (Stall(StallKind.CALL_STUCK, 1, time.time() - 100, "it hangs"),)}
+    call = Client.call
+
+    def refuse(self: Client, method: str, *arguments: Any, **named: Any) -> Any:
+        if method == "Diagnose":
+            raise RefusedError("the log cannot be read")
+        return call(self, method, *arguments, **named)
+
+    monkeypatch.setattr(Client, "call", refuse)
+    assert "Stalled:\n  call_stuck since 100s ago: it hangs\n" in agentctl("describe", "engine", "0").stdout
 
 
 def test_stacks(harness: AdminHarness, agentctl: Agentctl) -> None:

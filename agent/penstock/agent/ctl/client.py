@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.agent.ctl.command_hints import PROGRAM, hinted
 from penstock.agent.ctl.contexts import check_address
-from penstock.agent.ctl.errors import RefusedError, UnreachableError, UsageError
+from penstock.agent.ctl.errors import RefusedError, UnknownCallError, UnreachableError, UsageError
 from penstock.agent.ctl.relay_coverage import missing_agents
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
@@ -100,7 +100,7 @@ class Client:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(self._late())
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return RefusedError(
+            return UnknownCallError(
                 f"{self.address} does not know this command: it is the engines' socket (give --address the value of "
                 "--admin-listen), or the agent is older than agentctl: upgrade it"
             )

@@ -19,6 +19,10 @@ class RefusedError(FailedError):
     """The agent refused the call."""
 
 
+class UnknownCallError(RefusedError):
+    """Whoever answers does not know the call: an older agent, or the engines' socket."""
+
+
 class ComparisonError(FailedError):
     """A comparison failed; exit code 2, as 1 says that there are differences."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.agent.ctl.diagnosis.agent_checks import AGENT, check_agent
-from penstock.agent.ctl.diagnosis.diagnosis_check import check_diagnosis
+from penstock.agent.ctl.diagnosis.cause_checks import Judgement, check_causes
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding, count_problems
-from penstock.agent.ctl.diagnosis.load_checks import Orders
 from penstock.agent.ctl.diagnosis.order_checks import (
+    Orders,
     break_glass_finding,
     check_orders,
     drill_findings,
@@ -16,8 +16,6 @@ from penstock.agent.ctl.diagnosis.pair_checks import check_pairs
 from penstock.agent.ctl.diagnosis.relay_checks import check_relay
 from penstock.agent.ctl.diagnosis.rollout_checks import check_rollouts
 from penstock.agent.ctl.diagnosis.socket_probe import probe_address
-from penstock.agent.ctl.diagnosis.stall_checks import stall_findings
-from penstock.agent.ctl.diagnosis.suspect_checks import check_suspects
 
 __all__ = [
     "AGENT",
@@ -25,18 +23,17 @@ __all__ = [
     "OK",
     "WRONG",
     "Finding",
+    "Judgement",
     "Orders",
     "break_glass_finding",
     "check_agent",
-    "check_diagnosis",
+    "check_causes",
     "check_orders",
     "check_pairs",
     "check_relay",
     "check_rollouts",
-    "check_suspects",
     "count_problems",
     "drill_findings",
     "probe_address",
     "quarantine_findings",
-    "stall_findings",
 ]

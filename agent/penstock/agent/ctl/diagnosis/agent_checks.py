@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from penstock.agent.ctl.diagnosis.cause_checks import NOT_ASKED, Judgement
 from penstock.agent.ctl.diagnosis.engine_checks import engine_findings
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
-from penstock.agent.ctl.diagnosis.load_checks import NO_ORDERS, Orders
 from penstock.agent.ctl.render import rows
 from penstock.agent.ctl.render import text as words
 
@@ -27,14 +27,25 @@ CLOCKS = 2.0
 
 
 def check_agent(
-    status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float, orders: Orders = NO_ORDERS
+    status: admin.AgentStatus,
+    engines: Sequence[admin.Engine],
+    now: float,
+    judgement: Judgement = NOT_ASKED,
 ) -> list[Finding]:
-    """Check the agent and all engines under *orders*; *now*: this machine's clock, seconds since the epoch."""
+    """Check how the agent and all engines are installed and configured.
+
+    Args:
+        status: the agent's.
+        engines: its engines.
+        now: this machine's clock, seconds since the epoch.
+        judgement: has findings of its own; what it tells is not told again.
+
+    """
     agent_now = status.now.ToNanoseconds() / 1e9
-    found = [*_agent(status, now), *_connected(status, engines)]
+    found = [*_agent(status, now, judgement), *_connected(status, engines, is_judged=judgement.is_known)]
     seen: set[int] = set()
     for engine in engines:
-        found += engine_findings(engine, agent_now, seen, orders)
+        found += engine_findings(engine, agent_now, seen, is_judged=judgement.is_known)
     return found
 
 
@@ -64,12 +75,13 @@ def _sources(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
             )
 
 
-def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
+def _agent(status: admin.AgentStatus, now: float, judgement: Judgement) -> Iterator[Finding]:
     agent_now = status.now.ToNanoseconds() / 1e9
     since = words.ago_of(status.start_time, agent_now)
     yield Finding(OK, AGENT, f"penstock-agent {status.version} answers, started {since}")
     # An absent policy source comes last in the text, and has a finding of its own.
-    if status.degraded and not status.degraded.startswith("the policy source "):
+    is_told = status.degraded.startswith("the policy source ") or judgement.tells_of_disk(status.degraded)
+    if status.degraded and not is_told:
         yield Finding(
             WRONG,
             AGENT,
@@ -153,7 +165,9 @@ def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
         yield Finding(OK, AGENT, f"traces go to {status.otlp_endpoint}")
 
 
-def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> Iterator[Finding]:
+def _connected(
+    status: admin.AgentStatus, engines: Sequence[admin.Engine], *, is_judged: bool
+) -> Iterator[Finding]:
     connected = sum(engine.connected for engine in engines)
     stopped = sum(map(rows.is_stopped, engines))
     expected = status.engines_expected
@@ -166,8 +180,9 @@ def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> It
             "mount the socket's directory; search the engine's log for 'penstock'",
         )
     elif connected + stopped < expected:
+        # What became of those that have been here is a cause of the diagnosis.
         yield Finding(
-            WRONG,
+            NOTE if is_judged and len(engines) >= expected else WRONG,
             AGENT,
             f"{connected} of {words.count(expected, 'engine')} connected",
             f"check that each has PENSTOCK_ENDPOINT={status.listen_address} and, if a pod has several servers, "

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
-from penstock.agent.ctl.diagnosis.load_checks import NO_ORDERS, Orders, load_findings
-from penstock.agent.ctl.diagnosis.stall_checks import stall_findings
 from penstock.agent.ctl.diagnosis.upstream_checks import upstream_findings
 from penstock.agent.ctl.render import rows, text
 
@@ -28,28 +26,26 @@ _ADVICE_FOR_DROPS = {
 
 
 def engine_findings(
-    engine: admin.Engine, now: float, seen: set[int], orders: Orders = NO_ORDERS
+    engine: admin.Engine, now: float, seen: set[int], *, is_judged: bool = False
 ) -> list[Finding]:
-    """Check one engine; a healthy one is one finding.
+    """Check how one engine is installed and configured; a healthy one is one finding.
 
     Args:
         engine: the agent's view of it.
         now: the agent's clock.
         seen: epochs of sources already checked; engines of one server share its API processes.
-        orders: drills and quarantines in force.
+        is_judged: a diagnosis says of engines that are away what became of them.
 
     """
     subject = f"engine {text.engine(engine.key)}"
     if not engine.connected:
-        return [_away(engine, subject, now)]
+        return [_away(engine, subject, now, is_judged=is_judged)]
     found = [
         *_plugin(engine, subject),
         *_pause(engine, subject, now),
         *_name(engine, subject),
         *_policy(engine, subject),
     ]
-    found += load_findings(engine, subject, orders, now)
-    found += stall_findings(engine, subject)
     found += upstream_findings(engine, subject)
     for source in engine.sources:
         if source.epoch not in seen:
@@ -63,16 +59,16 @@ def engine_findings(
     return found
 
 
-def _away(engine: admin.Engine, subject: str, now: float) -> Finding:
+def _away(engine: admin.Engine, subject: str, now: float, *, is_judged: bool) -> Finding:
     last, retires = text.ago_of(engine.last_seen, now), text.ago_of(engine.retires, now)
     forget = f"agentctl forget engine {text.engine(engine.key)}"
     if engine.said_goodbye:
         what = f"was stopped, last seen {last}; forgotten {retires}"
         return Finding(NOTE, subject, what, f"{forget} forgets it now")
     return Finding(
-        WRONG,
+        NOTE if is_judged else WRONG,
         subject,
-        f"disconnected, last seen {last}",
+        f"not connected, last seen {last}",
         f"if it runs, search its log for 'penstock'; if it is gone for good, {forget} "
         f"(forgotten automatically {retires})",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.ctl.diagnosis.findings import NOTE, Finding
 from penstock.agent.ctl.render import text as words
@@ -16,7 +16,6 @@ from penstock.proto.v1 import events_pb2 as events
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.agent.ctl.diagnosis.load_checks import Orders
     from penstock.proto.v1 import admin_pb2 as admin
 
 _SHOWN: Final = 5
@@ -24,6 +23,8 @@ _REASON: Final = 200
 # Owners of policies: set over the wire, and of a file. Others are policy sources.
 _BY_HAND: Final = "imperative"
 _FILE: Final = "file:"
+# Causes that are orders.
+_DRILL, _HEALTHY = "drill", "healthy_peer_quarantined"
 _STATES: Final = {
     events.QUARANTINE_STATE_OPEN: "quarantined in",
     events.QUARANTINE_STATE_HALF_OPEN: "probed by",
@@ -31,10 +32,37 @@ _STATES: Final = {
 }
 
 
-def check_orders(orders: Orders, policies: Iterable[admin.Policy], now: float) -> Iterator[Finding]:
-    """Name what is in force for a while, of each kind the first few; *now*: seconds since the epoch."""
-    yield from _shortened(list(drill_findings(orders.drills)), "drill", "agentctl drill list")
-    peers = list(quarantine_findings(orders.quarantines, now))
+class Orders(NamedTuple):
+    """The operators' orders in force."""
+
+    drills: Sequence[admin.Drill] = ()
+    quarantines: Sequence[admin.Quarantine] = ()
+
+
+def check_orders(
+    orders: Orders,
+    policies: Iterable[admin.Policy],
+    now: float,
+    told: Sequence[admin.DiagnosedCause] = (),
+) -> Iterator[Finding]:
+    """Name what is in force for a while, of each kind the first few.
+
+    Args:
+        orders: drills and quarantines.
+        policies: of which those that break the glass are named.
+        now: seconds since the epoch.
+        told: causes of the diagnosis that last: the orders among them have findings already.
+
+    """
+    drills = [
+        each
+        for each in orders.drills
+        if not any(cause.kind == _DRILL and f"drill {each.id} " in cause.sentence for cause in told)
+    ]
+    yield from _shortened(list(drill_findings(drills)), "drill", "agentctl drill list")
+    healthy = {cause.peer for cause in told if cause.kind == _HEALTHY}
+    standing = [each for each in orders.quarantines if each.peer.address not in healthy]
+    peers = list(quarantine_findings(standing, now))
     yield from _shortened(peers, "peer", "agentctl quarantine list")
     # Of a fleet's agents each may have one of the same name.
     glass = {each.name: found for each in policies if (found := break_glass_finding(each, now)) is not None}

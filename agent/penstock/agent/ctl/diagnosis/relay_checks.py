@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.diagnosis.agent_checks import AGENT, check_agent
+from penstock.agent.ctl.diagnosis.cause_checks import NOT_ASKED, Judgement
 from penstock.agent.ctl.diagnosis.findings import OK, WRONG, Finding
-from penstock.agent.ctl.diagnosis.load_checks import NO_ORDERS, Orders
 from penstock.agent.ctl.render import text as words
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ RELAY = "relay"
 
 
 def check_relay(
-    status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float, orders: Orders = NO_ORDERS
+    status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float, judgement: Judgement = NOT_ASKED
 ) -> list[Finding]:
     """Check the relay, who of its agents is missing, and each agent with its engines; *now*: this machine's clock."""
     answering = [each for each in status.agents if each.HasField("status")]
@@ -47,6 +47,6 @@ def check_relay(
         own = [engine for engine in engines if engine.key.server.partition("/")[0] == each.name]
         found += [
             item._replace(subject=subject) if item.subject == AGENT else item
-            for item in check_agent(each.status, own, now, orders)
+            for item in check_agent(each.status, own, now, judgement)
         ]
     return found

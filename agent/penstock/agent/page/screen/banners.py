@@ -8,7 +8,6 @@ from penstock.agent.ctl.diagnosis import (
     break_glass_finding,
     drill_findings,
     quarantine_findings,
-    stall_findings,
 )
 from penstock.agent.ctl.render import text
 from penstock.agent.page.screen.model import Banner
@@ -25,6 +24,8 @@ MOST = 20
 """Banners of a screen, of which the last counts the rest."""
 
 _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
+# Causes that say that engines are away, or that nobody knows.
+_ABSENCES = {"agent_blind", "engine_away", "engine_lost"}
 # Engines that a sentence names.
 _NAMED = 4
 
@@ -53,7 +54,7 @@ def _all(answers: ScreenAnswers) -> Iterator[Banner]:
     if answers.status is not None:
         yield from _of_status(answers.status, answers.now, doctor)
     if answers.engines is not None:
-        yield from _of_engines(answers.engines.engines, answers.now)
+        yield from _of_engines(answers.engines.engines, answers.diagnosis, answers.now)
     drills = () if answers.drills is None else answers.drills.drills
     for finding in drill_findings(drills):
         yield _of_finding("drill", finding, command("drill", "list"))
@@ -100,29 +101,33 @@ def _of_status(status: admin.AgentStatus, now: float, doctor: str) -> Iterator[B
             yield _banner("degraded", "warning", f"agent {agent.name}: {agent.status.degraded}", doctor)
 
 
-def _of_engines(engines: Sequence[admin.Engine], now: float) -> Iterator[Banner]:
+def _of_engines(
+    engines: Sequence[admin.Engine], diagnosis: admin.Diagnosis | None, now: float
+) -> Iterator[Banner]:
     paused = [item for item in engines if item.paused or item.HasField("pause")]
     if paused:
         origin = text.pause_origin(paused[0].pause, now) if paused[0].HasField("pause") else ""
         state = "paused" if all(item.paused for item in paused) else "ordered to pause"
         sentence = f"{_named(paused)} {state}{f', {origin}' if origin else ''}"
         yield _banner("paused", "warning", sentence, command("get", "engines"))
+    told = _told(diagnosis)
     away = [item for item in engines if not item.connected]
-    gone = [item for item in away if not item.said_goodbye]
+    gone = [item for item in away if not item.said_goodbye and text.engine(item.key) not in told]
     stopped = [item for item in away if item.said_goodbye]
-    for items, severity, word in ((gone, "error", "disconnected"), (stopped, "info", "stopped")):
+    for items, severity, word in ((gone, "warning", "not connected"), (stopped, "info", "stopped")):
         if items:
             newest = max((item.last_seen for item in items), key=lambda moment: moment.ToNanoseconds())
             yield _banner(
                 "engine_away", severity, f"{_named(items)} {word}, last seen {text.ago_of(newest, now)}",
                 command("get", "engines"),
             )  # fmt: skip
-    for item in engines:
-        name = text.engine(item.key)
-        for finding in stall_findings(item, f"engine {name}"):
-            yield _banner(
-                "stall", "error", f"engine {name}: {finding.what}", about("describe", "engine", name=name)
-            )
+
+
+def _told(diagnosis: admin.Diagnosis | None) -> set[str]:
+    """Return the engines whose absence the verdict tells, as a cause that lasts or as what it brings about."""
+    causes = [] if diagnosis is None else [each for each in diagnosis.causes if not each.HasField("until")]
+    found = [each for cause in causes for each in (cause, *cause.effects) if each.kind in _ABSENCES]
+    return {text.engine(key) for each in found for key in each.engines}
 
 
 def _named(engines: Sequence[admin.Engine]) -> str:

@@ -14,6 +14,7 @@ from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client
 from penstock.agent.ctl.render import latency, rows, say
 from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.diagnosis import confidence_words, since_words
 from penstock.agent.ctl.render.field_diff import flat_values
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
@@ -22,7 +23,7 @@ from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1 import snapshot_pb2 as snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey
@@ -43,7 +44,33 @@ def engine(client: Client, key: EngineKey, output: str) -> None:
         return
     request = admin.ListPeersRequest(selector=engine_selector(engines=[key]))
     peers = client.call("ListPeers", request).peers
-    say(*description(item, effective, list(peers), current_time(), _holders(client, key)))
+    told = _conditions(client, key)
+    say(*description(item, effective, list(peers), current_time(), _holders(client, key), told))
+
+
+def _conditions(client: Client, key: EngineKey) -> list[str] | None:
+    """Return what the diagnosis of all engines says of one now; None where it is not known."""
+    try:
+        diagnosis: admin.Diagnosis = client.call("Diagnose", admin.DiagnoseRequest())
+    except FailedError:
+        return None
+    now = diagnosis.at.ToNanoseconds() / 1e9
+    lasting = [each for each in diagnosis.causes if not each.HasField("until")]
+    return [
+        _condition(each, now)
+        for cause in lasting
+        for each in (cause, *cause.effects)
+        if any((found.server, found.engine) == (key.server, key.engine) for found in each.engines)
+    ]
+
+
+def _condition(cause: admin.DiagnosedCause, now: float) -> str:
+    since = since_words(cause, now)
+    sentence = words.one_line(cause.sentence, _LONGEST_ERROR)
+    look = "red" if cause.confidence >= admin.DIAGNOSIS_CONFIDENCE_LIKELY else "yellow"
+    return words.style(
+        f"{cause.kind} ({confidence_words(cause)}){f' {since}' if since else ''}: {sentence}", look
+    )
 
 
 def _holders(client: Client, key: EngineKey) -> Sequence[admin.HolderSummary]:
@@ -62,8 +89,9 @@ def description(
     peers: list[admin.PeerSummary],
     now: float,
     holders: Sequence[admin.HolderSummary] = (),
+    conditions: Sequence[str] | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of a description."""
+    """Yield the lines of a description; without known *conditions*, with what the agent saw not happen."""
     yield f"Engine: {words.engine(item.key)}"
     yield f"Role: {rows.role_words(item)}"
     yield f"Status: {rows.status_words(item, now)}, last seen {words.ago_of(item.last_seen, now)}"
@@ -72,7 +100,10 @@ def description(
     yield from _section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
     yield from _section("Facts", _facts(item, now))
     yield from _section("Policy", _policy(item, effective, now))
-    yield from _section("Stalled", _stalled(item, now))
+    if conditions is None:
+        yield from _section("Stalled", _stalled(item, now))
+    else:
+        yield from _section("Conditions", conditions)
     yield from _section("Waiting", _waiting(item, now))
     yield from _section("In flight", _in_flight(item, now))
     if item.leases.count:
@@ -85,7 +116,7 @@ def description(
     yield from _section("Processes", (line for source in item.sources for line in _source(source, now)))
 
 
-def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     found = list(lines)
     if found:
         yield f"{title}:"

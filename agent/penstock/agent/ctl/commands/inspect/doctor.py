@@ -12,18 +12,18 @@ from penstock.agent.ctl.diagnosis import (
     OK,
     WRONG,
     Finding,
+    Judgement,
     Orders,
     check_agent,
-    check_diagnosis,
+    check_causes,
     check_orders,
     check_pairs,
     check_relay,
     check_rollouts,
-    check_suspects,
     count_problems,
     probe_address,
 )
-from penstock.agent.ctl.errors import FailedError, RefusedError, UnreachableError
+from penstock.agent.ctl.errors import FailedError, RefusedError, UnknownCallError, UnreachableError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.options import with_client
 from penstock.agent.ctl.render import say, text
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _COLOURS = {OK: "green", NOTE: "yellow", WRONG: "red"}
 _ORDER = (OK, NOTE, WRONG)
 _PATIENCE = 5.0
-# To search the log takes longer, by a relay above all.
+# To diagnose takes longer, by a relay above all.
 _SEARCH_PATIENCE = 15.0
 
 
@@ -48,7 +48,7 @@ _SEARCH_PATIENCE = 15.0
 def doctor(client: Client, output: str) -> int:
     """Check agent, engines, hooks, policy, clocks, losses, traces and disk; print problems and what to do.
 
-    Exits with 1 if there is a problem.
+    Incidents are those of 'agentctl diagnose'. Exits with 1 if there is a problem.
     """
     found = [item._replace(advice=client.hinted(item.advice)) for item in _findings(client)]
     bad = count_problems(found)
@@ -80,37 +80,23 @@ def _findings(client: Client) -> list[Finding]:
     now = min(max(status.now.ToNanoseconds() / 1e9, asked), answered)
     check = check_relay if status.agents else check_agent
     orders = Orders(drills, listed.quarantines)
+    judgement = _judgement(client)
     return [
-        *check(status, engines, now, orders),
-        *check_orders(orders, _policies(client), now),
+        *check(status, engines, now, judgement),
+        *check_orders(orders, _policies(client), now, judgement.lasting()),
         *check_rollouts(_rollouts(client), now),
         *check_pairs(_pairs(client)),
-        *check_suspects(_suspects(client)),
-        *check_diagnosis(_diagnosis(client)),
+        *check_causes(judgement, engines),
     ]
 
 
-def _suspects(client: Client) -> admin.ListSuspectsResponse:
+def _judgement(client: Client) -> Judgement:
     try:
-        response: admin.ListSuspectsResponse = client.call(
-            "ListSuspects", admin.ListSuspectsRequest(), timeout=_SEARCH_PATIENCE
-        )
-    except UnreachableError:
-        # No answer in time is not the answer that there are none.
-        return admin.ListSuspectsResponse(truncated=True)
-    except FailedError:
-        # An agent of an earlier version: the other checks stand.
-        return admin.ListSuspectsResponse()
-    return response
-
-
-def _diagnosis(client: Client) -> admin.Diagnosis | None:
-    try:
-        found: admin.Diagnosis = client.call("Diagnose", admin.DiagnoseRequest())
-    except FailedError:
-        # An agent that makes no diagnosis: an earlier version.
-        return None
-    return found
+        return Judgement(client.call("Diagnose", admin.DiagnoseRequest(), timeout=_SEARCH_PATIENCE))
+    except UnknownCallError:
+        return Judgement(old=True)
+    except FailedError as error:
+        return Judgement(error=error.message)
 
 
 def _policies(client: Client) -> Iterable[admin.Policy]:
