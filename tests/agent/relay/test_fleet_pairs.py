@@ -21,7 +21,7 @@ _SIDES: tuple[tuple[str, Role, str], ...] = (
 
 
 def test_other_weights_on_the_other_side() -> None:
-    """Each agent has one engine and no pair; the relay compares both, and doctor says what will be wrong."""
+    """Each agent has one engine and no pair; the relay compares both, and its diagnosis says what will be wrong."""
     with ExitStack() as parts:
         directory = parts.enter_context(short_directory())
         agents = {name: parts.enter_context(running_agent()) for name, _, _ in _SIDES}
@@ -50,7 +50,12 @@ def test_other_weights_on_the_other_side() -> None:
         shown = relay.agentctl("get", "pairs", "decode-0/0")
         assert shown.exit_code == 0, shown.stderr
         assert "differ" in shown.stdout
-        doctor = relay.agentctl("doctor")
-        assert "pair decode-0/0 and prefill-0/0: the two have loaded different weights" in doctor.stdout
+        sentence = (
+            "engine decode-0/0 and engine prefill-0/0 have loaded different weights: answers will be wrong"
+        )
+        assert f"wrong  weights_differ: {sentence}" in relay.agentctl("doctor").stdout
+        for asked in ((), ("decode-0/0",), ("prefill-0/0",)):
+            said = relay.agentctl("diagnose", *asked)
+            assert (said.exit_code, said.stdout.splitlines()[0]) == (1, sentence)
         with closing(Client(agents["decode-0"].admin, ClientTls())) as client:
             assert not client.call("ListPairs", admin.ListPairsRequest()).pairs

@@ -18,6 +18,7 @@ from penstock.agent.diagnosis.facts import (
 )
 from penstock.agent.diagnosis.merge_verdicts import merge_diagnoses
 from penstock.agent.diagnosis.messages import diagnosis_message
+from penstock.agent.diagnosis.pairs_alone import diagnose_pairs
 
 __all__ = [
     "MAX_CAUSES",
@@ -33,6 +34,7 @@ __all__ = [
     "Window",
     "WindowFold",
     "diagnose",
+    "diagnose_pairs",
     "diagnosis_message",
     "merge_diagnoses",
 ]

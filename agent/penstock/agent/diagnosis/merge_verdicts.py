@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _MAX_UINT32 = (1 << 32) - 1
 _EVIDENCE: Final = 10
 _LISTED: Final = 20
+# Who says what no agent alone knows.
+_BETWEEN: Final = "relay"
 
 
 @dataclass(slots=True)
@@ -35,11 +37,14 @@ class _Merged:
     number: int = 1
 
 
-def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Diagnosis:
+def merge_diagnoses(
+    answers: Sequence[tuple[str, admin.Diagnosis]], between: Sequence[admin.DiagnosedCause] = ()
+) -> admin.Diagnosis:
     """Return the diagnosis of all: causes of one kind about one peer are one, and say how many agents have seen them.
 
     Args:
         answers: by agent's name, not empty; the engines' keys are those of the fleet.
+        between: what only who sees all agents knows; those of one kind are one.
 
     """
     merged = admin.Diagnosis()
@@ -48,7 +53,9 @@ def merge_diagnoses(answers: Sequence[tuple[str, admin.Diagnosis]]) -> admin.Dia
         merged.engines = min(merged.engines + answer.engines, _MAX_UINT32)
         merged.missing.extend(f"{name}: {each}" for each in answer.missing[:_LISTED])
         for cause in answer.causes:
-            _add(causes, name, cause)
+            _add(causes, name, cause, _place(name, cause))
+    for cause in between:
+        _add(causes, _BETWEEN, cause, (cause.kind, "", _BETWEEN))
     _fill_windows(merged, answers)
     for each in causes.values():
         _say_where(each, len(answers))
@@ -94,9 +101,14 @@ def _fill_windows(merged: admin.Diagnosis, answers: Sequence[tuple[str, admin.Di
     )
 
 
-def _add(causes: dict[tuple[str, ...], _Merged], agent: str, cause: admin.DiagnosedCause) -> None:
+def _place(agent: str, cause: admin.DiagnosedCause) -> tuple[str, ...]:
     # What is about no peer is its engines' own; a policy is the same on every pod.
-    place = (cause.kind, cause.peer) if cause.peer else (cause.kind, "", *_subject(agent, cause))
+    return (cause.kind, cause.peer) if cause.peer else (cause.kind, "", *_subject(agent, cause))
+
+
+def _add(
+    causes: dict[tuple[str, ...], _Merged], agent: str, cause: admin.DiagnosedCause, place: tuple[str, ...]
+) -> None:
     merged = causes.get(place)
     if merged is None:
         whole = admin.DiagnosedCause()

@@ -17,7 +17,7 @@ def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
     message = admin.Diagnosis(
         verdict=int(verdict.answer),  # type: ignore[arg-type]
         sentence=verdict.sentence,
-        causes=map(_cause, verdict.causes),
+        causes=map(cause_message, verdict.causes),
         looked_at=verdict.looked_at,
         missing=verdict.missing,
         engines=len(facts.engines),
@@ -28,7 +28,8 @@ def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
     return message
 
 
-def _cause(cause: FoundCause) -> admin.DiagnosedCause:
+def cause_message(cause: FoundCause) -> admin.DiagnosedCause:
+    """Return *cause* as a message."""
     message = admin.DiagnosedCause(
         kind=cause.kind,
         sentence=cause.sentence,
@@ -42,7 +43,7 @@ def _cause(cause: FoundCause) -> admin.DiagnosedCause:
         evidence=[admin.DiagnosisEvidence(fact=each.fact, before=each.before) for each in cause.evidence],
         alternatives=cause.alternatives,
         commands=cause.commands,
-        effects=map(_cause, cause.effects),
+        effects=map(cause_message, cause.effects),
     )
     if cause.until:
         message.until.FromNanoseconds(cause.until)

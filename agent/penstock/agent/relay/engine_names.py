@@ -24,6 +24,11 @@ def qualify_all(keys: Iterable[EngineKey], agent: str) -> None:
         qualify(key, agent)
 
 
+def agent_of(key: EngineKey) -> str:
+    """Return the name of the agent that a qualified *key* is of."""
+    return key.server.partition(_SEPARATOR)[0]
+
+
 def own_key(key: EngineKey, agent: str) -> EngineKey | None:
     """Return *key* as the agent knows it; None if it is another agent's."""
     name, _, server = key.server.partition(_SEPARATOR)

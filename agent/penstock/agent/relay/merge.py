@@ -141,9 +141,12 @@ def quarantines(answers: Sequence[Named], _: admin.ListQuarantinesRequest) -> ad
 
 
 def diagnosis(
-    answers: Sequence[Named], _: admin.DiagnoseRequest, missing: Sequence[tuple[str, str]] = ()
+    answers: Sequence[Named],
+    _: admin.DiagnoseRequest,
+    missing: Sequence[tuple[str, str]] = (),
+    between: Sequence[admin.DiagnosedCause] = (),
 ) -> admin.Diagnosis:
-    """Return the diagnosis of all; causes of one kind about one peer are one.
+    """Return the diagnosis of all, with what is wrong *between* agents; causes of one kind about one peer are one.
 
     While agents are *missing*, each with the reason why, it is not known that nothing is wrong.
     """
@@ -151,7 +154,7 @@ def diagnosis(
         for cause in answer.causes:
             for each in (cause, *cause.effects):
                 qualify_all(each.engines, name)
-    merged = merge_diagnoses(answers)
+    merged = merge_diagnoses(answers, between)
     merged.missing.extend(f"{name}: no diagnosis: {reason}" for name, reason in missing[:_LISTED])
     if len(missing) > _LISTED:
         merged.missing.append(f"no diagnosis of {len(missing) - _LISTED} more agents")

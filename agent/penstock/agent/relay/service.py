@@ -13,6 +13,7 @@ from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge, suspects
 from penstock.agent.relay.bills import merge_bills
 from penstock.agent.relay.engine_names import qualify, qualify_all
+from penstock.agent.relay.pair_causes import causes_between_agents
 from penstock.agent.relay.peers import add_cells, cells_request, merge_peers
 from penstock.agent.relay.policies import (
     affected,
@@ -223,9 +224,16 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         self, request: admin.DiagnoseRequest, context: Context
     ) -> admin.Diagnosis:
         """Return one diagnosis of all agents, which says whose is missing."""
-        answers = await self._ask("Diagnose", request, context)
+        pairs, answers = await asyncio.gather(
+            self._fleet.ask("ListPairs", admin.ListPairsRequest(), context.time_remaining()),
+            self._ask("Diagnose", request, context),
+        )
         missing = [(agent.place.name, reason) for agent, reason in answers.missing]
-        return await self._sent(merge.diagnosis(_named(answers), request, missing), context)
+        named = _named(answers)
+        between = await asyncio.to_thread(
+            causes_between_agents, _named(pairs), named, request, time.time_ns()
+        )
+        return await self._sent(merge.diagnosis(named, request, missing, between), context)
 
     async def GetTrace(self, request: admin.GetTraceRequest, context: Context) -> admin.Trace:  # noqa: N802
         """Return the spans of all sides of a request."""
