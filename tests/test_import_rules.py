@@ -120,7 +120,7 @@ AGENT_FLOORS = (
     ("journal.index",),
     ("journal.database",),
     ("bill", "pairs", "parsing", "replay", "sources", "state", "traces.spans"),
-    ("aio", "badness", "batch", "errors", "limits", "model"),
+    ("aio", "badness", "batch", "errors", "limits", "model", "quoted_errors"),
 )
 ENGINE_FLOORS = (
     ("check",),

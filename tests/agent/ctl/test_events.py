@@ -220,3 +220,12 @@ def test_what_differs_stands_before_the_text_and_wide_shows_all_of_it() -> None:
     assert event_words(item).startswith("kv handshake/incompatible, engines differ in dtype: NIXL")
     assert len(event_words(item)) == 200
     assert event_words(item, 4096).endswith("Check the versions.")
+
+
+def test_vllm_s_advice_to_switch_its_check_off_is_not_repeated() -> None:
+    """Of a failure and of a handshake; what differs stays."""
+    text = "hash mismatch. Both must be identical.Disable this check using --kv-transfer-config '{\n}'"
+    failure = event("transfer_failure", **_KV, error_text=text)
+    handshake = event("handshake", error_text=text)
+    assert event_words(failure).endswith(": hash mismatch. Both must be identical.")
+    assert event_words(handshake).endswith(": hash mismatch. Both must be identical.")

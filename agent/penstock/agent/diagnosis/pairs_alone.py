@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis.facts import Attribution, Facts, Window
 from penstock.agent.diagnosis.messages import cause_message
-from penstock.agent.diagnosis.rules.pairs import pair_causes
+from penstock.agent.diagnosis.rules import pair_causes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,6 +19,7 @@ from penstock.agent.pairs.side_facts import (
 )
 from penstock.agent.pairs.speed_limits import slowness
 from penstock.agent.pairs.verdict import compare_sides
+from penstock.agent.quoted_errors import without_advice
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,
@@ -174,9 +175,9 @@ def _stranger(engine: admin.PairEngine, peer: admin.PairPeer) -> admin.Pair:
     elif status.handshake_error == ERROR_TYPE_INCOMPATIBLE:
         pair.compatible = admin.PAIR_COMPATIBILITY_NO
         factors = ", ".join(status.handshake_factors)
-        pair.reason = f"the handshake failed: {factors or status.handshake_error_text}"
+        pair.reason = f"the handshake failed: {factors or without_advice(status.handshake_error_text)}"
     elif status.handshake_error != ERROR_TYPE_UNSPECIFIED:
-        pair.reason = f"the last handshake failed: {status.handshake_error_text}"
+        pair.reason = f"the last handshake failed: {without_advice(status.handshake_error_text)}"
     elif peer.speeds and peer.speeds[0].channel == CHANNEL_EC:
         pair.reason = "encoder outputs move without a handshake"
     if peer.speeds:

@@ -52,6 +52,11 @@ async def test_the_peer_that_blocked_a_load_is_named(book):
     )
 
 
+# As vLLM 0.32 ends it: with advice that lets an engine read blocks as what they are not.
+MISMATCH = (
+    "hash mismatch. Both must be identical.Disable this check using --kv-transfer-config "
+    '\'{"kv_connector_extra_config": {"enforce_handshake_compat": false}}\''
+)
 INCOMPATIBLE: dict[str, Any] = {
     "error_type": common_pb2.ERROR_TYPE_INCOMPATIBLE,
     "error_text": "",
@@ -131,6 +136,10 @@ def pinned(*, released=False, **fields):
     ("entries", "words"),
     [
         ([failed_load(**INCOMPATIBLE)], "(handshake, incompatible, they differ in nixl_version, block_size)"),
+        (
+            [failed_load(**{**INCOMPATIBLE, "error_text": MISMATCH})],
+            "they differ in nixl_version, block_size: hash mismatch. Both must be identical)",
+        ),
         ([failed_load()], "no action was reported"),
         ([REHEARSED], f"from {PEER} in a drill (handshake"),
         ([failed_load(attempt=2)], f"from {PEER} (attempt 2) (handshake"),

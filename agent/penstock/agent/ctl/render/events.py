@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ctl.render import text as words
+from penstock.agent.quoted_errors import without_advice
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -61,7 +62,7 @@ def _transfer_failure(body: events.TransferFailure) -> str:
     cause = f", caused by {culprits}" if culprits else ""
     factors = ", ".join(body.incompatibility.factors)
     differ = f", engines differ in {factors}" if factors else ""
-    text = f": {words.folded(body.error_text)}" if body.error_text else ""
+    text = f": {words.folded(without_advice(body.error_text))}" if body.error_text else ""
     return f"{words.word(common.Channel, body.channel)} {mode}/{kind}{cause}{differ}{text}"
 
 
@@ -119,7 +120,7 @@ def _verified(body: events.RequestClosed) -> str:
 
 def _handshake(body: events.Handshake) -> str:
     took = _seconds(body.start_time_unix_nano, body.end_time_unix_nano)
-    error = f": {words.folded(body.error_text)}" if body.error_text else ""
+    error = f": {words.folded(without_advice(body.error_text))}" if body.error_text else ""
     return (
         f"{words.word(common.TransferResult, body.result)} after {took}, {body.waiters_total} waited{error}"
     )

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from penstock.agent.diagnosis.rules.all_rules import RULES
+from penstock.agent.diagnosis.rules.pairs import pair_causes
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "pair_causes"]

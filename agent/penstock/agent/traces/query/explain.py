@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.batch import is_clean_up
+from penstock.agent.quoted_errors import without_advice
 from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
 from penstock.agent.traces.query.first_token import first_token_words
 from penstock.agent.traces.query.leases import lease_clauses, readers_of, released_words, unusual_lease
@@ -275,7 +276,7 @@ def _cause(failure: TransferFailure) -> str:
         what += f", caused by {_other_handshake(failure)}"
     if failure.incompatibility.factors:
         what += f", they differ in {', '.join(failure.incompatibility.factors)}"
-    text = failure.error_text or failure.error_class
+    text = without_advice(failure.error_text) or failure.error_class
     return f"{what}: {text.rstrip('.')}" if text else what
 
 

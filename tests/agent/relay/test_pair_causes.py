@@ -1,0 +1,101 @@
+"""What a relay alone knows: pairs whose two ends are of two agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from penstock.agent.relay import merge
+from penstock.agent.relay.pair_causes import causes_between_agents
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL, Role
+from penstock.proto.v1.snapshot_pb2 import EngineFacts
+
+_NOW = 1_800_000_000_000_000_000
+
+
+def _engine(server: str, role: Role, digest: str, peer: str = "") -> admin.PairEngine:
+    name = f"{server or 'x'}-{role}"
+    facts = EngineFacts(
+        model="m", role=role, kv_connector="NixlConnector", kv_engine_id=name, compatibility_hash="h",
+        weights={"digest": digest}, side_channel=f"{name}:1" if role == ROLE_PREFILL else "",
+    )  # fmt: skip
+    peers = [{"status": {"peer": {"address": peer}}}] if peer else []
+    return admin.PairEngine(key={"server": server, "engine": "0"}, role=role, facts=facts, peers=peers)
+
+
+def _pairs(*, met: bool = False) -> list[tuple[str, Any]]:
+    """Return two agents with one engine of a weight each, and one whose two engines differ among themselves."""
+    decode = _engine("", ROLE_DECODE, "aaa", f"x-{ROLE_PREFILL}:1" if met else "")
+    return [
+        ("a", admin.ListPairsResponse(engines=[decode])),
+        ("b", admin.ListPairsResponse(engines=[_engine("", ROLE_PREFILL, "bbb")])),
+    ]
+
+
+def _found(request: admin.DiagnoseRequest, *seen: admin.DiagnosedCause, met: bool = False) -> list[str]:
+    answers = [("a", admin.Diagnosis(causes=seen))]
+    return [each.sentence for each in causes_between_agents(_pairs(met=met), answers, request, _NOW)]
+
+
+_SAID = ["engine a/0 and engine b/0 have loaded different weights: answers will be wrong"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (admin.DiagnoseRequest(), _SAID),
+        (admin.DiagnoseRequest(selector={}), _SAID),
+        (admin.DiagnoseRequest(selector={"engines": [{"server": "b", "engine": "0"}]}), _SAID),
+        (admin.DiagnoseRequest(selector={"engines": [{"server": "c", "engine": "0"}]}), []),
+        # Which engines have the labels, agents know; and an earlier moment's pairs nobody.
+        (admin.DiagnoseRequest(selector={"labels": "tier=a"}), []),
+        (admin.DiagnoseRequest(at={"seconds": 5}), []),
+    ],
+)
+def test_a_pair_of_two_agents(request_: admin.DiagnoseRequest, said: list[str]) -> None:
+    """Its cause, if its engines are asked for as they are now."""
+    assert _found(request_) == said
+
+
+def test_a_pair_of_one_agent_is_its_own() -> None:
+    """That agent's diagnosis has it."""
+    engines = [_engine("d", ROLE_DECODE, "aaa"), _engine("p", ROLE_PREFILL, "bbb")]
+    pairs = [("a", admin.ListPairsResponse(engines=engines))]
+    assert merge.pairs(pairs, admin.ListPairsRequest()).pairs[0].weights == admin.PAIR_WEIGHTS_DIFFER
+    pairs = [
+        (
+            "a",
+            admin.ListPairsResponse(
+                engines=[_engine("d", ROLE_DECODE, "a"), _engine("p", ROLE_PREFILL, "b")]
+            ),
+        )
+    ]
+    assert causes_between_agents(pairs, [], admin.DiagnoseRequest(), _NOW) == []
+
+
+def test_a_peer_that_an_agent_has_judged_is_told_once() -> None:
+    """It has seen the handshake fail, or the weights."""
+    cause = admin.DiagnosedCause(kind="weights_differ", peer=f"x-{ROLE_PREFILL}:1")
+    assert _found(admin.DiagnoseRequest(), met=True) == _SAID
+    assert _found(admin.DiagnoseRequest(), cause, met=True) == []
+
+
+def test_many_pairs_of_one_kind_are_one_cause() -> None:
+    """Of which the relay says how many there are."""
+    between = [
+        admin.DiagnosedCause(
+            kind="weights_differ", sentence=f"pair {number}", engines=[{"server": f"d-{number}"}]
+        )
+        for number in range(9)
+    ]
+    merged = merge.diagnosis(
+        [("a", admin.Diagnosis(verdict=admin.DIAGNOSIS_VERDICT_NOTHING_WRONG))],
+        admin.DiagnoseRequest(),
+        (),
+        between,
+    )
+    assert [(each.kind, each.sentence) for each in merged.causes] == [
+        ("weights_differ", "pair 0 (the worst of 9, on 9 engines)")
+    ]
+    assert merged.verdict == admin.DIAGNOSIS_VERDICT_CAUSES
