@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import yaml
 from penstock.agent.metrics.catalogue import METRICS, MetricKind, from_log
 
 from tests.support.prometheus.promql import metrics
+from tests.support.prometheus.rules import write_rules_about
 from tests.support.prometheus.server import promtool
 
 if TYPE_CHECKING:
@@ -216,10 +218,11 @@ UNSEEN: Final = (
 
 
 def _input(story: Story) -> Iterator[dict[str, str]]:
-    """Yield the series of all bursts in *story*, each alert's in a job of its name."""
+    """Yield the series of all bursts in *story*, each alert's in a job of its name and in the story's namespace."""
     for alert, burst in BURSTS.items():
-        target = f'{{job="{alert}",instance="i:9464"'
-        engine, other = f'{target},engine="0"', f'{{job="{alert}",instance="j:9464",engine="0"'
+        job = f'{{namespace="{story.name}",job="{alert}"'
+        target = f'{job},instance="i:9464"'
+        engine, other = f'{target},engine="0"', f'{job},instance="j:9464",engine="0"'
 
         def named(series: str, target: str = target, engine: str = engine, other: str = other) -> str:
             return series.replace("{L", engine).replace("{M", other).replace("{A", target)
@@ -246,23 +249,18 @@ def _input(story: Story) -> Iterator[dict[str, str]]:
             }
 
 
-def _test(story: Story, expected: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "name": story.name,
-        "interval": f"{_STEP}s",
-        "input_series": list(_input(story)),
-        "promql_expr_test": expected,
-    }
-
-
-def _run(tests: list[dict[str, Any]], prometheus_directory: Path, file: Path) -> None:
+def _run(stories: tuple[Story, ...], expected: list[dict[str, Any]], directory: Path) -> None:
+    """Tell all *stories* at once, each in a namespace of its own: promtool's time is that of the rules, not of the series."""
+    series = [each for story in stories for each in _input(story)]
+    test = {"interval": f"{_STEP}s", "input_series": series, "promql_expr_test": expected}
     content = {
-        "rule_files": [str(prometheus_directory / name) for name in ("rules.yml", "alerts.yml")],
+        "rule_files": write_rules_about((each["series"] for each in series), directory),
         "evaluation_interval": f"{_STEP}s",
         "group_eval_order": ["penstock.counters", "penstock"],
-        "tests": tests,
+        "tests": [test],
     }
-    file.write_text(yaml.safe_dump(content))
+    file = directory / "test.yml"
+    file.write_text(json.dumps(content))
     result = promtool("test", "rules", str(file))
     assert result.returncode == 0, result.stdout
 
@@ -301,32 +299,27 @@ def test_every_alert_that_counts_has_a_burst(alerts: Rules, recordings: Rules) -
     assert {rule["alert"] for rule in alerts if counts(rule["expr"])} - _OF_SILENCE == set(BURSTS)
 
 
-def test_the_first_value_of_a_series_is_counted(prometheus_directory: Path, tmp_path: Path) -> None:
+def test_the_first_value_of_a_series_is_counted(tmp_path: Path) -> None:
     """Each alert fires for what its series begin or come back with; or is pending, where it has to last."""
-    tests = []
-    for story in SEEN:
-        expected = []
-        for alert in BURSTS:
-            state = "pending" if alert in _PENDING else "firing"
-            alerts = f'ALERTS{{alertname="{alert}",job="{alert}",alertstate="{state}"}}'
-            expected.append(
-                {
-                    "expr": f"group(count_over_time({alerts}[{_AFTER * _STEP}s]))",
-                    "eval_time": f"{(_BORN + _AFTER) * _STEP}s",
-                    "exp_samples": [{"labels": "{}", "value": 1}],
-                }
-            )
-        tests.append(_test(story, expected))
-    _run(tests, prometheus_directory, tmp_path / "seen.yml")
+    expected = []
+    for story, alert in product(SEEN, BURSTS):
+        state = "pending" if alert in _PENDING else "firing"
+        alerts = f'ALERTS{{namespace="{story.name}",job="{alert}",alertname="{alert}",alertstate="{state}"}}'
+        expected.append(
+            {
+                "expr": f"group(count_over_time({alerts}[{_AFTER * _STEP}s]))",
+                "eval_time": f"{(_BORN + _AFTER) * _STEP}s",
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+        )
+    _run(SEEN, expected, tmp_path)
 
 
-def test_what_is_not_new_is_not_counted(prometheus_directory: Path, tmp_path: Path) -> None:
+def test_what_is_not_new_is_not_counted(tmp_path: Path) -> None:
     """No alert is even pending after a first scrape, a gap, a return or a reset."""
-    expected = [
-        {
-            "expr": f"count by (alertname, job) (count_over_time(ALERTS[{_AFTER * _STEP}s]))",
-            "eval_time": f"{(_BORN + _AFTER) * _STEP}s",
-            "exp_samples": [],
-        }
-    ]
-    _run([_test(story, expected) for story in UNSEEN], prometheus_directory, tmp_path / "unseen.yml")
+    expected = {
+        "expr": f"count by (namespace, alertname, job) (count_over_time(ALERTS[{_AFTER * _STEP}s]))",
+        "eval_time": f"{(_BORN + _AFTER) * _STEP}s",
+        "exp_samples": [],
+    }
+    _run(UNSEEN, [expected], tmp_path)

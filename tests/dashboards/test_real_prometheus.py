@@ -50,6 +50,8 @@ def test_every_expression_runs(
         prometheus.until(
             "query", _has(1), query="cluster_namespace_job_channel:penstock_transfer_failures:ratio5m"
         )
+        # Rules are evaluated one after the other: those behind that one may have seen one scrape only.
+        prometheus.wait_for_rules()
         found: dict[str, int] = {}
         for where, expression, _ in queries:
             result = prometheus.get("query", query=expression)["result"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import tomllib
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 import yaml
 from penstock.agent.ctl.main import cli
 
 from tests.support.prometheus.promql import metrics
+from tests.support.prometheus.rules import write_rules_about
 from tests.support.prometheus.server import promtool
 
 TEMPLATE = re.compile(r"\{\{.*?\}\}")
@@ -37,12 +40,42 @@ def test_promtool_accepts_the_rules(prometheus_directory: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_promtool_runs_the_unit_tests(prometheus_directory: Path) -> None:
-    """Each alert fires when it should, stays quiet when it should, with these words."""
-    files = sorted(path.name for path in (prometheus_directory / "tests").glob("*.yml"))
+def test_promtool_runs_the_unit_tests(prometheus_directory: Path, tmp_path: Path) -> None:
+    """Each alert fires when it should, stays quiet when it should, with these words; each test has the rules about its series."""
+    files = []
+    for file in sorted((prometheus_directory / "tests").glob("*.yml")):
+        content = yaml.safe_load(file.read_text())
+        for number, test in enumerate(content["tests"]):
+            directory = tmp_path / f"{file.stem}-{number}"
+            directory.mkdir()
+            rules = write_rules_about((each["series"] for each in test["input_series"]), directory)
+            files.append(directory / "test.yml")
+            files[-1].write_text(json.dumps({**content, "rule_files": rules, "tests": [test]}))
     assert files
+    result = promtool("test", "rules", *map(str, files))
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.long
+def test_promtool_runs_the_unit_tests_as_they_are(prometheus_directory: Path) -> None:
+    """The same with all rules for each test, as who runs them by hand."""
+    files = sorted(path.name for path in (prometheus_directory / "tests").glob("*.yml"))
     result = promtool("test", "rules", *files, cwd=prometheus_directory / "tests")
     assert result.returncode == 0, result.stdout
+
+
+def test_rules_that_are_left_out_have_no_result(tmp_path: Path) -> None:
+    """What names a series, or a recording of it, however far, is kept; what names none is not."""
+    written = write_rules_about(['penstock_transfer_duration_seconds_sum{peer="a"}', "up"], tmp_path)
+    groups = [group for file in written for group in yaml.safe_load(Path(file).read_text())["groups"]]
+    kept = {rule.get("record", rule.get("alert")) for group in groups for rule in group["rules"]}
+    assert kept >= {
+        "penstock_transfer_duration_seconds_sum:from_zero",
+        "namespace_job_channel:penstock_transfer_duration_seconds:median_of_peers5m",
+        "PenstockPeerSlow",
+        "PenstockAgentDown",
+    }
+    assert not kept & {"penstock_transfers_total:from_zero", "PenstockEplbFailed"}
 
 
 def test_every_alert_is_tested_firing_and_quiet(

@@ -25,10 +25,14 @@ def selectors(expression: str) -> list[Selector]:
     return [Selector(name, frozenset(_MATCHER.findall(inside))) for name, inside in _SELECTOR.findall(bare)]
 
 
+def names(expression: str) -> set[str]:
+    """Return every word outside strings: metrics and recording rules, and labels, functions and operators."""
+    return set(_NAME.findall(_STRING.sub('""', expression)))
+
+
 def metrics(expression: str) -> set[str]:
     """Return every name of ours: metrics, recording rules, and those of the agent's process."""
-    names = _NAME.findall(_STRING.sub('""', expression))
-    return {name for name in names if "penstock_" in name or name.startswith("process_")}
+    return {name for name in names(expression) if "penstock_" in name or name.startswith("process_")}
 
 
 def groupings(expression: str, *words: str) -> set[str]:

@@ -16,21 +16,20 @@ import re
 import time
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
 from tests.support.prometheus.promql import metrics as names_in
+from tests.support.prometheus.rules import FILES, RULES, write_rules_about
 from tests.support.prometheus.server import promtool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from demo.common.metrics import Metrics
 
-RULES = Path(__file__).parents[3] / "dashboards" / "prometheus"
-_FILES = ("rules.yml", "alerts.yml")
 _TARGET = {"job": "vllm", "instance": "pod-0:9464"}
 _STEP = 30
 _COUNTERS = ("_total", "_sum", "_count", "_bucket")
@@ -93,14 +92,15 @@ class Replay:
             for group in yaml.safe_load((RULES / "alerts.yml").read_text())["groups"]
             for rule in group["rules"]
         ]
-        used = {name for file in _FILES for name in names_in((RULES / file).read_text())}
+        used = {name for file in FILES for name in names_in((RULES / file).read_text())}
+        series = list(self._series(used))
         test = {
-            "rule_files": [str(RULES / file) for file in _FILES],
+            "rule_files": write_rules_about((each["series"] for each in series), directory),
             "evaluation_interval": f"{_STEP}s",
             "tests": [
                 {
                     "interval": f"{_STEP}s",
-                    "input_series": list(self._series(used)),
+                    "input_series": series,
                     # promtool tells what fires where something else was expected: here, that nothing does.
                     "alert_rule_test": [
                         {"eval_time": f"{self._seconds()}s", "alertname": rule["alert"], "exp_alerts": []}
