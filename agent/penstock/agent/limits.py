@@ -85,6 +85,9 @@ EXPIRED_COUNT: Final = 3
 EXPIRED_SHARE: Final = 0.05
 """... and this share of those that were released."""
 
+UNTRIED_SECONDS: Final = 900.0
+"""Without an attempt to load from a peer: it is idle, and whether it answers is not known."""
+
 # What fails, and what is lost.
 
 LIMITED_COUNT: Final = 3
@@ -132,7 +135,10 @@ QUIET_PAUSES: Final = 3.0
 """... and so are so many times its usual pause, ..."""
 
 QUIET_COUNT: Final = 3
-"""... in which so many loads or requests went well."""
+"""... in which so many loads or requests went well; ..."""
+
+QUIET_TIMES: Final = 2.0
+"""... or after so many times as long a quiet time, in which one did: little may be loaded from a peer."""
 
 # Experts.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import given
@@ -14,14 +14,25 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
-from tests.support.agent.batches import event
-from tests.support.agent.diagnosed import SECOND, at, calm, decided, failed, rebalances, verdict_of
+from tests.support.agent.batches import PEER, event
+from tests.support.agent.diagnosed import (
+    SECOND,
+    at,
+    calm,
+    decided,
+    engine,
+    failed,
+    rebalances,
+    verdict_of,
+    waited,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.proto.v1.events_pb2 import Event
 
+_PEER: Final = "10.0.0.8:5600"
 _times = st.lists(st.integers(0, 4_000 * SECOND), max_size=20)
 
 
@@ -107,6 +118,20 @@ def test_answers_that_may_be_wrong(ago: float, *, lasts: bool) -> None:
     assert (cause.kind, cause.until) == ("answers_suspect", 0 if lasts else at(ago))
 
 
+@pytest.mark.parametrize(("peer", "below"), [(PEER, ["peer_corrupts"]), ("10.0.0.9:5600", [])])
+def test_wrong_answers_and_the_peer_that_seems_to_corrupt(peer: str, below: list[str]) -> None:
+    """What was asked for was overwritten: that the peer sends something else is an effect. Another peer's is its own cause."""
+    suspect = admin.Suspect(
+        request_id="r-1", reasons=[events.SUSPECT_REASON_MISMATCH], peer={"address": PEER}
+    )
+    suspect.seen.FromNanoseconds(at(5))
+    bad = [failed(f"bad-{n}", 5, peer, error_type=common.ERROR_TYPE_CORRUPT) for n in range(3)]
+    first, *others = verdict_of([*calm(), *bad], suspects=[suspect]).causes
+    assert first.kind == "answers_suspect"
+    assert [each.kind for each in first.effects] == below
+    assert [each.kind for each in others] == ([] if below else ["peer_corrupts"])
+
+
 def test_an_engine_that_is_not_back_lasts() -> None:
     """However long ago it went."""
     gone = admin.Engine(key={"server": "decode", "engine": "0"}, role=common.ROLE_DECODE)
@@ -117,4 +142,54 @@ def test_an_engine_that_is_not_back_lasts() -> None:
 def test_an_incompatible_peer_that_nobody_tries_lasts() -> None:
     """Only a load that went well shows that it has ended."""
     (cause,) = (each for each in verdict_of(_incompatible(400)).causes if each.kind == "incompatible_peer")
+    assert cause.until == 0
+
+
+@pytest.mark.parametrize(
+    ("since", "good", "ended"),
+    [
+        # Three loads that went well are enough after a minute; one is after twice as long, none ever.
+        (70, (30, 20, 10), True),
+        (70, (30, 20), False),
+        (119, (30,), False),
+        (125, (30,), True),
+        (500, (), False),
+        # Of what went wrong every 60 seconds, three of its pauses must have passed, or six.
+        (200, (30, 20, 10), True),
+        (200, (30,), False),
+    ],
+)
+def test_a_peer_ends_with_loads_that_go_well(since: float, good: tuple[float, ...], *, ended: bool) -> None:
+    """And a peer of little traffic does with one, after a longer quiet time."""
+    every = 60 if since == 200 else 1
+    log = [*(failed(f"bad-{n}", since + n * every, _PEER) for n in range(4))]
+    log += [waited(f"good-{ago}", ago, peer=_PEER) for ago in good]
+    (cause,) = verdict_of([*calm(), *log]).causes
+    assert cause.until == (at(since) if ended else 0)
+
+
+def _going_on() -> admin.Engine:
+    row = {"channel": common.CHANNEL_KV, "peer": {"address": _PEER}, "count": 1}
+    return engine(in_flight=[row])
+
+
+@pytest.mark.parametrize(
+    ("since", "more", "fields", "says"),
+    [
+        (200, (), {}, "refused connections, and was not tried in the 3m since: 2 failures"),
+        # Just now, or tried again without a success: the present tense is true.
+        (5, (), {}, "refuses connections: 2 failures"),
+        (200, (waited("tried", 20, peer=_PEER, ending=common.DEFERRAL_ENDING_ABORTED),), {}, "refuses connections: 2 failures"),
+        (200, (), {"engines": [_going_on()]}, "refuses connections: 2 failures"),
+        # The wait of a request whose load failed is part of its failure.
+        (200, (waited("bad-0", 199.9, peer=_PEER),), {}, "refused connections, and was not tried in the 3m since: 2 failures"),
+    ],
+)  # fmt: skip
+def test_a_peer_that_nobody_tries(
+    since: float, more: tuple[Event, ...], fields: dict[str, Any], says: str
+) -> None:
+    """Whether it still fails is not known: its trouble has not ended, and is not claimed to go on."""
+    log = [failed(f"bad-{n}", since + n, _PEER) for n in range(2)]
+    (cause,) = verdict_of([*calm(), *log, *more], **fields).causes
+    assert cause.sentence == f"peer {_PEER} {says}"
     assert cause.until == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from penstock.agent.diagnosis.facts import words
 from penstock.agent.diagnosis.facts.attribution import EC, KV, Attribution, PeerTrouble, attribute
-from penstock.agent.diagnosis.facts.ends import ended_at
 from penstock.agent.diagnosis.facts.first_tokens import ClosedByPeer, FirstTokens
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.diagnosis.facts.lost_entries import LostEntries
 from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame
 from penstock.agent.diagnosis.facts.records import Closed, Failure, LoadEnd, Loss, Rebalance
+from penstock.agent.diagnosis.facts.signs import ended_at, first_sign, longest_pause, sane
 from penstock.agent.diagnosis.facts.verdict import (
     FAILED_SECONDS,
     RECOMPUTED_SECONDS,
@@ -52,5 +52,8 @@ __all__ = [
     "WindowFold",
     "attribute",
     "ended_at",
+    "first_sign",
+    "longest_pause",
+    "sane",
     "words",
 ]

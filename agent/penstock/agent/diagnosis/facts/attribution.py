@@ -18,7 +18,7 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.agent.diagnosis.facts.records import Failure, LoadEnd, Wait
     from penstock.agent.diagnosis.facts.windows import Facts
@@ -66,10 +66,13 @@ class PeerTrouble:
         load_ends: what was decided for requests because of it, by what is not to blame itself.
         waits: how many waits for it there were.
         slow: those that took longer than usual, of which it is to blame.
+        slow_before: when waits for it ended that took longer than usual in the time before, nanoseconds.
         usual_share: of waits that took longer than usual in the time before; None if nothing is known of it.
         delayed: waits for other peers behind it, and their seconds.
         present: requests that wait for it now, for longer than usual.
         well: when the waits for it ended that were neither slow nor of a request whose load failed; nanoseconds.
+        tried: when the last wait for it ended of a request whose load did not fail, or now where one goes on; nanoseconds, 0 for
+            none.
 
     """
 
@@ -79,10 +82,12 @@ class PeerTrouble:
     load_ends: list[LoadEnd] = field(default_factory=list)
     waits: int = 0
     slow: list[SlowWait] = field(default_factory=list)
+    slow_before: Sequence[int] = ()
     usual_share: float | None = None
     delayed: list[SlowWait] = field(default_factory=list)
     present: list[HangingWaits] = field(default_factory=list)
     well: list[int] = field(default_factory=list)
+    tried: int = 0
 
 
 PeerOfChannel = tuple[int, str]
@@ -176,13 +181,20 @@ def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: 
             continue
         peer = wait.peer or UNKNOWN
         peers[channel, peer].waits += 1
+        if wait.request_id not in unlucky:
+            peers[channel, peer].tried = max(peers[channel, peer].tried, wait.time)
         slow = usual.slow(wait)
         if slow is None:
             if wait.ending == common.DEFERRAL_ENDING_READY and wait.request_id not in unlucky:
                 peers[channel, peer].well.append(wait.time)
             continue
         peers[channel, peer].usual_share = shares.of(channel, wait.peer)
+        peers[channel, peer].slow_before = shares.slow(channel, wait.peer)
         _share_wait(peers, channel, SlowWait(wait, *slow), behind.get(wait.request_id, ()), culprits)
+    _add_hanging(peers, facts, usual)
+
+
+def _add_hanging(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, usual: UsualWaits) -> None:
     for engine in facts.engines:
         unstarted = {each.peer: each.count for each in engine.stalls if each.kind == _NOT_STARTED}
         for row in engine.deferred if engine.connected else ():
@@ -193,6 +205,22 @@ def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: 
             if channel is not None and hanging is not None and number > 0:
                 age, least = hanging
                 peers[channel, peer].present.append(HangingWaits(key_of(engine.key), number, age, least))
+    for place in _going_on(facts):
+        if place in peers:
+            peers[place].tried = facts.now
+
+
+def _going_on(facts: Facts) -> Iterator[PeerOfChannel]:
+    """Yield the peers for which a request waits now, or from which something is read."""
+    for engine in facts.engines:
+        if engine.connected:
+            yield from (
+                (each.channel, each.peer.address or UNKNOWN) for each in engine.in_flight if each.count
+            )
+            for row in engine.deferred:
+                channel = WAITED_CHANNEL.get(row.reason)
+                if channel is not None and row.count:
+                    yield channel, row.peer.address or UNKNOWN
 
 
 def _share_wait(

@@ -10,7 +10,7 @@ from penstock.agent.diagnosis.facts.words import key_of, quantile
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.agent.diagnosis.facts.records import Wait
     from penstock.agent.diagnosis.facts.windows import Facts
@@ -86,14 +86,23 @@ class UsualShares:
     def __init__(self, facts: Facts, usual: UsualWaits, channels: Mapping[int, int]) -> None:
         """Read the time before the window of *facts*; *channels* are by reason of a wait."""
         self._waits: dict[tuple[int, str], list[bool]] = defaultdict(list)
+        self._slow: dict[tuple[int, str], list[int]] = defaultdict(list)
         for wait in facts.before.waits:
             channel = channels.get(wait.reason)
-            if channel is not None:
-                for peer in {wait.peer, ""}:
-                    self._waits[channel, peer].append(usual.slow(wait) is not None)
+            if channel is None:
+                continue
+            slow = usual.slow(wait) is not None
+            if slow:
+                self._slow[channel, wait.peer].append(wait.time)
+            for peer in {wait.peer, ""}:
+                self._waits[channel, peer].append(slow)
         self._kept = {
             each.peer.address for each in facts.peers if each.waits.hour_before.count >= limits.USUAL_COUNT
         }
+
+    def slow(self, channel: int, peer: str) -> Sequence[int]:
+        """Return when waits for *peer* ended that took longer than usual, nanoseconds."""
+        return self._slow.get((channel, peer), ())
 
     def of(self, channel: int, peer: str) -> float | None:
         """Return the share for *peer*, else for all peers; None if too few waits are known."""

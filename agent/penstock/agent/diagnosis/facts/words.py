@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.agent.model import EngineKey
+from penstock.agent.parsing import format_duration
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -30,6 +33,11 @@ def span(seconds: float) -> str:
         if seconds >= size * (1 if seconds % size == 0 else 2):
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"  # noqa: PLR2004
+
+
+def window(seconds: float) -> str:
+    """Return a window for the next command, no shorter than *seconds*: ``10m``, ``2m30s``."""
+    return format_duration(timedelta(seconds=max(1, math.ceil(seconds))))
 
 
 def others(lasting: int, ended: int) -> str:

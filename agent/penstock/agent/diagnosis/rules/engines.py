@@ -12,6 +12,8 @@ from penstock.agent.diagnosis.facts import (
     FoundCause,
     LostEntries,
     ended_at,
+    first_sign,
+    sane,
     words,
 )
 from penstock.proto.names import ENGINE_CORE, NANOS
@@ -78,7 +80,7 @@ def _of_engine(window: Window, key: EngineKey) -> list[Loss]:
 def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: bool) -> FoundCause:
     processes = sorted({each.process for each in losses})
     core = ENGINE_CORE in processes
-    before = len(_of_engine(facts.before, key))
+    before = _of_engine(facts.before, key)
     times = f" {len(losses)} times" if len(losses) > 1 else ""
     subject = f"engine {key}" if core else f"{', '.join(processes)} process of engine {key}"
     state = "is connected again" if back else "is not connected"
@@ -89,7 +91,7 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: 
         (
             Evidence(
                 f"{words.count(len(losses), 'loss', 'losses')} ({', '.join(processes)}) in {words.span(facts.present.seconds)}",
-                f"{before} in {words.span(facts.before.seconds)}",
+                f"{len(before)} in {words.span(facts.before.seconds)}",
             ),
             *([Evidence(f"{words.count(lost, 'request')} waited in it")] if lost else []),
         ),
@@ -98,6 +100,7 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: 
         other_harm=(_BACK_SECONDS if back else _GONE_SECONDS) * len(losses) + FAILED_SECONDS * lost,
         confidence=Confidence.CERTAIN,
         until=ended_at((each.time for each in losses), facts.now) if back else 0,
+        since=first_sign(facts, (each.time for each in losses), (each.time for each in before)),
         alternatives=(
             "it was killed from outside (out of memory, a node drain): kubectl describe pod has the reason",
             "only its connection to the agent broke: it is then back within seconds",
@@ -120,13 +123,14 @@ def _away(facts: Facts) -> Iterator[FoundCause]:
     if not away:
         return
     keys = words.keys_of(words.key_of(each.key) for each in away)
-    newest = max(each.last_seen.ToNanoseconds() for each in away)
+    seen = [each.last_seen.ToNanoseconds() for each in away]
     yield FoundCause(
         "engine_away",
-        f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} not connected, last seen {words.ago(newest, facts.now)}",
+        f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} not connected, last seen {words.ago(max(seen), facts.now)}",
         keys,
         (Evidence("no goodbye was received"),),
         other_harm=_GONE_SECONDS * len(keys),
+        since=sane(facts, min((each for each in seen if each), default=0)),
         alternatives=("it is gone for good: agentctl forget engine removes it",),
         commands=(f"agentctl describe engine {keys[0]}",),
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, ended_at, words
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, ended_at, first_sign, words
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -135,6 +135,11 @@ def _stalls(facts: Facts, key: EngineKey, rows: list[_Joined], before: list[_Joi
         other_harm=total * min(running, 8),
         confidence=Confidence.CERTAIN,
         until=until,
+        since=first_sign(
+            facts,
+            (each.slowest.time for each in rows),
+            (each.slowest.time for each in before if each.pause >= limits.EPLB_SECONDS),
+        ),
         alternatives=(
             "one rank is late and the others wait for it: agentctl get events --channel eplb has the ranks",
             "the interval is too short for this model: step_interval of eplb_config",
@@ -158,6 +163,11 @@ def _failed(facts: Facts, key: EngineKey, failed: list[Rebalance], before: list[
         other_harm=_FAILED_SECONDS * len(failed),
         confidence=Confidence.CERTAIN,
         until=ended_at((each.time for each in failed), facts.now),
+        since=first_sign(
+            facts,
+            (each.time for each in failed),
+            (each.failed.time for each in before if each.failed is not None),
+        ),
         alternatives=("a rank that died: see the losses",),
         commands=("agentctl get events --channel eplb --since 10m",),
     )
@@ -190,6 +200,7 @@ def _stopped(facts: Facts, key: EngineKey, before: list[_Joined]) -> FoundCause:
             ),
         ),
         other_harm=_STOPPED_SECONDS,
+        since=max(each.slowest.time for each in before),
         confidence=Confidence.POSSIBLE,
         alternatives=(
             "fewer steps: rebalances come every step_interval steps, and a calm engine makes few",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent import limits
 from penstock.agent.batch import GATES
-from penstock.agent.diagnosis.facts import Evidence, FirstTokens, FoundCause, words
+from penstock.agent.diagnosis.facts import Evidence, FirstTokens, FoundCause, first_sign, words
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.diagnosis.facts import Attribution, Facts
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Window
     from penstock.agent.model import EngineKey
 
 # Gates of the engine itself; the others are a peer's or a policy's, which have causes of their own.
@@ -42,16 +44,27 @@ def first_token_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause
     for key in words.keys_of(each.key for each in facts.present.closed):
         now = FirstTokens.of(each for each in facts.present.closed if each.key == key)
         before = FirstTokens.of(each for each in facts.before.closed if each.key == key)
-        slower = (
-            now.median > limits.FIRST_TOKENS_TIMES * before.median
-            and now.median - before.median > limits.FIRST_TOKENS_SECONDS
-        )
+        slower = _is_late(now.median, before.median)
         if min(now.number, before.number) < limits.MEDIAN_COUNT or not slower:
             continue
         risen = [after - usual for after, usual in zip(now.gates, before.gates, strict=True)]
         gate = GATES[risen.index(max(risen))]
         if gate in _OWN or key not in troubled:
-            yield _later(key, gate, now, before)
+            present, earlier = (_late(each, key, before.median) for each in (facts.present, facts.before))
+            yield replace(_later(key, gate, now, before), since=first_sign(facts, present, earlier, 0))
+
+
+def _is_late(seconds: float, usual: float) -> bool:
+    return seconds > limits.FIRST_TOKENS_TIMES * usual and seconds - usual > limits.FIRST_TOKENS_SECONDS
+
+
+def _late(window: Window, key: EngineKey, usual: float) -> Iterator[int]:
+    """Yield when requests ended whose first token was late, nanoseconds."""
+    for each in window.closed:
+        if each.key != key or each.gates is None or not each.gates.first_token:
+            continue
+        if _is_late(each.gates.total_nano / NANOS, usual):
+            yield each.time
 
 
 def _later(key: EngineKey, gate: str, now: FirstTokens, before: FirstTokens) -> FoundCause:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, sane, words
 from penstock.proto.names import NANOS
 from penstock.proto.v1.snapshot_pb2 import (
     BLOCK_HOLDER_ABORTED,
@@ -67,6 +67,7 @@ def held_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
             ),
             peer=peer,
             requests=row.requests,
+            since=sane(facts, begun),
             other_harm=_REQUEST_SECONDS * row.requests + _CACHE_SECONDS * min(share, 1.0),
             confidence=Confidence.CERTAIN,
             alternatives=(

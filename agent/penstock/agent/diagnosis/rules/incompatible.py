@@ -10,6 +10,7 @@ from penstock.agent.diagnosis.facts import (
     Evidence,
     FoundCause,
     ended_at,
+    first_sign,
     words,
 )
 from penstock.proto.v1 import common_pb2 as common
@@ -71,6 +72,7 @@ def _incompatible(facts: Facts, peer: str, trouble: PeerTrouble) -> FoundCause:
             "the router pairs engines of two deployments",
         ),
         until=until,
+        since=first_sign(facts, (each.time for each in failures), (each.time for each in before)),
         commands=(
             *compare,
             f"agentctl describe peer {peer}",

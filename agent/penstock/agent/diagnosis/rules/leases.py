@@ -6,7 +6,16 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, ended_at, words
+from penstock.agent.diagnosis.facts import (
+    SUSPECT_SECONDS,
+    Confidence,
+    Evidence,
+    FoundCause,
+    ended_at,
+    first_sign,
+    sane,
+    words,
+)
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import (
@@ -37,7 +46,7 @@ def _late_reads(facts: Facts) -> Iterator[FoundCause]:
     for each in facts.present.failures:
         if each.mode == common.FAILURE_MODE_LATE_READ and not each.rehearsal:
             by_peer[each.peer].append(each)
-    before = sum(each.mode == common.FAILURE_MODE_LATE_READ for each in facts.before.failures)
+    before = [each for each in facts.before.failures if each.mode == common.FAILURE_MODE_LATE_READ]
     for peer, rows in sorted(by_peer.items()):
         keys = words.keys_of(each.key for each in rows)
         ids = sorted({each.request_id for each in rows if each.request_id})
@@ -49,7 +58,7 @@ def _late_reads(facts: Facts) -> Iterator[FoundCause]:
             (
                 Evidence(
                     f"{words.count(len(rows), 'late read')} in {words.span(facts.present.seconds)}",
-                    f"{before} in {words.span(facts.before.seconds)}",
+                    f"{len(before)} in {words.span(facts.before.seconds)}",
                 ),
                 *([Evidence(f"{words.named(ids, 'request')} at prefill")] if ids else []),
                 *_answers(facts, ids),
@@ -59,6 +68,9 @@ def _late_reads(facts: Facts) -> Iterator[FoundCause]:
             other_harm=SUSPECT_SECONDS * len(rows),
             confidence=Confidence.CERTAIN,
             until=ended_at((each.time for each in rows), facts.now),
+            since=first_sign(
+                facts, (each.time for each in rows), (each.time for each in before if each.peer == peer)
+            ),
             alternatives=(
                 "decode is overloaded and reads late: see its waits",
                 "a lease that is too short for this load: kv_lease_duration of vLLM",
@@ -108,6 +120,16 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
             other_harm=_EXPIRED_SECONDS * len(expired),
             confidence=Confidence.CERTAIN,
             until=ended_at((each.time for each in expired), facts.now),
+            since=first_sign(
+                facts,
+                (each.time for each in expired),
+                (
+                    each.time
+                    for each in facts.before.lease_ends
+                    if each.key == key and each.ending == LEASE_ENDING_EXPIRED
+                ),
+                0,
+            ),
             alternatives=(
                 "decode engines are overloaded or gone: see their waits and losses",
                 "clients disconnect between prefill and decode",
@@ -150,6 +172,7 @@ def _old(facts: Facts) -> Iterator[FoundCause]:
                 ),
             ),
             requests=leases.count,
+            since=sane(facts, begun),
             other_harm=_EXPIRED_SECONDS * leases.count,
             alternatives=(
                 "its readers have gone: a decode engine that died after prefill never reads",

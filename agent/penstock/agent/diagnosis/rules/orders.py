@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, first_sign, sane, words
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -46,12 +46,14 @@ def _paused(facts: Facts) -> Iterator[FoundCause]:
         )
         for each in paused[:3]
     )
+    since = [each.pause.since.ToNanoseconds() for each in paused if each.pause.HasField("since")]
     yield FoundCause(
         "paused",
         f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} paused: no policy is in force and nothing is recorded",
         keys,
         evidence,
         other_harm=_STANDING_SECONDS * len(keys),
+        since=sane(facts, min(since, default=0)),
         confidence=Confidence.CERTAIN,
         alternatives=("the pause is meant: then nothing can be said of these engines",),
         commands=(f"agentctl resume {keys[0]}", "agentctl get audit"),
@@ -81,6 +83,7 @@ def _drills(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
             requests=len({each.request_id for each in failures if each.request_id}),
             failed=failed,
             confidence=Confidence.CERTAIN,
+            since=first_sign(facts, (each.time for each in failures)),
             commands=("agentctl get audit",),
         )
 
@@ -109,6 +112,7 @@ def _drill(
         requests=len({each.request_id for each in rows}),
         failed=sum(each.outcome == common.OUTCOME_FAILED for each in rows),
         other_harm=_STANDING_SECONDS,
+        since=sane(facts, drill.started.ToNanoseconds()),
         confidence=Confidence.CERTAIN,
         alternatives=("the drill is meant: what it causes ends with it",),
         commands=(f"agentctl drill stop {drill.id}",),
@@ -142,6 +146,7 @@ def _quarantines(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
             requests=len(rows),
             failed=sum(each.outcome == common.OUTCOME_FAILED for each in rows),
             other_harm=_STANDING_SECONDS,
+            since=first_sign(facts, (each.time for each in rows)),
             alternatives=(
                 "the peer failed before the time that was looked at: agentctl describe peer has all of its failures",
             ),

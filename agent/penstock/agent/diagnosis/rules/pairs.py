@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import (
+    SUSPECT_SECONDS,
+    Confidence,
+    Evidence,
+    FoundCause,
+    first_sign,
+    words,
+)
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import SUSPECT_REASON_OTHER_WEIGHTS
@@ -47,15 +54,14 @@ def _compare(pair: admin.Pair) -> tuple[str, ...]:
 
 def _weights(facts: Facts, pair: admin.Pair) -> FoundCause:
     key, peer = words.key_of(pair.key), pair.peer.address
-    answers = sorted(
-        {
-            each.request_id
-            for each in facts.suspects
-            if SUSPECT_REASON_OTHER_WEIGHTS in each.reasons
-            and words.key_of(each.key) == key
-            and each.peer.address == peer
-        }
-    )
+    suspects = [
+        each
+        for each in facts.suspects
+        if SUSPECT_REASON_OTHER_WEIGHTS in each.reasons
+        and words.key_of(each.key) == key
+        and each.peer.address == peer
+    ]
+    answers = sorted({each.request_id for each in suspects})
     values = next((each for each in pair.differences if each.fact == "weights"), None)
     return FoundCause(
         "weights_differ",
@@ -71,6 +77,7 @@ def _weights(facts: Facts, pair: admin.Pair) -> FoundCause:
         peer=peer,
         requests=len(answers),
         other_harm=_PAIR_SECONDS + SUSPECT_SECONDS * len(answers),
+        since=first_sign(facts, (each.seen.ToNanoseconds() for each in suspects if each.HasField("seen"))),
         confidence=Confidence.CERTAIN if answers else Confidence.LIKELY,
         alternatives=("the same model in other files: give both engines the label weights=NAME",),
         commands=(

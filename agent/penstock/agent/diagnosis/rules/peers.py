@@ -14,6 +14,8 @@ from penstock.agent.diagnosis.facts import (
     Confidence,
     Evidence,
     FoundCause,
+    first_sign,
+    longest_pause,
     words,
 )
 from penstock.agent.diagnosis.rules.peer_surroundings import NO_SERVERS, PeersInUse, lost_engines
@@ -179,8 +181,8 @@ def _cause(
     evidence = [*_evidence(facts, trouble, failed, recomputed), *first_tokens, *_present(trouble), *lost]
     subject = "encoder" if channel == EC else "peer"
     vanished = any("vanished" in each.fact for each in lost)
-    until = _end(facts, trouble)
-    verb = f"{kind.said if until else kind.says}{' and vanished' if vanished else ''}"
+    until, untried = _end(facts, trouble), _untried(facts, trouble)
+    verb = f"{kind.said if until or untried else kind.says}{' and vanished' if vanished else ''}{untried}"
     return FoundCause(
         _name(kind, channel),
         f"{subject} {peer} {verb}: {_effect(trouble, failed, recomputed)}",
@@ -195,23 +197,53 @@ def _cause(
         alternatives=(*_engine_itself(trouble, beside), *kind.alternatives),
         commands=_commands(channel, peer, trouble, late=bool(late), beside=beside, ended=bool(until)),
         until=until,
+        since=_began(facts, trouble),
     )
 
 
 def _end(facts: Facts, trouble: PeerTrouble) -> int:
-    """Return when the trouble was last seen, nanoseconds, where loads have gone well since; 0 while it lasts."""
-    times = sorted(
+    """Return when the trouble was last seen, nanoseconds, where loads have gone well since; 0 while it lasts.
+
+    Of a peer that is seldom read from, one load is enough after a longer quiet time.
+    """
+    times = _signs(trouble)
+    if trouble.present or not times:
+        return 0
+    well, quiet = sum(each > times[-1] for each in trouble.well), facts.now - times[-1]
+    least = longest_pause(times) * (1.0 if well >= limits.QUIET_COUNT else limits.QUIET_TIMES)
+    return times[-1] if well and quiet >= least else 0
+
+
+def _untried(facts: Facts, trouble: PeerTrouble) -> str:
+    """Return that nothing was read from the peer since its trouble, which then is past, but not known to have ended; or ""."""
+    times = _signs(trouble)
+    if trouble.present or not times or trouble.tried > times[-1]:
+        return ""
+    quiet = facts.now - times[-1]
+    return (
+        f", and was not tried in the {words.span(quiet // NANOS)} since"
+        if quiet >= longest_pause(times)
+        else ""
+    )
+
+
+def _began(facts: Facts, trouble: PeerTrouble) -> int:
+    """Return when its first sign was seen, nanoseconds: a wait that goes on began then."""
+    waiting = (facts.now - int(each.age * NANOS) for each in trouble.present)
+    if trouble.failures:
+        return first_sign(facts, (*_signs(trouble), *waiting), (each.time for each in trouble.before))
+    return first_sign(facts, (*_signs(trouble), *waiting), trouble.slow_before, 0)
+
+
+def _signs(trouble: PeerTrouble) -> list[int]:
+    """Return when something went wrong with the peer, nanoseconds, sorted."""
+    return sorted(
         (
             *(each.time for each in (*trouble.failures, *trouble.collateral)),
             *(each.time for each in trouble.load_ends),
             *(each.wait.time for each in (*trouble.slow, *trouble.delayed)),
         )
     )
-    if trouble.present or not times:
-        return 0
-    pause = (times[-1] - times[0]) / len(times)
-    quiet = facts.now - times[-1] >= max(limits.QUIET_SECONDS * NANOS, limits.QUIET_PAUSES * pause)
-    return times[-1] if quiet and sum(each > times[-1] for each in trouble.well) >= limits.QUIET_COUNT else 0
 
 
 def _name(kind: _Kind, channel: int) -> str:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, ended_at, words
+from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, ended_at, first_sign, sane, words
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
@@ -89,6 +89,8 @@ def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> FoundCaus
             f"agentctl get audit {blame.name}",
         ),
         until=until,
+        since=sane(facts, min(blame.changed, until) if until else blame.changed)
+        or first_sign(facts, (each.time for each in rows)),
     )
 
 
@@ -133,10 +135,11 @@ def _undo(blame: PolicyBlame) -> tuple[str, ...]:
 
 def _limited(facts: Facts, decided_by: int, rows: list[LoadEnd]) -> FoundCause:
     kind, says, other = _DECIDED[decided_by]
-    before = sum(
-        each.decided_by == decided_by and each.outcome == common.OUTCOME_FAILED
+    before = [
+        each
         for each in facts.before.load_ends
-    )
+        if each.decided_by == decided_by and each.outcome == common.OUTCOME_FAILED
+    ]
     keys = words.keys_of(each.key for each in rows)
     peers = {each.peer for each in rows}
     return FoundCause(
@@ -146,12 +149,13 @@ def _limited(facts: Facts, decided_by: int, rows: list[LoadEnd]) -> FoundCause:
         (
             Evidence(
                 f"{words.count(len(rows), 'request')} failed so in {words.span(facts.present.seconds)}",
-                f"{before} in {words.span(facts.before.seconds)}",
+                f"{len(before)} in {words.span(facts.before.seconds)}",
             ),
             Evidence(f"of loads from {words.named(peers, 'peer')}"),
         ),
         requests=len(rows),
         other_harm=_OVER_BUDGET_SECONDS * len(rows),
+        since=first_sign(facts, (each.time for each in rows), (each.time for each in before)),
         confidence=Confidence.CERTAIN,
         until=ended_at((each.time for each in rows), facts.now),
         alternatives=("the limit protects the engine and the peers are the cause", other),
@@ -172,7 +176,16 @@ def _refused(facts: Facts) -> Iterator[FoundCause]:
             keys,
             (Evidence(f"refused: {error}; the last good policy stays in force"),),
             other_harm=_REFUSED_SECONDS * len(keys),
+            since=_refused_since(facts, error, keys),
             confidence=Confidence.CERTAIN,
             alternatives=("a field that this version of the engine part does not know",),
             commands=(f"agentctl describe engine {keys[0]}", "agentctl get audit"),
         )
+
+
+def _refused_since(facts: Facts, error: str, keys: tuple[EngineKey, ...]) -> int:
+    """Return when the first of these engines refused it, nanoseconds; 0 where the log does not have that."""
+    refusals = (*facts.present.refusals, *facts.before.refusals)
+    return first_sign(
+        facts, (each.time for each in refusals if each.key in keys and words.cut(each.error) == error)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import Evidence, FoundCause, ended_at, words
+from penstock.agent.diagnosis.facts import Evidence, FoundCause, ended_at, first_sign, words
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]
         tokens, prompt = sum(each.tokens for each in rows), _prompt(facts.present, key)
         if len(rows) < limits.RECOMPUTED_COUNT or not prompt or tokens < limits.RECOMPUTED_SHARE * prompt:
             continue
-        before = sum(
-            each.tokens
+        before = [
+            each
             for each in facts.before.load_ends
             if each.key == key and each.outcome == common.OUTCOME_RECOMPUTED
-        )
+        ]
         share = f", {100 * tokens / prompt:.0f} % of the prompts"
         peers = {each.peer for each in rows}
         yield FoundCause(
@@ -45,13 +45,14 @@ def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]
             (
                 Evidence(
                     f"{tokens} tokens in {words.span(facts.present.seconds)}",
-                    f"{before} in {words.span(facts.before.seconds)}",
+                    f"{sum(each.tokens for each in before)} in {words.span(facts.before.seconds)}",
                 ),
                 Evidence(f"of loads from {words.named(peers, 'peer')}"),
             ),
             requests=len(rows),
             other_harm=tokens / _TOKENS_A_SECOND,
             until=ended_at((each.time for each in rows), facts.now),
+            since=first_sign(facts, (each.time for each in rows), (each.time for each in before), 0),
             alternatives=("it is what the policy asks for, and the peers are the cause",),
             commands=(
                 "agentctl set-policy NAME --kv-load-failure auto --kv-recompute-budget TOKENS --kv-over-budget fail",

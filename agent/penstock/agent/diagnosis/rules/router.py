@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, words
+from penstock.agent.diagnosis.facts import RECOMPUTED_SECONDS, Confidence, Evidence, FoundCause, sane, words
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 
@@ -43,7 +43,7 @@ def router_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
         if decodes and _is_fault(_share(rows[first:]), _share(_requests(facts.before, key))):
             yield _told_by_requests(facts, key, rows, first)
         elif stall is not None:
-            yield _told_by_engine(key, stall)
+            yield replace(_told_by_engine(key, stall), since=sane(facts, stall.since.ToNanoseconds()))
 
 
 def _is_fault(since: _Share, before: _Share) -> bool:
@@ -76,7 +76,18 @@ def _told_by_requests(facts: Facts, key: EngineKey, rows: list[Closed], first: i
             Confidence.CERTAIN if new and since.part >= limits.BARE_SHARE else Confidence.LIKELY,
         ),
         until=until,
+        since=_began(facts, key, rows, first),
     )
+
+
+def _began(facts: Facts, key: EngineKey, rows: list[Closed], first: int) -> int:
+    """Return when the first bare request ended, nanoseconds: in the window, or before it without enough others between."""
+    began, others, enough = rows[first].time, first, limits.QUIET_COUNT / _share(rows[first:]).part
+    for each in sorted(_requests(facts.before, key), key=lambda each: each.time, reverse=True):
+        if others >= enough:
+            break
+        began, others = (each.time, 0) if _is_bare(each) else (began, others + 1)
+    return sane(facts, began)
 
 
 def _end(facts: Facts, rows: list[Closed]) -> int:

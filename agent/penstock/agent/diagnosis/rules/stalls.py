@@ -11,6 +11,7 @@ from penstock.agent.diagnosis.facts import (
     Confidence,
     Evidence,
     FoundCause,
+    sane,
     words,
 )
 from penstock.proto.names import NANOS
@@ -134,6 +135,7 @@ def _cause(
         (key,),
         tuple(evidence),
         peer="" if stall.peer == "unknown" else stall.peer,
+        since=sane(facts, stall.since.ToNanoseconds()),
         requests=requests,
         seconds=age * max(1, requests) if kind.stands else 0.0,
         other_harm=standing if kind.stands else RECOMPUTED_SECONDS * max(1, stall.count),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis.facts import SUSPECT_SECONDS, Confidence, Evidence, FoundCause, ended_at, words
+from penstock.agent.diagnosis.facts import (
+    SUSPECT_SECONDS,
+    Confidence,
+    Evidence,
+    FoundCause,
+    ended_at,
+    first_sign,
+    words,
+)
 from penstock.proto.v1 import events_pb2 as events
 
 if TYPE_CHECKING:
@@ -66,6 +74,7 @@ def _cause(facts: Facts, reason: int, peer: str, rows: Sequence[admin.Suspect]) 
         other_harm=SUSPECT_SECONDS * len(rows),
         confidence=Confidence.CERTAIN,
         until=ended_at((each.seen.ToNanoseconds() for each in rows), facts.now),
+        since=first_sign(facts, (each.seen.ToNanoseconds() for each in rows if each.HasField("seen"))),
         alternatives=(other,),
         commands=(
             "agentctl get suspects --since 1h",
