@@ -99,3 +99,14 @@ def test_the_doctor_about_engines_that_have_gone(harness: AdminHarness, agentctl
     assert "wrong  engine_away: engine 0 is not connected, last seen" in lost.stdout
     assert "note   engine 0: not connected, last seen" in lost.stdout
     assert "agentctl forget engine 0" in lost.stdout
+
+
+def test_a_policy_says_what_became_of_its_engines(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """One that was stopped is not lost."""
+    stopped, lost = harness.source("0"), harness.source("1")
+    assert agentctl("set-policy", "p", "--all", "--kv-load-failure", "recompute").exit_code == 0
+    _leave(harness, stopped, said_goodbye=True)
+    _leave(harness, lost)
+    said = agentctl("describe", "policy", "p").stdout
+    assert "0: stopped; applied when it starts" in said
+    assert "1: disconnected; applied when it reconnects" in said

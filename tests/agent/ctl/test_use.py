@@ -215,3 +215,18 @@ def test_every_command_takes_all_formats() -> None:
             expected = choices
         assert choices == expected, names
         assert command.help
+
+
+def _groups(group: click.Group, context: click.Context) -> Iterator[tuple[click.Group, click.Context]]:
+    yield group, context
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from _groups(command, click.Context(command, parent=context, info_name=name))
+
+
+def test_no_help_text_ends_in_the_middle() -> None:
+    """Lists of commands have their first sentences whole."""
+    for group, context in _groups(cli, click.Context(cli, info_name="agentctl")):
+        listed = group.get_help(context).partition("Options:")[2].splitlines()
+        assert [line for line in listed if re.search(r"\w\.\.\.$", line)] == [], context.command_path

@@ -15,7 +15,8 @@ from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.formats import group_output, output_of_groups
 from penstock.agent.ctl.render import say
 
-_HELP_WIDTH = 80
+# Of a help text the first sentence is listed, uncut: it is folded to the terminal.
+_UNCUT = 1000
 # The spellings of what commands show, as kubectl has them: the names of commands are the first or the second.
 _SPELLINGS = (
     ("engine", "engines", "eng"),
@@ -62,7 +63,7 @@ class LazyGroup(click.Group):
     def _rows(self) -> list[tuple[str, str]]:
         """Return names and help texts without importing a command."""
         rows = {name: text for name, (_, text) in self._lazy.items()}
-        rows |= {name: command.get_short_help_str(_HELP_WIDTH) for name, command in self.commands.items()}
+        rows |= {name: command.get_short_help_str(_UNCUT) for name, command in self.commands.items()}
         for name in self.hidden_commands:
             del rows[name]
         first = [name for names in self._sections.values() for name in names if name in rows]

@@ -208,7 +208,8 @@ ENGINE_CONNECTED: Final = Metric(
 ENGINE_STOPPED: Final = Metric(
     "penstock_engine_stopped",
     MetricKind.GAUGE,
-    "1 if the engine is away and said goodbye: it was stopped on purpose; 0 while it is connected or if it vanished.",
+    "1 if the engine is away and was stopped on purpose: it said goodbye, or its server was stopped; 0 while it is connected "
+    "or if it vanished.",
 )
 STALLS: Final = Metric(
     "penstock_stalls",

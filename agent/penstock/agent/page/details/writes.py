@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.rows import Table
+from penstock.agent.ctl.render.rows import Table, is_stopped
 from penstock.agent.page.details.arguments import engine_of, flag_of, name_of, number_of, selector_of
 from penstock.agent.page.details.detail import Section, WriteAnswer, fitted, sentences, table_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, command, plain
@@ -166,7 +166,7 @@ async def _would(
     rows: list[tuple[str, ...]] = [
         (
             text.engine(item.key),
-            "connected" if item.connected else "disconnected",
+            "connected" if item.connected else "stopped" if is_stopped(item) else "disconnected",
             "yes" if item.paused else "no",
         )
         for item in engines

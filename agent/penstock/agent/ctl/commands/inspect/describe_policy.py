@@ -105,6 +105,8 @@ def _left_out(item: admin.Policy, engine: admin.Engine) -> bool:
 
 
 def _standing(engine: admin.Engine) -> str:
+    if rows.is_stopped(engine):
+        return words.style("stopped; applied when it starts", "yellow")
     if not engine.connected:
         return words.style("disconnected; applied when it reconnects", "red")
     if engine.paused:
