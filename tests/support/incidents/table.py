@@ -51,7 +51,7 @@ _ALL = (
     Incident("rebalances-stall", "eplb_stalls", ("stall the forward pass of engine experts/0",)),
     Incident("fail-everywhere", "policy_fails_loads", ("no-recompute", "generation 1")),
     Incident("nothing-wrong", "", ("nothing is wrong in the last",), NOTHING_WRONG),
-    Incident("no-traffic", "", ("I cannot tell: no request ended or waited",), CANNOT_TELL),
+    Incident("no-traffic", "", ("I cannot tell: no request ended, or waited for a transfer",), CANNOT_TELL),
     Incident("prefill-killed", "peer_refuses", ("refuses connections and vanished", "requests failed")),
     Incident("late-read", "late_reads", ("read after their lease had ended", "1 answer may be wrong")),
     Incident("leases-unread", "leases_expire", ("ended before a reader came",)),

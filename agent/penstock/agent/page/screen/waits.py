@@ -27,7 +27,7 @@ def waits(answers: ScreenAnswers) -> Waits:
     sentence = (
         ""
         if rows
-        else "no request is deferred"
+        else "no request waits for a transfer"
         if not total
         else f"{total} wait whose ids are not in the log"
     )

@@ -129,7 +129,8 @@ def _listing(
             f"{response.unnamed_deferred} more are deferred whose ids are not in the log (new, or lost)"
         )
     where = "among the newest events of the log" if response.truncated else "in the log"
-    nothing = "no request is deferred" if deferred else f"no matching request {where}"
+    queues = "those in the engines' own queues are not listed"
+    nothing = f"no request waits for a transfer; {queues}" if deferred else f"no matching request {where}"
     return Listing(
         "request",
         rows(response.requests, current_time()),
