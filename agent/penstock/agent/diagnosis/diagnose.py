@@ -39,7 +39,8 @@ def diagnose(facts: Facts) -> Verdict:
     if causes:
         newest = max(cause.until for cause in causes)
         ended = f"{words.count(len(causes), 'cause')} ended, the last one {words.ago(newest, facts.now)}"
-        return Verdict(VerdictKind.NOTHING_WRONG, f"nothing is wrong now; {ended}", shown, looked_at, missing)
+        sentence = f"nothing is wrong {'then' if facts.past else 'now'}; {ended}"
+        return Verdict(VerdictKind.NOTHING_WRONG, sentence, shown, looked_at, missing)
     since = words.span(_read(facts.present))
     return Verdict(VerdictKind.NOTHING_WRONG, f"nothing is wrong in the last {since}", (), looked_at, missing)
 
@@ -169,8 +170,9 @@ def _incomplete(facts: Facts) -> Iterator[str]:
     older = LostEntries.of(facts).older
     if older:
         yield f"{words.engines(older)} lost entries since the process began, perhaps before this time: agentctl describe engine"
+    yield from facts.past
     dark = [words.key_of(each.key) for each in facts.engines if each.connected and not each.HasField("facts")]
-    if dark:
+    if dark and not facts.past:
         yield f"{words.engines(dark)} sent no snapshot yet: what it holds now is not known"
 
 
@@ -187,7 +189,7 @@ def _unknown(facts: Facts) -> Iterator[str]:
         yield "no engine is known"
     elif not connected:
         yield "no engine is connected"
-    elif not any(engine.HasField("facts") for engine in connected):
+    elif not facts.past and not any(engine.HasField("facts") for engine in connected):
         yield "no engine has sent a snapshot yet"
     if _read(facts.present) < _ENOUGH * facts.present.seconds:
         yield f"most of the last {since} is not in the log, or was too much to read"

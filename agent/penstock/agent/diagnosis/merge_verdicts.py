@@ -38,13 +38,17 @@ class _Merged:
 
 
 def merge_diagnoses(
-    answers: Sequence[tuple[str, admin.Diagnosis]], between: Sequence[admin.DiagnosedCause] = ()
+    answers: Sequence[tuple[str, admin.Diagnosis]],
+    between: Sequence[admin.DiagnosedCause] = (),
+    *,
+    past: bool = False,
 ) -> admin.Diagnosis:
     """Return the diagnosis of all: causes of one kind about one peer are one, and say how many agents have seen them.
 
     Args:
-        answers: by agent's name, not empty; the engines' keys are those of the fleet.
+        answers: by agent's name; the engines' keys are those of the fleet.
         between: what only who sees all agents knows; those of one kind are one.
+        past: they are about a moment of the past.
 
     """
     merged = admin.Diagnosis()
@@ -77,7 +81,7 @@ def merge_diagnoses(
     merged.looked_at.append(
         f"{words.count(len(answers), 'agent')} with {words.count(merged.engines, 'engine')}"
     )
-    merged.verdict, merged.sentence = _verdict(answers, ordered)
+    merged.verdict, merged.sentence = _verdict(answers, ordered, past=past)
     return merged
 
 
@@ -165,7 +169,7 @@ def _name_evidence(cause: admin.DiagnosedCause, agent: str) -> None:
 
 
 def _verdict(
-    answers: Sequence[tuple[str, admin.Diagnosis]], causes: Sequence[admin.DiagnosedCause]
+    answers: Sequence[tuple[str, admin.Diagnosis]], causes: Sequence[admin.DiagnosedCause], *, past: bool
 ) -> tuple[admin.DiagnosisVerdict, str]:
     lasting = sum(not cause.HasField("until") for cause in causes)
     if lasting:
@@ -181,5 +185,6 @@ def _verdict(
     on = words.count(len(answers), "agent")
     if causes:
         ended = words.count(len(causes), "cause has", "causes have")
-        return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong now on {on}; {ended} ended"
+        when = "then" if past else "now"
+        return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong {when} on {on}; {ended} ended"
     return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong on {on}"

@@ -23,6 +23,8 @@ _DEFAULT = 100
 _MAX_UINT32 = (1 << 32) - 1
 # Agents without a diagnosis that are named.
 _LISTED = 20
+_OF_NOW = "its version answers for now only; upgrade it"
+_NO_PAIRS = "what engines of two agents differed in then is not known: agents keep what engines are, and not what they were"
 
 Named = tuple[str, Any]
 
@@ -142,7 +144,7 @@ def quarantines(answers: Sequence[Named], _: admin.ListQuarantinesRequest) -> ad
 
 def diagnosis(
     answers: Sequence[Named],
-    _: admin.DiagnoseRequest,
+    request: admin.DiagnoseRequest,
     missing: Sequence[tuple[str, str]] = (),
     between: Sequence[admin.DiagnosedCause] = (),
 ) -> admin.Diagnosis:
@@ -154,7 +156,7 @@ def diagnosis(
         for cause in answer.causes:
             for each in (cause, *cause.effects):
                 qualify_all(each.engines, name)
-    merged = merge_diagnoses(answers, between)
+    merged = merge_diagnoses(answers, between, past=request.HasField("at"))
     merged.missing.extend(f"{name}: no diagnosis: {reason}" for name, reason in missing[:_LISTED])
     if len(missing) > _LISTED:
         merged.missing.append(f"no diagnosis of {len(missing) - _LISTED} more agents")
@@ -162,6 +164,18 @@ def diagnosis(
         every = len(answers) + len(missing)
         merged.verdict = admin.DIAGNOSIS_VERDICT_CANNOT_TELL
         merged.sentence = f"I cannot tell: {len(missing)} of {every} agents gave no diagnosis"
+    return merged
+
+
+def past_diagnosis(
+    answers: Sequence[Named], request: admin.DiagnoseRequest, missing: Sequence[tuple[str, str]] = ()
+) -> admin.Diagnosis:
+    """Return the diagnosis of all of a moment of the past; an agent that has answered for now is missing."""
+    known = [(name, answer) for name, answer in answers if answer.at == request.at]
+    older = [(name, _OF_NOW) for name, answer in answers if answer.at != request.at]
+    merged = diagnosis(known, request, [*missing, *older])
+    merged.at.CopyFrom(request.at)
+    merged.missing.append(_NO_PAIRS)
     return merged
 
 

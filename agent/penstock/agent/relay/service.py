@@ -224,6 +224,10 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         self, request: admin.DiagnoseRequest, context: Context
     ) -> admin.Diagnosis:
         """Return one diagnosis of all agents, which says whose is missing."""
+        if request.HasField("at"):
+            answers = await self._ask("Diagnose", request, context)
+            missing = [(agent.place.name, reason) for agent, reason in answers.missing]
+            return await self._sent(merge.past_diagnosis(_named(answers), request, missing), context)
         pairs, answers = await asyncio.gather(
             self._fleet.ask("ListPairs", admin.ListPairsRequest(), context.time_remaining()),
             self._ask("Diagnose", request, context),

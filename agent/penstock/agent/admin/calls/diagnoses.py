@@ -9,6 +9,7 @@ from penstock.agent.admin.calls.drills import list_drills
 from penstock.agent.admin.calls.engines import list_engines, suspected_peers
 from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.pairs import list_pairs_of
+from penstock.agent.admin.calls.past_diagnoses import LONGEST, past_diagnosis
 from penstock.agent.admin.calls.quarantines import list_quarantines
 from penstock.agent.admin.calls.suspects import MAX_SUSPECTS, list_suspects
 from penstock.agent.admin.support import (
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader
 
 _SINCE, _BASELINE = 600.0, 3600.0
-# Longer times are not in the log.
-_LONGEST = 7 * 86_400.0
 # Of the audit log, the newest; as many as the history of policies has.
 _CHANGES = 256
 _OF_POLICIES = frozenset({"apply", "import", "release", "rollback", "delete"})
 
 
 async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) -> admin.Diagnosis:
-    """Return what is wrong with the selected engines."""
+    """Return what is wrong with the selected engines; with ``at`` what was wrong then."""
     since = _seconds(request.since, "since") if request.HasField("since") else _SINCE
     baseline = _seconds(request.baseline, "baseline") if request.HasField("baseline") else _BASELINE
+    if request.HasField("at"):
+        return await past_diagnosis(agent, request, since, baseline)
     selection = selection_of(request.selector)
     if selection.keys:
         check_engine_names(agent, selection)
@@ -129,6 +130,6 @@ def _seconds(duration: Duration, name: str) -> float:
 
     """
     seconds = duration.ToNanoseconds() / 1e9
-    if not 1 <= seconds <= _LONGEST:
+    if not 1 <= seconds <= LONGEST:
         raise ContractError(f"{name} is {seconds:g} seconds; give one second to 7 days")
     return seconds

@@ -104,7 +104,8 @@ def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
     )
 
 
-def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
+def drill_message(drill: FaultDrill) -> admin.Drill:
+    """Return a drill without its engines."""
     message = admin.Drill(
         id=drill.id,
         spec=admin.StartDrillRequest(
@@ -122,6 +123,11 @@ def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
     message.spec.ttl.FromNanoseconds(drill.ends_unix_nano - drill.began_unix_nano)
     if drill.delay_nano:
         message.spec.delay.FromNanoseconds(drill.delay_nano)
+    return message
+
+
+def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
+    message = drill_message(drill)
     for engine in rollout_progress(agent.feed, known_engines(agent), drill.selection, agent.clock()):
         entry = messages.engine_rollout(engine)
         subscriber = agent.feed.subscriber(engine.key)

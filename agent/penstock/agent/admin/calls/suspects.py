@@ -18,7 +18,7 @@ from penstock.agent.admin.support import (
     timestamp_message,
 )
 from penstock.agent.errors import ContractError
-from penstock.agent.journal import STEP_SECONDS, ReadBudget
+from penstock.agent.journal import MAX_INTEGER, STEP_SECONDS, ReadBudget
 from penstock.agent.traces.query import Suspicion, is_late_read, is_late_write, may_spoil, suspicions
 from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey
 from penstock.proto.names import NANOS
@@ -58,11 +58,23 @@ async def list_suspects(
     """
     if len(request.late_request_ids) > MAX_LATE_IDS:
         raise ContractError(f"{len(request.late_request_ids)} late_request_ids; give at most {MAX_LATE_IDS}")
+    return await suspects_at(agent, request, None)
+
+
+async def suspects_at(
+    agent: AgentContext, request: admin.ListSuspectsRequest, at: int | None
+) -> admin.ListSuspectsResponse:
+    """Return what :func:`list_suspects` would have at *at*, nanoseconds, from what the log held then; None for now."""
     selection = selection_of(request.selector)
-    since = since_unix_nano(request, agent.clock(), _DEFAULT_SINCE)
+    since = since_unix_nano(request, agent.clock() if at is None else at / NANOS, _DEFAULT_SINCE)
     limit = min(request.limit or _DEFAULT_LIMIT, MAX_SUSPECTS)
     weights = await other_weights_of(agent)
-    return await read_in_turn(agent, lambda reader: _list(reader, request, selection, since, limit, weights))
+
+    def run(reader: Reader) -> admin.ListSuspectsResponse:
+        until = MAX_INTEGER if at is None else reader.last_until(at)
+        return _list(reader, request, selection, since, limit, weights, until)
+
+    return await read_in_turn(agent, run)
 
 
 @dataclass(slots=True)
@@ -123,13 +135,14 @@ def _list(
     since: int,
     limit: int,
     weights: OtherWeights,
+    until: int,
 ) -> admin.ListSuspectsResponse:
     candidates, cut = (
-        (_Candidates(), False) if request.late_request_ids else _candidates(reader, since, weights)
+        (_Candidates(), False) if request.late_request_ids else _candidates(reader, since, until, weights)
     )
     # From now on: the events above have budgets of their own.
     allowance = ReadBudget(_MAX_BYTES, STEP_SECONDS)
-    search = _Search(RequestLog(reader, allowance), selection, weights)
+    search = _Search(RequestLog(reader, allowance, until), selection, weights)
     found = (
         search.readers_of(request.late_request_ids)
         if request.late_request_ids
@@ -144,16 +157,16 @@ def _list(
     )
 
 
-def _candidates(reader: Reader, since: int, weights: OtherWeights) -> tuple[_Candidates, bool]:
-    """Return what the events point at, and whether there are more."""
+def _candidates(reader: Reader, since: int, until: int, weights: OtherWeights) -> tuple[_Candidates, bool]:
+    """Return what the events of batches up to *until* point at, and whether there are more."""
     candidates, cut = _Candidates(), False
     for kind in _KINDS:
-        scan = EventScan.newest(reader, kinds=(kind,), since_unix_nano=since)
+        scan = EventScan.newest(reader, kinds=(kind,), since_unix_nano=since, until=until)
         for found in scan:
             candidates.add(found)
         cut = cut or scan.cut
     if weights:
-        scan = EventScan.newest(reader, kinds=("request_closed",), since_unix_nano=since)
+        scan = EventScan.newest(reader, kinds=("request_closed",), since_unix_nano=since, until=until)
         for found in scan:
             if weights.may_read(found.source.key, found.event.request_closed.peer.address):
                 candidates.add_closed(found)

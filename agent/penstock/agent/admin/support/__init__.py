@@ -39,6 +39,8 @@ from penstock.agent.admin.support.order_fields import (
     timedelta_of,
 )
 from penstock.agent.admin.support.pair_sides import pair_engines
+from penstock.agent.admin.support.past_engines import PastEngines, past_engines
+from penstock.agent.admin.support.past_orders import CHANGES_READ, PastOrders, past_orders
 from penstock.agent.admin.support.peer_list import listed_peers
 from penstock.agent.admin.support.policy_impact import (
     MergedPolicies,
@@ -65,9 +67,11 @@ from penstock.agent.admin.support.targets import (
     source_target,
     subscribed_engines,
     targets_by_key,
+    view_target,
 )
 
 __all__ = [
+    "CHANGES_READ",
     "DEFAULT_SLOW",
     "ENGINE_METRICS",
     "MAX_UINT32",
@@ -78,6 +82,8 @@ __all__ = [
     "FoundEvent",
     "Judge",
     "MergedPolicies",
+    "PastEngines",
+    "PastOrders",
     "PeerKey",
     "PeerSources",
     "PolicyStates",
@@ -113,6 +119,8 @@ __all__ = [
     "messages",
     "new_order_id",
     "pair_engines",
+    "past_engines",
+    "past_orders",
     "pause_message",
     "policy_states",
     "policy_warnings",
@@ -129,4 +137,5 @@ __all__ = [
     "targets_by_key",
     "timedelta_of",
     "timestamp_message",
+    "view_target",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.journal import STEP_SECONDS, ReadBudget
+from penstock.agent.journal import MAX_INTEGER, STEP_SECONDS, ReadBudget
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
@@ -55,14 +55,21 @@ class EventScan:
 
     @classmethod
     def newest(
-        cls, reader: Reader, *, kinds: Collection[str], since_unix_nano: int, request_id: str = ""
+        cls,
+        reader: Reader,
+        *,
+        kinds: Collection[str],
+        since_unix_nano: int,
+        request_id: str = "",
+        until: int = MAX_INTEGER,
     ) -> EventScan:
-        """Scan the newest events of *kinds* since *since_unix_nano*, of *request_id* or of all requests."""
+        """Scan the newest events of *kinds* since *since_unix_nano*, of *request_id* or of all requests, up to batch *until*."""
         allowance = ReadBudget(seconds=STEP_SECONDS)
         rows = reader.scan(
             kinds=kinds,
             request_id=request_id,
             since_unix_nano=since_unix_nano,
+            until=until,
             # One more than is read, to detect the cut.
             limit=MAX_EVENTS + 1,
             allowance=allowance,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.admin.support.bounded_scan import EventScan
 from penstock.agent.batch import is_clean_up
 from penstock.agent.diagnosis import OF_REQUESTS, RARE, WindowFold
-from penstock.agent.journal import STEP_SECONDS, ReadBudget
+from penstock.agent.journal import MAX_INTEGER, STEP_SECONDS, ReadBudget
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey, PolicySource, Source
+    from penstock.proto.v1.events_pb2 import Event
 
 # The first batch may hold what happened so long before it was received: engines send once a second.
 _SENT_SECONDS = 5.0
@@ -49,6 +50,7 @@ class WindowQuestion(NamedTuple):
         roles: the engines' roles, as words.
         ahead: the engines' clocks minus the agent's, nanoseconds.
         policies: returns the policies behind a hash in a source at a time.
+        past: *now* is a moment of the past: what happened later is left out.
 
     """
 
@@ -59,6 +61,11 @@ class WindowQuestion(NamedTuple):
     roles: Mapping[EngineKey, str]
     ahead: Mapping[EngineKey, int]
     policies: Callable[[Source, str, int], Sequence[PolicySource]]
+    past: bool = False
+
+    def is_later(self, key: EngineKey, event: Event) -> bool:
+        """Return whether an event happened after the moment that is asked about."""
+        return self.past and event.time_unix_nano - self.ahead.get(key, 0) > self.now
 
 
 def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
@@ -74,18 +81,23 @@ def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
     fold = WindowFold(question.now, since, baseline, question.ahead)
     policies: dict[tuple[EngineKey, str], Sequence[PolicySource]] = {}
     clean_ups: set[tuple[EngineKey, str]] = set()
+    until = reader.last_until(question.now + int(_SENT_SECONDS * NANOS)) if question.past else MAX_INTEGER
     for kinds in (RARE, OF_REQUESTS):
         allowance = ReadBudget(seconds=STEP_SECONDS)
         # One more than is read, to detect the cut.
         rows = reader.scan(
-            kinds=kinds, since_unix_nano=fold.start, limit=_MAX_EVENTS + 1, allowance=allowance
+            kinds=kinds,
+            since_unix_nano=fold.start,
+            until=until,
+            limit=_MAX_EVENTS + 1,
+            allowance=allowance,
         )
         scan = EventScan(reader, rows, events=_MAX_EVENTS, allowance=allowance)
         oldest = question.now
         for found in scan:
             oldest = found.logged.received_unix_nano
             key = found.source.key
-            if not question.wanted(key):
+            if not question.wanted(key) or question.is_later(key, found.event):
                 continue
             if is_clean_up(found.event.request_closed):
                 clean_ups.add((key, found.event.request_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.journal import MAX_INTEGER
 from penstock.agent.traces.query import remote_request_id
 from penstock.agent.traces.spans import RequestKey, request_entries, without_batch
 
@@ -17,10 +18,11 @@ _BATCHES_KEPT = 16
 
 
 class RequestLog:
-    """The log by request, within a read budget."""
+    """The log by request, within a read budget, up to the batch *until*."""
 
-    def __init__(self, reader: Reader, allowance: ReadBudget) -> None:
+    def __init__(self, reader: Reader, allowance: ReadBudget, until: int = MAX_INTEGER) -> None:
         self._reader = reader
+        self._before = until + 1
         self._allowance = allowance
         self._batches: dict[int, dict[RequestKey, list[Entry]]] = {}
         self._lost: dict[int, bool] = {}
@@ -28,7 +30,7 @@ class RequestLog:
     def entries(self, key: RequestKey) -> list[Entry]:
         """Return the newest entries of one request, at most 512."""
         found: list[Entry] = []
-        for number in self._reader.request_batch_ids(key.request_id):
+        for number in self._reader.request_batch_ids(key.request_id, self._before):
             if len(found) >= _MAX_ENTRIES or self._allowance.ends:
                 break
             found += map(without_batch, self._batch(number).get(key, ()))
@@ -37,7 +39,7 @@ class RequestLog:
     def readers(self, request_id: str) -> list[RequestKey]:
         """Return the requests that name *request_id* as the other side's: those that were to read its blocks."""
         found: dict[RequestKey, None] = {}
-        for number in self._reader.request_batch_ids(request_id):
+        for number in self._reader.request_batch_ids(request_id, self._before):
             if self._allowance.ends:
                 break
             for key, entries in self._batch(number).items():

@@ -60,7 +60,7 @@ def known_engines(agent: AgentContext, *, with_processes: bool = False) -> list[
     views = agent.registry.engines()
     return [
         KnownEngine(
-            _view_target(view),
+            view_target(view),
             view.connected,
             view.cores,
             *(_count_processes(agent, view) if with_processes else (0, 0)),
@@ -70,7 +70,8 @@ def known_engines(agent: AgentContext, *, with_processes: bool = False) -> list[
     ]
 
 
-def _view_target(view: EngineView) -> Target:
+def view_target(view: EngineView) -> Target:
+    """Return the selectable target of an engine of the registry."""
     return Target(view.key, view.model, _with_role(view.labels, view.role))
 
 
@@ -110,7 +111,7 @@ def targets_by_key(agent: AgentContext, views: Iterable[EngineView] | None = Non
     With *views* the registry's engines are these.
     """
     views = agent.registry.engines() if views is None else views
-    found = {view.key: _view_target(view) for view in views}
+    found = {view.key: view_target(view) for view in views}
     found |= {subscriber.target.key: subscriber.target for subscriber in agent.feed.subscribers()}
     return found
 

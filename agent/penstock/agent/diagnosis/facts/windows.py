@@ -78,6 +78,7 @@ class Facts:
         blind: why the agent stores nothing of what engines report now; empty while it does.
         unreadable: damaged batches among those that were read.
         log_begins: seconds ago, if the log begins within the two times, which then are shorter; 0 otherwise.
+        past: what is not known of a moment of the past, in words; empty for the present.
 
     """
 
@@ -100,3 +101,4 @@ class Facts:
     blind: str = ""
     unreadable: int = 0
     log_begins: float = 0.0
+    past: Sequence[str] = ()

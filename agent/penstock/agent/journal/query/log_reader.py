@@ -12,6 +12,7 @@ from penstock.agent.aio import LetGo
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.database import (
     BATCH_COLUMNS,
+    MAX_INTEGER,
     BatchParser,
     connect_reader,
     decode_source,
@@ -47,13 +48,26 @@ class OpenDeferral(NamedTuple):
 
 
 class SourceRow(NamedTuple):
-    """A row of the sources; ``closed`` after a goodbye or a loss."""
+    """A row of the sources.
+
+    Attributes:
+        opened_unix_nano: when it connected first.
+        closed_unix_nano: when it said goodbye, was lost or stopped; 0 while it is open.
+        last_batch: its newest.
+
+    """
 
     source: Source
     watermark: int
+    opened_unix_nano: int
     last_seen_unix_nano: int
-    closed: bool
+    closed_unix_nano: int
     last_batch: int
+
+    @property
+    def closed(self) -> bool:
+        """Whether it said goodbye, was lost or stopped."""
+        return self.closed_unix_nano > 0
 
 
 class LogReader:
@@ -135,6 +149,13 @@ class LogReader:
         self._reopen_if_moved()
         return self._number("SELECT max(id) FROM batches")
 
+    def last_until(self, unix_nano: int) -> int:
+        """Return the id of the newest batch that was received by then; 0 if there is none."""
+        return self._number(
+            "SELECT id FROM batches WHERE received_unix_nano <= ? ORDER BY received_unix_nano DESC, id DESC LIMIT 1",
+            (min(unix_nano, MAX_INTEGER),),
+        )
+
     def _number(self, query: str, values: Sequence[int | str] = ()) -> int:
         row = self._database.execute(query, values).fetchone()
         return int(row[0]) if row is not None and row[0] is not None else 0
@@ -184,13 +205,10 @@ class LogReader:
     def source_rows(self) -> list[SourceRow]:
         """Return all sources with what the journal knows of them, in the order in which they were first seen."""
         rows = self._database.execute(
-            "SELECT epoch, hello, watermark, last_seen_unix_nano, closed_unix_nano IS NOT NULL, last_batch FROM sources"
-            " ORDER BY opened_unix_nano, rowid"
+            "SELECT epoch, hello, watermark, opened_unix_nano, last_seen_unix_nano, coalesce(closed_unix_nano, 0), last_batch"
+            " FROM sources ORDER BY opened_unix_nano, rowid"
         )
-        return [
-            SourceRow(decode_source(unsigned(epoch), hello), watermark, last_seen, bool(closed), last_batch)
-            for epoch, hello, watermark, last_seen, closed, last_batch in rows
-        ]
+        return [SourceRow(decode_source(unsigned(epoch), hello), *numbers) for epoch, hello, *numbers in rows]
 
     def ends_with_goodbye(self, row: SourceRow) -> bool:
         """Return whether a source's newest batch is its goodbye, or the agent's word that it has stopped.
@@ -218,6 +236,13 @@ class LogReader:
     def batch(self, number: int) -> LoggedBatch | None:
         """Return one batch; None if it is gone."""
         return next(iter(list(self._batches(f"{BATCH_QUERY} WHERE id = ?", (number,)))), None)
+
+    def newest_of(self, epoch: int, after: int, until: int, most: int) -> int:
+        """Return the newest batch of a source with an id above *after*, up to *until*; 0 for none among the newest *most*."""
+        return self._number(
+            "SELECT max(id) FROM batches WHERE id > ? AND id <= ? AND epoch = ?",
+            (max(after, until - most), until, signed(epoch)),
+        )
 
     def waiting_epochs(self) -> set[int]:
         """Return the sources that have deferrals which have not ended."""

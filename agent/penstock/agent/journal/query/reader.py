@@ -85,6 +85,7 @@ class Reader(LogReader):
         kinds: Collection[str] = (),
         request_id: str = "",
         since_unix_nano: int = 0,
+        until: int = _NO_BATCH,
         limit: int = 100,
         allowance: ReadBudget | None = None,
     ) -> Iterator[tuple[LoggedBatch, int]]:
@@ -96,6 +97,7 @@ class Reader(LogReader):
             kinds: field names of ``Event.body``; empty for all.
             request_id: any id of a request; empty for all.
             since_unix_nano: only events of this moment or later.
+            until: only those of batches up to this id; what came later costs nothing.
             limit: at most so many.
             allowance: of what may be read.
 
@@ -107,9 +109,9 @@ class Reader(LogReader):
         since_unix_nano = min(since_unix_nano, MAX_INTEGER)
         allowance = allowance or ReadBudget()
         if request_id:
-            batches = self.request_batches_newest_first(request_id, allowance=allowance)
+            batches = self.request_batches_newest_first(request_id, until + 1, allowance)
         else:
-            batches = self._of_kinds(numbers, since_unix_nano, limit, allowance)
+            batches = self._of_kinds(numbers, since_unix_nano, until, limit, allowance)
         found = (
             (logged, pos)
             for logged in batches
@@ -118,7 +120,7 @@ class Reader(LogReader):
         yield from islice(found, limit)
 
     def _of_kinds(
-        self, kinds: frozenset[int], since_unix_nano: int, limit: int, allowance: ReadBudget
+        self, kinds: frozenset[int], since_unix_nano: int, until: int, limit: int, allowance: ReadBudget
     ) -> Iterator[LoggedBatch]:
         """Yield the batches that hold events of *kinds*, newest first."""
         # The first batch that can hold one: an event is never received before it happens, but clocks step.
@@ -130,9 +132,9 @@ class Reader(LogReader):
             map(
                 _batch_id,
                 self._database.execute(
-                    "SELECT batch FROM kinds WHERE kind = ? AND batch >= ? AND newest_unix_nano >= ?"
+                    "SELECT batch FROM kinds WHERE kind = ? AND batch BETWEEN ? AND ? AND newest_unix_nano >= ?"
                     " ORDER BY batch DESC LIMIT ?",
-                    (number, since_batch, since_unix_nano, limit),
+                    (number, since_batch, until, since_unix_nano, limit),
                 ),
             )
             for number in sorted(kinds)

@@ -10,6 +10,9 @@ from penstock.agent.policy.orders.orders import (
     MAX_QUARANTINE,
     FaultDrill,
     QuarantineOrder,
+    quarantines_for,
+    read_drill,
+    read_quarantine,
 )
 from penstock.agent.policy.orders.pause import MAX_PAUSE, Pause, with_front_ends
 
@@ -23,5 +26,8 @@ __all__ = [
     "Pause",
     "Pauses",
     "QuarantineOrder",
+    "quarantines_for",
+    "read_drill",
+    "read_quarantine",
     "with_front_ends",
 ]
