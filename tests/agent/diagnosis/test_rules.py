@@ -298,7 +298,7 @@ def test_a_peer_that_stays_cut_off(status: dict[str, Any], kind: str) -> None:
 
 def test_late_reads() -> None:
     """Answers that may be wrong are worse than requests that failed."""
-    late = failed("p-1", 60, "unknown", mode=common.FAILURE_MODE_LATE_READ)
+    late = failed("p-1", 30, "unknown", mode=common.FAILURE_MODE_LATE_READ)
     verdict = verdict_of([*calm(), late, *_failures(common.ERROR_TYPE_REFUSED)[:1]])
     assert verdict.causes[0].kind == "late_reads"
     assert "p-1" in verdict.causes[0].evidence[1].fact
@@ -601,7 +601,11 @@ def test_an_agent_that_cannot_store() -> None:
     [
         ((), {"engines": []}, "no engine is known"),
         ((), {"engines": [engine(connected=False, said_goodbye=True)]}, "no engine is connected"),
-        ((), {}, "no request ended or waited"),
+        (
+            (),
+            {},
+            "no request ended, or waited for a transfer, in the last 10m; what waits in the engines' own queues is not known",
+        ),
         (calm(), {"engines": [admin.Engine(connected=True)]}, "no engine has sent a snapshot"),
         (calm(), {"unreadable": 1}, "a part of the log is damaged"),
     ],

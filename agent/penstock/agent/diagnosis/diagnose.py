@@ -104,24 +104,34 @@ _BLIND: Final = "agent_blind"
 _SYMPTOMS: Final = {
     "no_transfer_parameters": frozenset({"leases_expire", "leases_wait"}),
     _BLIND: frozenset({"engine_away", "engine_lost", "process_lost", "entries_lost"}),
+    # A peer that sends what was not asked for, such as the blocks of another request, seems to corrupt it.
+    "answers_suspect": frozenset({"peer_corrupts"}),
 }
 
 
 def _under_their_causes(causes: list[FoundCause]) -> list[FoundCause]:
     """Return *causes* with each symptom among the effects of what explains it, and not beside it."""
-    found = list(causes)
-    for cause in causes:
-        if cause not in found:
+    below: dict[int, list[FoundCause]] = {}
+    told: set[int] = set()
+    for place, cause in enumerate(causes):
+        symptoms = _SYMPTOMS.get(cause.kind, frozenset())
+        if not symptoms or place in told:
             continue
-        symptoms = [
-            each
-            for each in found
-            if each.kind in _SYMPTOMS.get(cause.kind, ()) and (each.until or not cause.until)
+        found = [
+            number
+            for number, each in enumerate(causes)
+            if each.kind in symptoms
+            and each.peer in ("", cause.peer)
+            and (each.until or not cause.until)
+            and number not in told
         ]
-        if symptoms:
-            found = [each for each in found if each not in symptoms]
-            found[found.index(cause)] = replace(cause, effects=(*cause.effects, *symptoms))
-    return found
+        told.update(found)
+        below[place] = [causes[number] for number in found]
+    return [
+        replace(cause, effects=(*cause.effects, *below[place])) if below.get(place) else cause
+        for place, cause in enumerate(causes)
+        if place not in told
+    ]
 
 
 def _is_told(cause: FoundCause, told: list[str]) -> bool:
@@ -194,6 +204,9 @@ def _unknown(facts: Facts) -> Iterator[str]:
     if _read(facts.present) < _ENOUGH * facts.present.seconds:
         yield f"most of the last {since} is not in the log, or was too much to read"
     elif not (facts.present.closed or facts.present.waits):
-        yield f"no request ended or waited in the last {since}"
+        yield (
+            f"no request ended, or waited for a transfer, in the last {since}; what waits in the engines' own queues is not "
+            "known"
+        )
     if facts.unreadable:
         yield "a part of the log is damaged"
