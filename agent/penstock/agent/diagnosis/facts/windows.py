@@ -50,6 +50,15 @@ class Window:
     closed: list[Closed] = field(default_factory=list)
     refusals: list[PolicyRefusal] = field(default_factory=list)
     pinnings: list[Pinning] = field(default_factory=list)
+    _closed_by_engine: dict[EngineKey, list[Closed]] | None = field(default=None, init=False, repr=False)
+
+    def closed_of(self, key: EngineKey) -> Sequence[Closed]:
+        """Return the closed requests of an engine; the window is whole when it is first asked."""
+        if self._closed_by_engine is None:
+            self._closed_by_engine = {}
+            for each in self.closed:
+                self._closed_by_engine.setdefault(each.key, []).append(each)
+        return self._closed_by_engine.get(key, ())
 
 
 class Held(NamedTuple):

@@ -117,7 +117,7 @@ def _slowest(rows: list[_Joined]) -> Iterator[Evidence]:
 def _stalls(facts: Facts, key: EngineKey, rows: list[_Joined], before: list[_Joined]) -> FoundCause:
     total = sum(each.pause for each in rows)
     until = ended_at((each.slowest.time for each in rows), facts.now)
-    running = len({each.request_id for each in facts.present.closed if each.key == key})
+    running = len({each.request_id for each in facts.present.closed_of(key)})
     return FoundCause(
         "eplb_stalls",
         f"rebalances of experts {'stalled' if until else 'stall'} the forward pass of engine {key}: {_pauses(rows)}",
@@ -175,7 +175,7 @@ def _failed(facts: Facts, key: EngineKey, failed: list[Rebalance], before: list[
 
 def _serves(facts: Facts, key: EngineKey) -> bool:
     connected = any(engine.connected and words.key_of(engine.key) == key for engine in facts.engines)
-    return connected and any(each.key == key for each in facts.present.closed)
+    return connected and bool(facts.present.closed_of(key))
 
 
 def _stalled(facts: Facts, key: EngineKey) -> bool:

@@ -42,8 +42,7 @@ def first_token_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause
         )
     }
     for key in words.keys_of(each.key for each in facts.present.closed):
-        now = FirstTokens.of(each for each in facts.present.closed if each.key == key)
-        before = FirstTokens.of(each for each in facts.before.closed if each.key == key)
+        now, before = (FirstTokens.of(each.closed_of(key)) for each in (facts.present, facts.before))
         slower = _is_late(now.median, before.median)
         if min(now.number, before.number) < limits.MEDIAN_COUNT or not slower:
             continue
@@ -60,8 +59,8 @@ def _is_late(seconds: float, usual: float) -> bool:
 
 def _late(window: Window, key: EngineKey, usual: float) -> Iterator[int]:
     """Yield when requests ended whose first token was late, nanoseconds."""
-    for each in window.closed:
-        if each.key != key or each.gates is None or not each.gates.first_token:
+    for each in window.closed_of(key):
+        if each.gates is None or not each.gates.first_token:
             continue
         if _is_late(each.gates.total_nano / NANOS, usual):
             yield each.time

@@ -61,4 +61,4 @@ def recompute_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]
 
 
 def _prompt(window: Window, key: EngineKey) -> int:
-    return sum(each.prompt_tokens for each in window.closed if each.key == key)
+    return sum(each.prompt_tokens for each in window.closed_of(key))

@@ -125,7 +125,7 @@ def _cause(
 
 
 def _requests(window: Window, key: EngineKey) -> list[Closed]:
-    return [each for each in window.closed if each.key == key and each.finish_reason != "abort"]
+    return [each for each in window.closed_of(key) if each.finish_reason != "abort"]
 
 
 def _is_bare(closed: Closed) -> bool:
