@@ -73,7 +73,7 @@ def test_a_deferral_ends_once_though_its_engine_came_back(pause):
     log.add(DECODE_CORE, end, closed, after=pause)
     found = Told(log.batches, SOURCES).check()
     (sentence,) = found.sentences
-    assert "after 15.0 s, 14.9 s of them deferred" in sentence
+    assert "after 15.0 s, deferred for 14.9 s of that" in sentence
     last = found.named(semconv.REQUEST)[-1]
     assert last.attributes[semconv.DEFERRED_SECONDS] == pytest.approx(14.9)
     assert semconv.ENGINE_LOST not in last.attributes
@@ -133,7 +133,7 @@ def test_a_load_that_goes_on_after_its_request_says_so():
     )
     (sentence,) = found.sentences
     assert (
-        "it was under way for 5.0 s, 5.0 s of them after the request's end; it ended (abort) after 5 ms"
+        "it was under way for 5.0 s, 5.0 s of that after the request's end; it ended (abort) after 5 ms"
         in (sentence)
     )
 

@@ -43,8 +43,8 @@ _COSTS = {
     semconv.ITEMS_LOST: {"failed", "aborted"},
 }
 _LENGTH = r"([\d.e+]+) (ms|s)"
-_ENDED = re.compile(rf"it ended \([^)]*\) after {_LENGTH}(?:, {_LENGTH} of them deferred)?$")
-_UNDER_WAY = re.compile(rf"under way for {_LENGTH}(?:, {_LENGTH} of them after the request's end)?")
+_ENDED = re.compile(rf"it ended \([^)]*\) after {_LENGTH}(?:, deferred for {_LENGTH} of that)?$")
+_UNDER_WAY = re.compile(rf"under way for {_LENGTH}(?:, {_LENGTH} of that after the request's end)?")
 
 
 def check_spans(spans: Iterable[Span]) -> None:

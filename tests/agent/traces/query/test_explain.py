@@ -99,7 +99,7 @@ async def test_explain_splits_a_wait_and_finds_the_long_lease(book):
     assert decode == (
         f"Request {DECODE} on decode engine decode/0 was deferred for 12.3 s (remote_kv, {PEER}): handshake queue"
         " 290 ms, handshake 12.0 s (97%), transfer 54 ms, other 6 ms; it loaded KV state (400 tokens, 1 MiB) from"
-        f" {PEER} in 54 ms; it ended (stop) after 13.0 s, 12.3 s of them deferred."
+        f" {PEER} in 54 ms; it ended (stop) after 13.0 s, deferred for 12.3 s of that."
     )
     assert prefill == (
         f"Request {PREFILL} on prefill engine prefill/0 kept 26 blocks for its reader, read after 12.9 s: unusually"
@@ -139,7 +139,7 @@ async def test_explain_a_good_request(book):
     assert sentences_of(book, DECODE) == [
         (
             f"Request {DECODE} on decode engine decode/0 loaded KV state (400 tokens, 2 MiB) from {PEER} in 12 ms,"
-            " without trouble; it ended (stop) after 500 ms, 60 ms of them deferred"
+            " without trouble; it ended (stop) after 500 ms, deferred for 60 ms of that"
             " (handshake queue 1 ms, handshake 40 ms (67%), transfer 12 ms, other 7 ms)."
         ),
         (

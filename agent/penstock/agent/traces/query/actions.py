@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.model import policy_names
+from penstock.agent.traces.query.words import counted
 from penstock.agent.traces.spans import attributes, deciding_policies
 from penstock.proto.v1 import common_pb2
 
@@ -44,7 +45,10 @@ def describe_action(outcome: LoadOutcome, policies: Sequence[PolicySource] = ())
 
 
 def _recomputed(outcome: LoadOutcome) -> str:
-    tokens = f"{outcome.tokens_recomputed:,} tokens were computed again, {outcome.tokens_kept:,} were kept"
+    tokens = (
+        f"{counted(outcome.tokens_recomputed, 'token')} {'was' if outcome.tokens_recomputed == 1 else 'were'} computed again, "
+        f"{outcome.tokens_kept:,} {'was' if outcome.tokens_kept == 1 else 'were'} kept"
+    )
     if outcome.channel != common_pb2.CHANNEL_EC:
         return tokens
     items = f"{_items(outcome)} encoded here"
@@ -53,20 +57,16 @@ def _recomputed(outcome: LoadOutcome) -> str:
 
 
 def _saved(outcome: LoadOutcome) -> str:
-    tokens = f"{outcome.tokens_recomputed:,} tokens not recomputed"
+    tokens = f"{counted(outcome.tokens_recomputed, 'token')} not recomputed"
     if outcome.channel != common_pb2.CHANNEL_EC or not outcome.items_recomputed:
         return tokens
-    items = f"{outcome.items_recomputed:,} item{_plural(outcome.items_recomputed)} not encoded"
+    items = f"{counted(outcome.items_recomputed, 'item')} not encoded"
     return f"{items} and {tokens}" if outcome.tokens_recomputed else items
 
 
 def _items(outcome: LoadOutcome) -> str:
     count = outcome.items_recomputed
-    return f"{count:,} item{_plural(count)} {'was' if count == 1 else 'were'}"
-
-
-def _plural(count: int) -> str:
-    return "" if count == 1 else "s"
+    return f"{counted(count, 'item')} {'was' if count == 1 else 'were'}"
 
 
 def _observed(outcome: LoadOutcome) -> str:

@@ -13,6 +13,7 @@ from penstock.agent.traces.query.search import find_request_traces
 from penstock.agent.traces.query.suspicions import is_late_read, no_weights, suspicions
 from penstock.agent.traces.query.wait_parts import split_words, wait_parts, waited_words
 from penstock.agent.traces.query.words import channel as _channel
+from penstock.agent.traces.query.words import counted as _counted
 from penstock.agent.traces.query.words import duration as _duration
 from penstock.agent.traces.query.words import peer as _peer
 from penstock.agent.traces.query.words import size as _size
@@ -201,7 +202,7 @@ def _pinned(facts: RequestFacts) -> Iterator[str]:
             if end is None
             else f"they were released after {_duration(end - begin)}"
         )
-        yield f"left {pin.blocks} blocks pinned because {_peer(pin.peer)} may still write to them; {then}"
+        yield f"left {_counted(pin.blocks, 'block')} pinned because {_peer(pin.peer)} may still write to them; {then}"
 
 
 def _action(facts: RequestFacts, outcome: LoadOutcome, policies: PolicyLookup) -> str:
@@ -238,7 +239,7 @@ def _under_way(facts: RequestFacts, load: Load) -> str:
     """Return how long a load took, and how much of that came after the end of its request."""
     whole = load.end_unix_nano - load.start_unix_nano
     after = min(load.end_unix_nano - facts.end_unix_nano, whole) if facts.closed is not None else 0
-    return _duration(whole) + (f", {_duration(after)} of them after the request's end" if after > 0 else "")
+    return _duration(whole) + (f", {_duration(after)} of that after the request's end" if after > 0 else "")
 
 
 def _move(load: Load) -> str:
@@ -291,8 +292,8 @@ def _other_handshake(failure: TransferFailure) -> str:
 def _good(facts: RequestFacts, readers: Sequence[RequestFacts]) -> str:
     clauses = [_loaded(load, facts) for load in request_loads(facts)]
     for entry in facts.leases:
-        blocks = entry.event.lease_closed.blocks
-        clauses.append(f"kept {blocks} blocks for its reader, {released_words(facts, entry.event, readers)}")
+        blocks = _counted(entry.event.lease_closed.blocks, "block")
+        clauses.append(f"kept {blocks} for its reader, {released_words(facts, entry.event, readers)}")
     closing = facts.closing
     if not clauses and closing is not None:
         if is_clean_up(closing):
@@ -300,7 +301,7 @@ def _good(facts: RequestFacts, readers: Sequence[RequestFacts]) -> str:
         if not closing.scheduled_time_unix_nano:
             return f"was not scheduled{_end(facts)}"
         clauses.extend(_misses(facts))
-        clauses.append(f"computed {closing.prompt_tokens:,} prompt tokens")
+        clauses.append(f"computed {_counted(closing.prompt_tokens, 'prompt token')}")
     return f"{' and '.join(clauses)}, without trouble{_end(facts)}"
 
 
@@ -310,14 +311,16 @@ def _misses(facts: RequestFacts) -> list[str]:
     if not missed:
         return []
     peers = ", ".join(sorted({peer or "an unknown peer" for peer in missed}))
-    return [f"asked {peers} for {len(missed):,} encoder outputs that were not there"]
+    return [
+        f"asked {peers} for {_counted(len(missed), 'encoder output')} that {'was' if len(missed) == 1 else 'were'} not there"
+    ]
 
 
 def _loaded(load: Load, facts: RequestFacts) -> str:
     closing = facts.closing
     external = closing.external_cached_tokens if closing is not None else 0
     size = sum(entry.sample.bytes for entry in load.samples)
-    known = [f"{external:,} tokens"] if external and load.channel == common_pb2.CHANNEL_KV else []
+    known = [_counted(external, "token")] if external and load.channel == common_pb2.CHANNEL_KV else []
     # 0 is not known.
     known += [_size(size)] if size else []
     extent = f" ({', '.join(known)})" if known else ""
@@ -360,6 +363,6 @@ def _end(facts: RequestFacts, *, split: bool = True) -> str:
         return ""
     took = _duration(facts.end_unix_nano - facts.start_unix_nano)
     parts = split_words(facts) if split else ""
-    waited = f", {_duration(facts.deferred_nano)} of them deferred" if facts.deferred_nano else ""
+    waited = f", deferred for {_duration(facts.deferred_nano)} of that" if facts.deferred_nano else ""
     waited += f" ({parts})" if waited and parts else ""
     return f"; it ended ({closing.finish_reason or 'no reason'}) after {took}{waited}"

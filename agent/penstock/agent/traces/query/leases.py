@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.batch import is_clean_up
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.agent.traces.query.search import remote_request_id
-from penstock.agent.traces.query.words import duration
+from penstock.agent.traces.query.words import counted, duration
 from penstock.agent.traces.spans import attributes, request_loads
 from penstock.proto.names import NANOS
 from penstock.proto.v1.common_pb2 import CHANNEL_KV, DEFERRAL_ENDING_READY
@@ -99,14 +99,12 @@ def lease_clauses(
         lease = entry.event.lease_closed
         if lease.ending == LEASE_ENDING_EXPIRED:
             held = held_words(entry.event)
-            yield f"kept {lease.blocks} blocks for a reader that did not come in {held}"
+            yield f"kept {counted(lease.blocks, 'block')} for a reader that did not come in {held}"
             continue
         unusual = usual is not None and is_unusual(held_nano(entry.event), usual)
         in_vain = lease.ending == LEASE_ENDING_READ and _is_unread(facts, readers)
         if unusual or (in_vain and any(map(_came_to_nothing, readers))):
-            clause = (
-                f"kept {lease.blocks} blocks for its reader, {released_words(facts, entry.event, readers)}"
-            )
+            clause = f"kept {counted(lease.blocks, 'block')} for its reader, {released_words(facts, entry.event, readers)}"
             yield f"{clause}: {_compared(usual)}" if usual is not None and unusual else clause
 
 

@@ -34,6 +34,11 @@ def words(mode: int, error_type: int) -> str:
     return ", ".join(filter(None, found)) or "no cause given"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 block``, ``4,096 tokens``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(nano: int) -> str:
     """Return a duration: ``12.9 s``, ``54 ms``."""
     seconds = attributes.seconds(max(nano, 0))

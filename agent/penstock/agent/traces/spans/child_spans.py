@@ -272,7 +272,9 @@ class ChildSpans:
                 **(parts.cause_attributes(cause) if expired else {}),
             },
             (entry,),
-            error=f"expired: {lease.blocks} blocks were not read in time" if expired else None,
+            error=f"expired: {lease.blocks} block{' was' if lease.blocks == 1 else 's were'} not read in time"
+            if expired
+            else None,
         )
 
     def _span(

@@ -87,9 +87,7 @@ _TEXTS: Final = (
 _CHECKS: Final = frozenset({"AssertionError", "NotImplementedError", "ValueError"})
 
 # A handshake's time-out after which the peer was asked and refused the connection.
-_REFUSAL: Final = (
-    "the peer did not answer before the receive timeout and refuses connections: nothing listens there"
-)
+_REFUSAL: Final = "the peer did not answer before the receive timeout, and refused a connection after it: nothing listens there"
 
 _NOTE: Final = "penstock_note"
 
