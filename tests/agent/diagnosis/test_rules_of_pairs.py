@@ -94,7 +94,7 @@ def test_two_engines_with_different_weights() -> None:
         "requests d-0, d-1",
     ]
     assert cause.commands[0] == "agentctl diff engine decode/0 prefill/0"
-    assert cause.commands[2:] == ("agentctl get suspects --since 1h", "agentctl explain d-0")
+    assert cause.commands[2:] == ("agentctl get suspects --since 10m", "agentctl explain d-0")
 
 
 def test_different_weights_without_a_suspect_answer() -> None:

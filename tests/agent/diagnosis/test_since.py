@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.agent.diagnosis import Held, diagnose, diagnosis_message
 from penstock.agent.diagnosis.facts import first_sign
 from penstock.agent.model import PolicySource
+from penstock.agent.parsing import parse_duration
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -91,6 +93,19 @@ def test_a_cause_begins_before_it_ends(log: list[Event], fields: dict[str, Any])
         assert 0 <= cause.since <= (cause.until or facts.now)
     message = diagnosis_message(verdict, facts)
     assert admin.Diagnosis.FromString(message.SerializeToString()) == message
+
+
+@given(
+    st.lists(any_events(), max_size=20), _facts(), st.integers(1, 4_000), st.sampled_from([0.0, 0.4, 3600.0])
+)
+def test_the_next_command_looks_at_the_window(
+    log: list[Event], fields: dict[str, Any], since: float, baseline: float
+) -> None:
+    """At all of it, and at no time that was not looked at."""
+    facts = facts_of(log, since=since, baseline=baseline, **fields)
+    for cause in diagnose(facts).causes:
+        for text in re.findall(r"--since (\S+)", " ".join(cause.commands)):
+            assert since <= parse_duration(text).total_seconds() < since + baseline + 1
 
 
 @given(st.lists(_ago), st.lists(_ago))

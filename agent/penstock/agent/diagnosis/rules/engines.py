@@ -107,7 +107,7 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: 
         ),
         commands=(
             f"agentctl describe engine {key}",
-            f"agentctl get events --kind source_lost --since {words.span(facts.present.seconds)}",
+            f"agentctl get events --kind source_lost --since {words.window(facts.present.seconds)}",
         ),
     )
 

@@ -144,7 +144,10 @@ def _stalls(facts: Facts, key: EngineKey, rows: list[_Joined], before: list[_Joi
             "one rank is late and the others wait for it: agentctl get events --channel eplb has the ranks",
             "the interval is too short for this model: step_interval of eplb_config",
         ),
-        commands=("agentctl get events --channel eplb --since 10m", f"agentctl describe engine {key}"),
+        commands=(
+            f"agentctl get events --channel eplb --since {words.window(facts.present.seconds)}",
+            f"agentctl describe engine {key}",
+        ),
     )
 
 
@@ -169,7 +172,7 @@ def _failed(facts: Facts, key: EngineKey, failed: list[Rebalance], before: list[
             (each.failed.time for each in before if each.failed is not None),
         ),
         alternatives=("a rank that died: see the losses",),
-        commands=("agentctl get events --channel eplb --since 10m",),
+        commands=(f"agentctl get events --channel eplb --since {words.window(facts.present.seconds)}",),
     )
 
 
@@ -206,5 +209,8 @@ def _stopped(facts: Facts, key: EngineKey, before: list[_Joined]) -> FoundCause:
             "fewer steps: rebalances come every step_interval steps, and a calm engine makes few",
             "an asynchronous rebalance that hangs on one rank",
         ),
-        commands=(f"agentctl describe engine {key}", "agentctl get events --channel eplb --since 2h"),
+        commands=(
+            f"agentctl describe engine {key}",
+            f"agentctl get events --channel eplb --since {words.window(facts.present.seconds + facts.before.seconds)}",
+        ),
     )

@@ -50,7 +50,7 @@ def first_token_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause
         gate = GATES[risen.index(max(risen))]
         if gate in _OWN or key not in troubled:
             present, earlier = (_late(each, key, before.median) for each in (facts.present, facts.before))
-            yield replace(_later(key, gate, now, before), since=first_sign(facts, present, earlier, 0))
+            yield replace(_later(facts, key, gate, now, before), since=first_sign(facts, present, earlier, 0))
 
 
 def _is_late(seconds: float, usual: float) -> bool:
@@ -66,7 +66,7 @@ def _late(window: Window, key: EngineKey, usual: float) -> Iterator[int]:
             yield each.time
 
 
-def _later(key: EngineKey, gate: str, now: FirstTokens, before: FirstTokens) -> FoundCause:
+def _later(facts: Facts, key: EngineKey, gate: str, now: FirstTokens, before: FirstTokens) -> FoundCause:
     return FoundCause(
         "first_tokens_late",
         f"first tokens of engine {key} take {words.span(now.median)}, {words.span(before.median)} before: the time is spent at "
@@ -81,5 +81,8 @@ def _later(key: EngineKey, gate: str, now: FirstTokens, before: FirstTokens) -> 
         requests=now.number,
         seconds=now.number * (now.median - before.median),
         alternatives=_OWN.get(gate, _OTHERS),
-        commands=("agentctl get requests --slow --since 10m", f"agentctl describe engine {key}"),
+        commands=(
+            f"agentctl get requests --slow --since {words.window(facts.present.seconds)}",
+            f"agentctl describe engine {key}",
+        ),
     )

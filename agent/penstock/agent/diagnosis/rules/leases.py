@@ -75,7 +75,9 @@ def _late_reads(facts: Facts) -> Iterator[FoundCause]:
                 "decode is overloaded and reads late: see its waits",
                 "a lease that is too short for this load: kv_lease_duration of vLLM",
             ),
-            commands=("agentctl get events --kind transfer_failure --mode late_read --since 1h",),
+            commands=(
+                f"agentctl get events --kind transfer_failure --mode late_read --since {words.window(facts.present.seconds)}",
+            ),
         )
 
 
@@ -137,7 +139,7 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
                 "the blocks were read, and the notification named another request: decode then has loaded them",
             ),
             commands=(
-                "agentctl get events --kind lease_closed --since 10m",
+                f"agentctl get events --kind lease_closed --since {words.window(facts.present.seconds)}",
                 f"agentctl describe engine {key}",
             ),
         )

@@ -82,7 +82,14 @@ def _weights(facts: Facts, pair: admin.Pair) -> FoundCause:
         alternatives=("the same model in other files: give both engines the label weights=NAME",),
         commands=(
             *_compare(pair),
-            *(("agentctl get suspects --since 1h", f"agentctl explain {answers[0]}") if answers else ()),
+            *(
+                (
+                    f"agentctl get suspects --since {words.window(facts.present.seconds)}",
+                    f"agentctl explain {answers[0]}",
+                )
+                if answers
+                else ()
+            ),
         ),
     )
 

@@ -195,7 +195,7 @@ def _cause(
         other_harm=harm,
         confidence=_confidence(facts, peer, trouble, beside),
         alternatives=(*_engine_itself(trouble, beside), *kind.alternatives),
-        commands=_commands(channel, peer, trouble, late=bool(late), beside=beside, ended=bool(until)),
+        commands=_commands(facts, channel, peer, trouble, late=bool(late), beside=beside, ended=bool(until)),
         until=until,
         since=_began(facts, trouble),
     )
@@ -398,17 +398,19 @@ def _engine_itself(trouble: PeerTrouble, beside: int) -> Iterator[str]:
 
 
 def _commands(
-    channel: int, peer: str, trouble: PeerTrouble, *, late: bool, beside: int, ended: bool
+    facts: Facts, channel: int, peer: str, trouble: PeerTrouble, *, late: bool, beside: int, ended: bool
 ) -> tuple[str, ...]:
     if peer in NO_SERVERS:
-        return ("agentctl get events --kind transfer_failure --since 10m",)
+        return (f"agentctl get events --kind transfer_failure --since {words.window(facts.present.seconds)}",)
     found = [f"agentctl describe peer {peer}"]
     if beside:
         return (f"agentctl describe engine {_engines(trouble)[0]}", "agentctl get peers", *found)
     if trouble.present:
         found.append(f"agentctl get requests --deferred --peer {peer}")
     elif late:
-        found.append(f"agentctl get requests --slow --peer {peer}")
+        found.append(
+            f"agentctl get requests --slow --peer {peer} --since {words.window(facts.present.seconds)}"
+        )
     if ended:
         return tuple(found)
     if _kind(trouble).kind == "wrong_engine_at_address":

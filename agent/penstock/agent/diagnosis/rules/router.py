@@ -43,7 +43,7 @@ def router_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
         if decodes and _is_fault(_share(rows[first:]), _share(_requests(facts.before, key))):
             yield _told_by_requests(facts, key, rows, first)
         elif stall is not None:
-            yield replace(_told_by_engine(key, stall), since=sane(facts, stall.since.ToNanoseconds()))
+            yield replace(_told_by_engine(facts, key, stall), since=sane(facts, stall.since.ToNanoseconds()))
 
 
 def _is_fault(since: _Share, before: _Share) -> bool:
@@ -65,6 +65,7 @@ def _told_by_requests(facts: Facts, key: EngineKey, rows: list[Closed], first: i
     new = first >= limits.BARE_COUNT or (before.number and before.part < limits.BARE_SHARE * since.part)
     return replace(
         _cause(
+            facts,
             key,
             f"{since.bare} of {words.count(since.number, 'request')}{lately}{of} came to decode engine {key} without transfer "
             f"parameters: it {'computed' if until else 'computes'} their prompts itself",
@@ -99,14 +100,14 @@ def _end(facts: Facts, rows: list[Closed]) -> int:
     return rows[last].time if quiet and len(rows) - 1 - last >= enough else 0
 
 
-def _told_by_engine(key: EngineKey, stall: admin.Stall) -> FoundCause:
+def _told_by_engine(facts: Facts, key: EngineKey, stall: admin.Stall) -> FoundCause:
     """Return the cause where the requests have not ended yet, or the role is guessed: the engine counts arrivals."""
     said = words.cut(stall.sentence)
-    return _cause(key, f"engine {key}: {said}", Evidence(said), stall.count, Confidence.LIKELY)
+    return _cause(facts, key, f"engine {key}: {said}", Evidence(said), stall.count, Confidence.LIKELY)
 
 
 def _cause(
-    key: EngineKey, sentence: str, evidence: Evidence, requests: int, confidence: Confidence
+    facts: Facts, key: EngineKey, sentence: str, evidence: Evidence, requests: int, confidence: Confidence
 ) -> FoundCause:
     return FoundCause(
         "no_transfer_parameters",
@@ -120,7 +121,10 @@ def _cause(
             "clients that go to the engine without the router",
             "the router has no prefill engine to send to: all are gone or taken out",
         ),
-        commands=("agentctl get requests --slow --since 10m", f"agentctl describe engine {key}"),
+        commands=(
+            f"agentctl get requests --slow --since {words.window(facts.present.seconds)}",
+            f"agentctl describe engine {key}",
+        ),
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.agent.diagnosis.facts import Attribution, Facts
+    from penstock.agent.model import EngineKey
     from penstock.proto.v1 import admin_pb2 as admin
 
 # What an engine counts for that stands still, beside its requests, seconds.
@@ -34,7 +35,8 @@ class _StallWords(NamedTuple):
 
     Attributes:
         alternatives: what else it could be.
-        commands: what to run next; ``{engine}`` stands for the engine's name.
+        commands: what to run next; ``{engine}`` stands for the engine's name, ``{window}`` and ``{both}`` for times that were
+            looked at.
         stands: requests of the engine wait until it is over.
 
     """
@@ -57,7 +59,7 @@ _KINDS: Final[dict[str, _StallWords]] = {
             "the connector of this engine is not the one that the parameters are for",
             "the store or the peer no longer has the blocks",
         ),
-        ("agentctl get requests --slow --since 10m", _DESCRIBE),
+        ("agentctl get requests --slow --since {window}", _DESCRIBE),
         stands=False,
     ),
     "call_stuck": _StallWords(
@@ -80,7 +82,7 @@ _KINDS: Final[dict[str, _StallWords]] = {
     ),
     "rebalance_overdue": _StallWords(
         ("one rank has left the balancer's collectives: compare the ranks' logs",),
-        (_STACKS, "agentctl get events --channel eplb --since 2h"),
+        (_STACKS, "agentctl get events --channel eplb --since {both}"),
         stands=False,
     ),
     "rebalance_unfinished": _StallWords(
@@ -98,6 +100,12 @@ def stall_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
             kind = _KINDS.get(stall.kind)
             if kind is not None:
                 yield _cause(facts, shares, engine, stall, kind)
+
+
+def _commands(facts: Facts, key: EngineKey, kind: _StallWords) -> tuple[str, ...]:
+    window, both = facts.present.seconds, facts.present.seconds + facts.before.seconds
+    times = {"window": words.window(window), "both": words.window(both)}
+    return tuple(command.format(engine=key, **times) for command in kind.commands)
 
 
 def _readers(shares: Attribution, engine: admin.Engine) -> tuple[int, float]:
@@ -141,5 +149,5 @@ def _cause(
         other_harm=standing if kind.stands else RECOMPUTED_SECONDS * max(1, stall.count),
         confidence=Confidence.CERTAIN,
         alternatives=kind.alternatives,
-        commands=tuple(command.format(engine=key) for command in kind.commands),
+        commands=_commands(facts, key, kind),
     )

@@ -77,7 +77,7 @@ def _cause(facts: Facts, reason: int, peer: str, rows: Sequence[admin.Suspect]) 
         since=first_sign(facts, (each.seen.ToNanoseconds() for each in rows if each.HasField("seen"))),
         alternatives=(other,),
         commands=(
-            "agentctl get suspects --since 1h",
+            f"agentctl get suspects --since {words.window(facts.present.seconds)}",
             *((f"agentctl explain {ids[0]}",) if ids else ()),
         ),
     )
