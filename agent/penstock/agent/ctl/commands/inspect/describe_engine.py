@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _INDENT = "  "
 _LONGEST_ERROR = 400
+# Seconds for a diagnosis; the rest of the description does without.
+_PATIENCE = 5.0
 
 
 @click.command()
@@ -51,7 +53,7 @@ def engine(client: Client, key: EngineKey, output: str) -> None:
 def _conditions(client: Client, key: EngineKey) -> list[str] | None:
     """Return what the diagnosis of all engines says of one now; None where it is not known."""
     try:
-        diagnosis: admin.Diagnosis = client.call("Diagnose", admin.DiagnoseRequest())
+        diagnosis: admin.Diagnosis = client.call("Diagnose", admin.DiagnoseRequest(), timeout=_PATIENCE)
     except FailedError:
         return None
     now = diagnosis.at.ToNanoseconds() / 1e9
@@ -251,7 +253,7 @@ def _eplb(facts: snapshots.EplbFacts) -> str:
 
 
 def _peer(peer: admin.PeerSummary, now: float) -> str:
-    text = f"{peer.peer.address}: {peer.transfers_ok} ok, {rows.failed_attempts(peer)} failed"
+    text = f"{rows.peer_words(peer)}: {peer.transfers_ok} ok, {rows.failed_attempts(peer)} failed"
     if peer.failures:
         text += f"; {rows.failure_words(peer)}"
     if peer.HasField("last_failure"):
