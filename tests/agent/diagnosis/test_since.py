@@ -161,6 +161,8 @@ def _routed(ago: Iterable[int]) -> list[Event]:
         ("peer_refuses", _failures(5, 70, 590, 610, 660, 1500), 660),
         ("peer_refuses", _failures(5, 70), 70),
         ("peer_slow", [waited(f"r-{ago}", ago, 3.0) for ago in range(580, 640, 10)], 630),
+        # When the wait began, and not when it ended.
+        ("peer_slow", [waited(f"r-{n}", 20, 11.0) for n in range(4)], 31),
         ("incompatible_peer", _failures(5, 595, 605, error_type=common.ERROR_TYPE_INCOMPATIBLE), 605),
         ("leases_expire", _leases(5, 10, 15, 20, 700), 20),
         ("late_reads", _failures(5, 650, mode=common.FAILURE_MODE_LATE_READ), 5),

@@ -18,7 +18,7 @@ from penstock.agent.diagnosis.facts import (
     longest_pause,
     words,
 )
-from penstock.agent.diagnosis.rules.peer_surroundings import NO_SERVERS, PeersInUse, lost_engines
+from penstock.agent.diagnosis.rules.peer_surroundings import NO_SERVERS, LostEngines, PeersInUse
 from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 
@@ -131,7 +131,7 @@ _ENCODER_FAILS = "encoder_fails"
 
 def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
-    at_engines = PeersInUse.of(facts)
+    at_engines, lost = PeersInUse.of(facts), LostEngines.of(facts, shares)
     closed = (ClosedByPeer.of(facts.present), ClosedByPeer.of(facts.before))
     for (channel, peer), trouble in sorted(shares.peers.items()):
         own = [each for each in trouble.failures if each.error_type != common.ERROR_TYPE_INCOMPATIBLE]
@@ -139,7 +139,8 @@ def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
             continue
         if own or trouble.collateral or _is_slow(trouble):
             first = tuple(_first_tokens(trouble, *closed))
-            yield _cause(facts, shares, channel, peer, _beside(at_engines, peer, trouble), first)
+            evidence = (*first, *_present(trouble), *lost.told(channel, peer))
+            yield _cause(facts, (channel, peer), trouble, _beside(at_engines, peer, trouble), evidence)
 
 
 def _beside(at_engines: PeersInUse, peer: str, trouble: PeerTrouble) -> int:
@@ -163,31 +164,31 @@ def _is_slower_than_before(trouble: PeerTrouble) -> bool:
 
 
 def _cause(
-    facts: Facts,
-    shares: Attribution,
-    channel: int,
-    peer: str,
-    beside: int,
-    first_tokens: tuple[Evidence, ...],
+    facts: Facts, place: tuple[int, str], trouble: PeerTrouble, beside: int, more: tuple[Evidence, ...]
 ) -> FoundCause:
-    trouble = shares.peers[channel, peer]
+    """Return the cause about a peer of a channel.
+
+    Args:
+        beside: other peers that fail at the one engine that sees it.
+        more: evidence of what surrounds it.
+
+    """
+    channel, peer = place
     kind = _kind(trouble)
     late = [*trouble.slow, *trouble.delayed]
     names = {each.wait.request_id for each in late} | {each.request_id for each in trouble.load_ends}
     names |= {each.request_id for each in (*trouble.failures, *trouble.collateral) if each.request_id}
     failed, recomputed = _ends(trouble)
-    lost = list(lost_engines(facts, shares, channel, peer))
     harm = RECOMPUTED_SECONDS * recomputed + _FAILURE_SECONDS * len(trouble.failures)
-    evidence = [*_evidence(facts, trouble, failed, recomputed), *first_tokens, *_present(trouble), *lost]
     subject = "encoder" if channel == EC else "peer"
-    vanished = any("vanished" in each.fact for each in lost)
+    vanished = any(" vanished without a goodbye " in each.fact for each in more)
     until, untried = _end(facts, trouble), _untried(facts, trouble)
     verb = f"{kind.said if until or untried else kind.says}{' and vanished' if vanished else ''}{untried}"
     return FoundCause(
         _name(kind, channel),
         f"{subject} {peer} {verb}: {_effect(trouble, failed, recomputed)}",
         _engines(trouble),
-        tuple(evidence),
+        (*_evidence(facts, trouble, failed, recomputed), *more),
         peer=peer,
         requests=len(names) + sum(each.number for each in trouble.present),
         seconds=sum(each.excess for each in late) + sum(each.age * each.number for each in trouble.present),
@@ -228,11 +229,13 @@ def _untried(facts: Facts, trouble: PeerTrouble) -> str:
 
 
 def _began(facts: Facts, trouble: PeerTrouble) -> int:
-    """Return when its first sign was seen, nanoseconds: a wait that goes on began then."""
+    """Return when its first sign was seen, nanoseconds: of a slow wait, when that began."""
+    waits = (each.wait.time - int(each.wait.seconds * NANOS) for each in (*trouble.slow, *trouble.delayed))
     waiting = (facts.now - int(each.age * NANOS) for each in trouble.present)
+    present = (*_signs(trouble), *waits, *waiting)
     if trouble.failures:
-        return first_sign(facts, (*_signs(trouble), *waiting), (each.time for each in trouble.before))
-    return first_sign(facts, (*_signs(trouble), *waiting), trouble.slow_before, 0)
+        return first_sign(facts, present, (each.time for each in trouble.before))
+    return first_sign(facts, present, trouble.slow_before, 0)
 
 
 def _signs(trouble: PeerTrouble) -> list[int]:
@@ -336,7 +339,7 @@ def _evidence(facts: Facts, trouble: PeerTrouble, failed: int, recomputed: int) 
 def _owner(facts: Facts, trouble: PeerTrouble) -> str:
     """Return which engine answers at the address instead of the one that requests name; empty if it is not known here."""
     wrong = [each for each in trouble.failures if each.error_type == common.ERROR_TYPE_WRONG_ENGINE]
-    for engine in facts.engines:
+    for engine in facts.engines if wrong else ():
         name, key = engine.facts.kv_engine_id, words.key_of(engine.key)
         if name and any(f"received {name}" in each.text for each in wrong):
             own = (
