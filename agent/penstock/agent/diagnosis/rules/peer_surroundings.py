@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent import badness
@@ -13,7 +14,7 @@ from penstock.proto.v1 import common_pb2 as common
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock.agent.diagnosis.facts import Attribution, Facts, Failure
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, Loss
     from penstock.agent.model import EngineKey
 
 # Failures that say nothing of the peer: another's, and those of leases.
@@ -67,37 +68,68 @@ def _is_its_own(failure: Failure) -> bool:
     )
 
 
-def lost_engines(facts: Facts, shares: Attribution, channel: int, peer: str) -> Iterator[Evidence]:
-    """Yield that the engine at *peer* vanished or said goodbye.
+@dataclass(frozen=True, slots=True)
+class LostEngines:
+    """The engines that vanished or said goodbye in the window, by the addresses that they may have had.
 
-    The agent forgets the address of an engine that is away. Where no engine has the address of *peer*, and no other peer in
+    The agent forgets the address of an engine that is away. Where no engine has the address of a peer, and no other peer in
     trouble is like that, it is the producer that is away; encoders are few, so they need not be alone.
+
+    Attributes:
+        homeless: the peers in trouble whose address no engine has, by channel.
+        vanished: the newest loss of each EngineCore.
+        ended: when each engine that said goodbye was last seen, nanoseconds, and its role.
+
     """
-    places = {
-        words.key_of(each.key): each.facts.side_channel for each in facts.engines if each.facts.side_channel
-    }
-    role = _PRODUCERS.get(channel)
-    homeless = {name for of, name in shares.peers if of == channel} - set(places.values()) - NO_SERVERS
-    fits = peer in homeless and (channel == EC or len(homeless) == 1)
-    lost = {
-        each.key: each
-        for each in reversed(facts.present.losses)
-        if each.process == ENGINE_CORE
-        and (places[each.key] == peer if each.key in places else fits and each.role == role)
-    }
-    for key, loss in lost.items():
-        yield Evidence(f"engine {key} vanished without a goodbye {words.ago(loss.time, facts.now)}")
-    for engine in facts.engines:
-        key, left = words.key_of(engine.key), engine.last_seen.ToNanoseconds()
-        here = (
-            places[key] == peer
-            if key in places
-            else fits and label(common.Role, engine.role) == role and _is_in(facts, left)
+
+    now: int
+    places: Mapping[EngineKey, str]
+    homeless: Mapping[int, set[str]]
+    vanished: Mapping[EngineKey, Loss]
+    ended: Mapping[EngineKey, tuple[int, str]]
+
+    @classmethod
+    def of(cls, facts: Facts, shares: Attribution) -> LostEngines:
+        """Return those of *facts*."""
+        places = {
+            words.key_of(each.key): each.facts.side_channel
+            for each in facts.engines
+            if each.facts.side_channel
+        }
+        homeless: dict[int, set[str]] = defaultdict(set)
+        for channel, name in shares.peers:
+            homeless[channel].add(name)
+        taken = {*places.values(), *NO_SERVERS}
+        cores = [each for each in reversed(facts.present.losses) if each.process == ENGINE_CORE]
+        ended = {
+            words.key_of(each.key): (each.last_seen.ToNanoseconds(), label(common.Role, each.role))
+            for each in facts.engines
+            if each.said_goodbye and not each.connected
+        }
+        return cls(
+            facts.now,
+            places,
+            {channel: names - taken for channel, names in homeless.items()},
+            {each.key: each for each in cores},
+            # Of one without an address, what ended before the window says nothing of it.
+            {
+                key: (left, role)
+                for key, (left, role) in ended.items()
+                if key in places or (facts.now - left) / NANOS <= facts.present.seconds
+            },
         )
-        if engine.said_goodbye and not engine.connected and here and key not in lost:
-            yield Evidence(f"engine {key} said goodbye and ended {words.ago(left, facts.now)}")
 
+    def told(self, channel: int, peer: str) -> Iterator[Evidence]:
+        """Yield that the engine at *peer* vanished or said goodbye."""
+        homeless, role = self.homeless.get(channel, set()), _PRODUCERS.get(channel)
+        fits = peer in homeless and (channel == EC or len(homeless) == 1)
 
-def _is_in(facts: Facts, time: int) -> bool:
-    """Return whether a time, nanoseconds, is in the window."""
-    return (facts.now - time) / NANOS <= facts.present.seconds
+        def is_here(key: EngineKey, its_role: str) -> bool:
+            return self.places[key] == peer if key in self.places else fits and its_role == role
+
+        lost = {key: each for key, each in self.vanished.items() if is_here(key, each.role)}
+        for key, loss in lost.items():
+            yield Evidence(f"engine {key} vanished without a goodbye {words.ago(loss.time, self.now)}")
+        for key, (left, its_role) in self.ended.items():
+            if key not in lost and is_here(key, its_role):
+                yield Evidence(f"engine {key} said goodbye and ended {words.ago(left, self.now)}")
