@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from penstock.agent.quoted_errors import without_advice
 from penstock.agent.traces.spans import semconv
 from penstock.agent.traces.spans.model import EventEntry, SpanLink
 from penstock.proto.names import NANOS, label
@@ -129,6 +130,7 @@ def outcome_attributes(outcome: LoadOutcome | None) -> dict[str, AttributeValue]
 
 def error_message(mode: int, error_type: int, text: str) -> str:
     """Return a status message: ``handshake timeout: no answer from 10.0.0.7:5600``."""
+    text = without_advice(text)
     what = " ".join(
         filter(None, (enum_word(common_pb2.FailureMode, mode), enum_word(common_pb2.ErrorType, error_type)))
     )

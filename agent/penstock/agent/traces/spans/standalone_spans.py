@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.quoted_errors import without_advice
 from penstock.agent.traces.spans import attributes, ids, semconv
 from penstock.agent.traces.spans.model import Span
 from penstock.agent.traces.spans.rebalance_spans import rebalance_spans
@@ -48,7 +49,7 @@ def _handshake(entry: EventEntry) -> Span:
     )
     error_type = attributes.enum_word(common_pb2.ErrorType, handshake.error_type) or "other"
     mode = attributes.enum_word(common_pb2.FailureMode, common_pb2.FAILURE_MODE_HANDSHAKE)
-    error = f"{error_type}: {handshake.error_text}" if failed else None
+    error = f"{error_type}: {without_advice(handshake.error_text)}" if failed else None
     return Span(
         trace_id=trace_id,
         span_id=span_id,
