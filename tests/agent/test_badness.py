@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.badness import NO_SERVERS, badness, list_place, worst
+from penstock.agent.badness import NO_SERVERS, badness, list_place
 from penstock.agent.diagnosis import merge_diagnoses
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -24,17 +24,6 @@ def test_every_condition_has_its_place() -> None:
     well = {number for number in admin.PeerCondition.values() if not badness(number)}
     assert well == {0, admin.PEER_CONDITION_OK, admin.PEER_CONDITION_IDLE}
     assert badness(99) > max(map(badness, admin.PeerCondition.values()))
-
-
-def test_the_worst_of_some() -> None:
-    """A peer that one engine uses and another does not is not idle."""
-    ok, idle, lost = admin.PEER_CONDITION_OK, admin.PEER_CONDITION_IDLE, admin.PEER_CONDITION_LOST
-    assert (worst([idle, ok]), worst([ok, idle]), worst([idle]), worst([ok, lost, idle])) == (
-        ok,
-        ok,
-        idle,
-        lost,
-    )
 
 
 def test_what_is_no_server_stands_behind_the_peers_in_trouble() -> None:

@@ -98,7 +98,7 @@ def test_an_agent_without_engines_says_why_all_is_empty() -> None:
 
     assert (screen.verdict.state, screen.verdict.sentence) == ("ok", "nothing is wrong")
     assert screen.peers.sentence == "no engine has connected, so no peer is known"
-    assert screen.waits.sentence == "no request is deferred"
+    assert screen.waits.sentence == "no request waits for a transfer"
     assert screen.policy.sentence == "no engine has connected; policies wait for it"
 
 
@@ -131,22 +131,25 @@ def test_how_many_peers_there_are_is_what_the_answer_tells() -> None:
     assert fitted(build_screen(answers), 4_000)[0].peers.left_out is None
 
 
-def test_a_peer_with_other_weights_is_not_ok() -> None:
-    """It answers, and wrongly: the cell of the engine that reads from it says so, as the verdict does."""
-    answers = _fleet(2, 2)
+def test_a_cell_says_what_the_agent_says_of_a_peer() -> None:
+    """Its condition, and the sentence behind it; a known engine is named, with its address behind."""
+    answers = _fleet(2, 3)
+    assert answers.peers is not None
     sentence = "engine decode/1 and engine prefill/0 have loaded different weights: 20 answers may be wrong"
-    cause = admin.DiagnosedCause(
-        kind="weights_differ",
-        sentence=sentence,
-        engines=[{"server": "decode", "engine": "1"}],
-        peer="10.0.0.1:5600",
-    )
-    found = build_screen(replace(answers, diagnosis=admin.Diagnosis(causes=[cause]))).peers.rows
-    cells = {(row.address, cell.engine): cell for row in found for cell in row.cells}
-    wrong = cells.pop(("10.0.0.1:5600", "decode/1"))
-    assert (wrong.condition, wrong.text, wrong.reason) == ("failing", "other weights", sentence)
-    assert {cell.condition for cell in cells.values()} == {"ok"}
-    assert [row.worst for row in found] == ["failing", "ok"]
+    wrong, idle = answers.peers.peers[1], answers.peers.peers[4:]
+    wrong.condition, wrong.condition_reason = admin.PEER_CONDITION_OTHER_WEIGHTS, sentence
+    for each in answers.peers.peers[:2]:
+        each.engine.server, each.engine.engine = "prefill", "0"
+    for each in idle:
+        each.condition = admin.PEER_CONDITION_IDLE
+    found = build_screen(answers).peers.rows
+    assert [(row.peer, row.address, row.worst) for row in found] == [
+        ("prefill/0", "10.0.0.1:5600", "other_weights"),
+        ("10.0.1.1:5600", "10.0.1.1:5600", "ok"),
+        ("10.0.2.1:5600", "10.0.2.1:5600", "idle"),
+    ]
+    cell = next(each for each in found[0].cells if each.engine == "decode/1")
+    assert (cell.condition, cell.text, cell.reason) == ("other_weights", "other weights", sentence)
 
 
 def test_banners_say_what_changes_the_rest() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.proto.v1 import admin_pb2 as admin
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NO_SERVERS: Final = frozenset({"host", "disk", "unknown"})
 """Peers that are none: this machine's own memory and disk, and what connectors do not name."""
@@ -40,8 +37,3 @@ def list_place(condition: int, address: str) -> tuple[int, int]:
     """
     rank = badness(condition)
     return (int(address in NO_SERVERS) if rank else 2, -rank)
-
-
-def worst(conditions: Iterable[int]) -> int:
-    """Return the worst of some conditions of one peer, of which there is one at least; OK goes before IDLE."""
-    return max(conditions, key=lambda each: (badness(each), each == admin.PEER_CONDITION_OK))

@@ -19,6 +19,7 @@ _OK, _SLOW, _HANGING = (
     admin.PEER_CONDITION_HANGING,
 )
 _FAILING, _QUARANTINED = admin.PEER_CONDITION_FAILING, admin.PEER_CONDITION_QUARANTINED
+_IDLE = admin.PEER_CONDITION_IDLE
 _USUAL = DurationWindow(500, 0.05, 0.1)
 
 
@@ -42,7 +43,8 @@ def _peer(*, waits_since: float = 0, flies_since: float = 0, quarantine: int = 0
 @pytest.mark.parametrize(
     ("peer", "windows", "condition", "reason"),
     [
-        (_peer(), None, _OK, ""),
+        (_peer(), None, _IDLE, ""),
+        (_peer(), _windows(), _IDLE, ""),
         (_peer(), _windows((10, 0.05, 0.1)), _OK, ""),
         # Hanging: longer than a second, and than twice the usual.
         (_peer(waits_since=0.9), None, _OK, ""),
@@ -67,7 +69,10 @@ def _peer(*, waits_since: float = 0, flies_since: float = 0, quarantine: int = 0
         (_peer(), _windows((5, 6.6, 6.6), DurationWindow()), _SLOW, "p50 of waits 6.6 s in the last minute, no hour before to compare with"),
         (_peer(), _windows((5, 0.9, 0.9), DurationWindow(5, 0.1, 0.1)), _OK, ""),
         (_peer(quarantine=2), None, _QUARANTINED, ""),
-        (_peer(quarantine=1), None, _OK, ""),
+        (_peer(quarantine=1), None, _IDLE, ""),
+        # It is not tried: what was before says nothing, but for requests that still wait.
+        (_peer(quarantine=2), _windows((10, 6, 6), failures_last_minute=1, unanswered=TIME), _QUARANTINED, ""),
+        (_peer(quarantine=3, waits_since=12), None, _HANGING, "a request waits for 12.0 s"),
     ],
 )  # fmt: skip
 def test_conditions(
@@ -76,6 +81,24 @@ def test_conditions(
     """Present durations against the peer's own hour before."""
     found = peer_condition(peer, windows, TIME)
     assert (found.condition, found.reason) == (condition, reason)
+
+
+@pytest.mark.parametrize(("ago", "condition"), [(0, _OK), (899, _OK), (901, _IDLE)])
+def test_a_peer_that_is_not_tried_is_idle(ago: int, condition: admin.PeerCondition) -> None:
+    """Fifteen minutes after the newest attempt that is counted, also where there are no windows of it."""
+    for windows in (None, _windows()):
+        assert peer_condition(_peer(), windows, TIME, TIME - ago * _SECOND).condition == condition
+
+
+def test_since_when_is_told_where_it_is_known() -> None:
+    """By the engine's clock: the oldest that waits, the first of the failures since which nothing succeeds."""
+    begun = TIME - 12 * _SECOND
+    failing = _windows(failures_last_minute=2, unanswered=TIME, unanswered_since=begun)
+    quiet = _windows(unanswered=TIME, unanswered_since=begun)
+    found = [peer_condition(_peer(waits_since=12), None, TIME), peer_condition(_peer(), failing, TIME)]
+    found.append(peer_condition(_peer(), quiet, TIME))
+    assert [each.since for each in found] == [begun] * 3
+    assert peer_condition(_peer(), _windows(failures_last_minute=2), TIME).since == 0
 
 
 def test_transfers_count_as_waits_do() -> None:

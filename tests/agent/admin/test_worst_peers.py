@@ -10,9 +10,11 @@ import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.admin.support.known_peers import PeerSources
+from penstock.agent.admin.support.judged_peers import judged_peers
+from penstock.agent.admin.support.known_peers import PEER_METRICS, PeerSources
 from penstock.agent.admin.support.peer_conditions import Present, peer_condition
 from penstock.agent.admin.support.peer_list import listed_peers
+from penstock.agent.badness import list_place
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.model import EngineKey
@@ -46,16 +48,20 @@ _KINDS = (
     "slow",
     "quarantined",
     "invalid",
+    "judged",
 )
 _STATUSES: dict[str, dict[str, Any]] = {
     "connected": {"connected": True},
     "quarantined": {"quarantine": QUARANTINE_STATE_OPEN},
     "invalid": {"upstream_invalid": True},
+    "judged": {"connected": True},
 }
+# By how much there is of it.
+_CAUSES = ("", "weights_differ", "peer_refuses", "incompatible_pair", "peer_slow")
 # What each engine of each agent has with each peer, and how much of it.
 _Cells = dict[tuple[str, str, str], tuple[str, int]]
 cells = st.dictionaries(
-    st.tuples(st.sampled_from(_AGENTS), st.sampled_from("0123"), st.sampled_from("pqrstu")),
+    st.tuples(st.sampled_from(_AGENTS), st.sampled_from("0123"), st.sampled_from([*"pqrst", "unknown"])),
     st.tuples(st.sampled_from(_KINDS), st.integers(1, 4)),
     max_size=24,
 )
@@ -70,6 +76,7 @@ requests = st.builds(
 def _sources(of: _Cells, agent: str = "a") -> PeerSources:
     """Return what an agent knows of its engines."""
     aggregator, snapshots = Aggregator(), dict[EngineKey, list[Snapshot]]()
+    diagnosis = admin.Diagnosis()
     for (owner, engine, peer), (kind, number) in of.items():
         if owner != agent:
             continue
@@ -95,8 +102,10 @@ def _sources(of: _Cells, agent: str = "a") -> PeerSources:
                 snapshot.deferred.add(**waiting)
             case _:
                 snapshot.peers.add(peer={"address": peer}, **_STATUSES[kind])
+        if kind == "judged":
+            diagnosis.causes.add(kind=_CAUSES[number], peer=peer, engines=[{"engine": engine}], harm=number)
         aggregator.apply(source(engine), BatchColumns(batch, batch.SerializeToString()))
-    return PeerSources(aggregator, snapshots, {}, {}, TIME)
+    return PeerSources(aggregator, snapshots, {}, {}, TIME, diagnosis=diagnosis)
 
 
 def _listed(of: _Cells, request: admin.ListPeersRequest, agent: str = "a") -> admin.ListPeersResponse:
@@ -115,8 +124,9 @@ def test_the_full_list_is_in_the_documented_order(of: _Cells, request: admin.Lis
     """By condition, by how bad it is, then by engine and address; each row is in the state that is asked for."""
     sources = _sources(of)
     full = listed_peers(sources, request, TIME - _AGO // 2)
+    judged = judged_peers(sources.diagnosis, {}, {})
 
-    def order(row: admin.PeerSummary) -> tuple[float, float, str, str]:
+    def order(row: admin.PeerSummary) -> tuple[tuple[int, int], float, str, str]:
         present = Present(
             row.in_flight,
             row.oldest_in_flight.ToNanoseconds(),
@@ -124,13 +134,17 @@ def test_the_full_list_is_in_the_documented_order(of: _Cells, request: admin.Lis
             row.oldest_deferred.ToNanoseconds(),
             row.status.quarantine,
         )
-        windows = sources.aggregator.peer_windows(EngineKey("", row.key.engine), row.peer.address, TIME)
-        found = peer_condition(present, windows, TIME)
+        key, address = EngineKey("", row.key.engine), row.peer.address
+        windows = sources.aggregator.peer_windows(key, address, TIME)
+        tried = sources.aggregator.newest_of_peers(key, PEER_METRICS).get(address, 0)
+        found = peer_condition(present, windows, TIME, tried)
+        if not present.is_quarantined:
+            found = judged.condition((key, address), found, windows, 0)
         assert (row.condition, row.condition_reason) == (found.condition, found.reason)
-        return -found.condition, -found.severity, row.key.engine, row.peer.address
+        return list_place(found.condition, address), -found.severity, row.key.engine, address
 
     assert [*full.peers] == sorted(full.peers, key=order)
-    names = {*request.peers} or {*"pqrstu"}
+    names = {*request.peers} or {*"pqrst", "unknown"}
     known = {
         (engine, peer): kind
         for (agent, engine, peer), (kind, _) in of.items()
@@ -220,7 +234,7 @@ def test_a_call_asks_for_the_worst(harness: AdminHarness) -> None:
     harness.append(core, transfer_failure("r", peer="10.0.0.7:1", time_ns=time.time_ns()))
     found = harness.stub.ListPeers(admin.ListPeersRequest(limit=2))
     assert [row.peer.address for row in found.peers] == ["10.0.0.7:1", "10.0.0.0:1"]
-    assert found.peers[0].condition == admin.PEER_CONDITION_FAILING
+    assert found.peers[0].condition == admin.PEER_CONDITION_UNREACHABLE
     assert (found.total, found.total_peers) == (9, 9)
     named = harness.stub.ListPeers(admin.ListPeersRequest(peers=["10.0.0.3:1", "no"]))
     assert [row.peer.address for row in named.peers] == ["10.0.0.3:1"]

@@ -64,10 +64,23 @@ def test_a_peer_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> None
     # What its engine holds a connection to is active, however quiet it is.
     harness.snapshot(source, Snapshot(peers=[{"peer": {"address": PEER}, "connected": True}]))
     assert PEER in agentctl("get", "peers").stdout
-    assert "engine 0 reports" in agentctl("forget", "peer", PEER).stderr
-    harness.snapshot(source, Snapshot())
+    refused = agentctl("forget", "peer", PEER)
+    assert refused.exit_code == 1
+    assert (
+        f"engine 0 reports {PEER} as connected, in flight or quarantined, and would bring it back"
+        in refused.stderr
+    )
+    assert f"agentctl quarantine lift {PEER}" in refused.stderr
+    # What it reports without a connection comes back, and the command says so.
+    harness.snapshot(source, Snapshot(peers=[{"peer": {"address": PEER}}]))
     done = agentctl("forget", "peer", PEER, "-l", "role=decode")
     assert (done.exit_code, done.stdout) == (0, f"peer {PEER} of engine 0 forgotten\n")
+    assert done.stderr.startswith("engine 0 still reports it: lists show it again, with counts from 0")
+    assert PEER in agentctl("get", "peers", "--state", "all").stdout
+    harness.append(source, transfer_failure("r"))
+    harness.snapshot(source, Snapshot())
+    done = agentctl("forget", "peer", PEER, "-l", "role=decode")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"peer {PEER} of engine 0 forgotten\n", "")
     assert PEER not in agentctl("get", "peers", "--state", "all").stdout
     assert json.loads(agentctl("forget", "peer", "new:1", "-o", "json").stdout) == {
         "engines": [{"server": "", "engine": "0"}]

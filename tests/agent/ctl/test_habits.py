@@ -231,7 +231,8 @@ def test_a_peer_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
     for part in (
         "Engine 0:",
         "Engine prefill/1:",
-        "Now: failing: 1 failure in the last minute",
+        "Now: unreachable for ",
+        f": peer {PEER} refuses connections: ",
         "Waits (p50/p99): ",
         "handshake/refused 1",
         "INC-7",

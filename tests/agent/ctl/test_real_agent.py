@@ -139,12 +139,12 @@ async def test_a_slow_peer_is_seen_and_a_hanging_one_stands_before_it(agent: Age
     """Peers from ingested batches; after kill -9 of the agent the last hour is still listed."""
     with FakeEngine(agent.listen) as engine:
         hour = [_wait(f"h{number}", 0.05, 1800 + number) for number in range(60)]
-        engine.publish(*hour, *(_wait(f"s{number}", 6.6, 1) for number in range(4)))
+        engine.publish(*hour, *(_wait(f"s{number}", 6.6, 1) for number in range(5)))
         rows = [(54_000_000, 1 << 20, peer, TRANSFER_RESULT_OK) for peer in (PEER, _OTHER)]
         engine.publish_batch(transfers(rows, time_ns=time.time_ns()))
         (slow, other) = await _peers(agent)
         assert (slow["peer"]["address"], slow["condition"], other["condition"]) == (PEER, "slow", "ok")
-        assert slow["waits"]["last15Minutes"]["count"] == 4
+        assert slow["waits"]["last15Minutes"]["count"] == 5
         assert slow["waits"]["last15Minutes"]["p50Seconds"] == pytest.approx(6.6, rel=0.26)
         assert slow["waits"]["hourBefore"]["p50Seconds"] == pytest.approx(0.05, rel=0.26)
         assert slow["conditionReason"].endswith(" in the hour before")

@@ -7,10 +7,13 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 import yaml
-from penstock.agent.ctl.render import span_tree
+from penstock.agent.ctl.render import rows, span_tree
+from penstock.agent.ctl.render.text import printable
 from penstock.agent.traces.spans import semconv
+from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -111,11 +114,40 @@ def test_json_has_words_for_enums(filled: AdminHarness, agentctl: Agentctl) -> N
 def test_the_table_of_peers(filled: AdminHarness, agentctl: Agentctl) -> None:
     """Transfers, failures by mode and kind, transfers in flight."""
     header, line = agentctl("get", "peers").stdout.splitlines()
-    assert header.split()[:10] == [
-        "ENGINE", "PEER", "NOW", "STATUS", "OK", "FAILED", "WAIT-1M", "WAIT-15M", "WAIT-HOUR", "TRANSFER-1M",
-    ]  # fmt: skip
-    assert line.split()[:11] == ["0", PEER, "hanging", "-", "1", "1", "-", "-", "-", "-", "2"]
-    assert "handshake/refused 1" in line
+    assert header.split() == ["ENGINE", "PEER", "ADDRESS", "NOW", "SINCE", "WAIT-1M"]
+    assert line.split()[:4] == ["0", "-", PEER, "hanging"]
+    header, line = agentctl("get", "peers", "-o", "wide").stdout.splitlines()
+    cells = dict(zip(header.split(), re.split(r" {3,}", line), strict=True))
+    assert (cells["OK"], cells["FAILED"], cells["IN-FLIGHT"]) == ("1", "1", "2")
+    assert cells["FAILURES"] == "handshake/refused 1"
+
+
+def test_the_table_of_peers_fits_a_terminal() -> None:
+    """Of 120 columns, with the names and addresses that a cluster has."""
+    now = 1_750_000_000.0
+    window = {"count": 9, "p50_seconds": 0.00085, "p99_seconds": 0.0012}
+    items = [
+        admin.PeerSummary(
+            key={"server": "decode-7d9c8b6f5d-x2x4q", "engine": "0"},
+            engine={"server": "prefill-7d9c8b6f5d-x2x4q", "engine": "0"} if condition % 2 else None,
+            peer={"address": "10.244.133.207:5600", "engine_id": "a" * 36},
+            condition=condition,  # type: ignore[arg-type]
+            condition_reason="x" * 200,
+            waits={"last_minute": window},
+        )
+        for condition in admin.PeerCondition.values()
+    ]
+    for item in items:
+        item.condition_since.FromSeconds(int(now) - 119 * 60)
+    table = rows.peers(items, now)
+    cells = [table.narrow().headers, *table.narrow().rows]
+    widths = [
+        max(len(click.unstyle(printable(cell))) for cell in column) for column in zip(*cells, strict=True)
+    ]
+    assert sum(widths) + 3 * (len(widths) - 1) <= 120
+    assert {row[1] for row in table.rows} == {"prefill-7d9c8b6f5d-x2x4q/0", "-"}
+    assert {row[2] for row in table.rows} == {"10.244.133.207:5600"}
+    assert len(table.headers) > len(table.narrow().headers)
 
 
 def test_the_table_of_events(filled: AdminHarness, agentctl: Agentctl) -> None:

@@ -41,7 +41,9 @@ def relay() -> Iterator[RelayProcess]:
                 )
             )
             known = [{"peer": {"address": each}, "connected": True} for each in (MINE, OTHER, GOOD)]
-            engine.snapshot(Snapshot(time_unix_nano=time.time_ns(), peers=known))
+            # The engine of the first pod is the peer that the second pod has trouble with.
+            facts = {"side_channel": OTHER if name == NAMES[0] else ""}
+            engine.snapshot(Snapshot(time_unix_nano=time.time_ns(), peers=known, engine=facts))
         running = parts.enter_context(
             running_relay(parts.enter_context(short_directory()), f"--agents={listed}")
         )
@@ -66,6 +68,23 @@ def test_the_worst_of_all_agents_come_first(relay: RelayProcess) -> None:
     assert (full.total, full.total_peers, found.total, found.total_peers) == (6, 3, 6, 0)
 
 
+def test_an_engine_of_another_pod_is_named(relay: RelayProcess) -> None:
+    """In both pods' rows, by the name that the relay has for it; commands take that name, too."""
+
+    def named() -> set[tuple[str, str, str]]:
+        rows = relay.call("ListPeers", admin.ListPeersRequest()).peers
+        return {
+            (row.key.server, row.peer.address, row.engine.server) for row in rows if row.HasField("engine")
+        }
+
+    wait_until(lambda: named() == {(name, OTHER, NAMES[0]) for name in NAMES}, "the peer is named")
+    listed = relay.agentctl("get", "peers", f"{NAMES[0]}/0")
+    assert [line.split()[:3] for line in listed.stdout.splitlines()[1:]] == [
+        [f"{NAMES[1]}/0", f"{NAMES[0]}/0", OTHER],
+        [f"{NAMES[0]}/0", f"{NAMES[0]}/0", OTHER],
+    ]
+
+
 def test_a_table_has_the_cells_of_each_engine(relay: RelayProcess) -> None:
     """The worst peer of one agent is not among the worst of the other, which is asked for its cell."""
     found = relay.call("ListPeers", admin.ListPeersRequest(most_peers=1, most_engines=2))
@@ -78,7 +97,7 @@ def test_the_command_says_how_many_there_are(relay: RelayProcess) -> None:
     """Of the worst only; named ones are found wherever they stand."""
     said = relay.agentctl("get", "peers", "--worst", "2")
     assert said.exit_code == 0, said.stderr
-    assert [line.split()[1] for line in said.stdout.splitlines()[1:3]] == [MINE, OTHER]
+    assert [line.split()[2] for line in said.stdout.splitlines()[1:3]] == [MINE, OTHER]
     assert "the worst 2 of 6 are shown; omit --worst for all" in said.stderr
     named = json.loads(relay.agentctl("get", "peers", GOOD, "--worst", "1", "-o", "json").stdout)
     assert [peer["peer"]["address"] for peer in named["peers"]] == [GOOD]

@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.agent.badness import badness
 from penstock.agent.relay import merge
 from penstock.agent.relay.engine_names import own_key, own_selector, qualify
 from penstock.agent.relay.peers import merge_peers
@@ -79,15 +80,15 @@ def test_peers_come_worst_first(items: list[tuple[str, int]]) -> None:
     """The order is by condition, over all agents."""
 
     def answer(numbers: list[int]) -> admin.ListPeersResponse:
-        conditions = sorted((number % 6 for number in numbers), reverse=True)
+        conditions = sorted((number % 12 for number in numbers), key=badness, reverse=True)
         return admin.ListPeersResponse(
             peers=[admin.PeerSummary(condition=each) for each in conditions],  # type: ignore[arg-type]
             left_out=len(numbers),
         )
 
     merged = merge_peers(_parts(items, answer), admin.ListPeersRequest())
-    shown = [peer.condition for peer in merged.peers]
-    assert shown == sorted((number % 6 for _, number in items), reverse=True)
+    shown = [badness(peer.condition) for peer in merged.peers]
+    assert shown == sorted((badness(number % 12) for _, number in items), reverse=True)
     assert merged.left_out == len(items)
 
 

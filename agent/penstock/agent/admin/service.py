@@ -18,6 +18,7 @@ from penstock.agent.admin.calls import (
     forget,
     holders,
     pairs,
+    peers,
     policies,
     policy_bundles,
     policy_rollouts,
@@ -114,7 +115,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     SetPaused = _stream(rollouts.set_paused)
 
     ListEngines = _unary(engines.list_engines)
-    ListPeers = _unary(engines.list_peers)
+    ListPeers = _unary(peers.list_peers)
     ListPairs = _unary(pairs.list_pairs_of)
     ListRequests = _unary(requests.list_requests)
     ListHolders = _unary(holders.list_holders)

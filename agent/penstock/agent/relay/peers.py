@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.badness import list_place
 from penstock.agent.relay.engine_names import qualify
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -28,7 +29,7 @@ def merge_peers(
     for name, answer in answers:
         own = [peer for peer in answer.peers if not names or peer.peer.address in names]
         for peer in own:
-            qualify(peer.key, name)
+            _qualify(peer, name)
         rows += own
         merged.left_out = min(merged.left_out + answer.left_out, _MAX_UINT32)
         merged.total = min(merged.total + (answer.total or len(own)), _MAX_UINT32)
@@ -38,7 +39,7 @@ def merge_peers(
     elif len(answers) == 1:
         merged.total_peers = answers[0][1].total_peers
     # Each agent's are in the order of how bad they are; that order stays among equals.
-    rows.sort(key=lambda peer: -peer.condition)
+    rows.sort(key=_place)
     if request.most_peers:
         rows = table_rows(rows, request.most_peers, request.most_engines)
     merged.peers.extend(rows[: request.limit or None])
@@ -55,7 +56,7 @@ def table_rows(
         by_address.setdefault(row.peer.address, row)
         by_engine.setdefault(_engine(row), row)
     addresses = dict([*by_address.items()][:most_peers])
-    worst = sorted(by_engine, key=lambda engine: (-by_engine[engine].condition, engine))[:most_engines]
+    worst = sorted(by_engine, key=lambda engine: (_place(by_engine[engine]), engine))[:most_engines]
     engines = {engine: by_engine[engine] for engine in worst}
     firsts = {id(row) for row in (*addresses.values(), *engines.values())}
     return [
@@ -76,7 +77,7 @@ def cells_request(table: admin.ListPeersResponse, request: admin.ListPeersReques
     by_engine: dict[_Engine, admin.PeerSummary] = {}
     for row in table.peers:
         by_engine.setdefault(_engine(row), row)
-    worst = sorted(by_engine, key=lambda engine: (-by_engine[engine].condition, engine))
+    worst = sorted(by_engine, key=lambda engine: (_place(by_engine[engine]), engine))
     asked.selector.engines.extend(by_engine[engine].key for engine in worst[: request.most_engines])
     return asked
 
@@ -89,10 +90,20 @@ def add_cells(
     names = frozenset(asked.peers)
     for name, answer in answers:
         for row in answer.peers:
-            qualify(row.key, name)
+            _qualify(row, name)
             if row.peer.address in names and (*_engine(row), row.peer.address) not in known:
                 table.peers.append(row)
-    table.peers.sort(key=lambda peer: -peer.condition)
+    table.peers.sort(key=_place)
+
+
+def _qualify(row: admin.PeerSummary, agent: str) -> None:
+    qualify(row.key, agent)
+    if row.HasField("engine"):
+        qualify(row.engine, agent)
+
+
+def _place(row: admin.PeerSummary) -> tuple[int, int]:
+    return list_place(row.condition, row.peer.address)
 
 
 def _engine(row: admin.PeerSummary) -> _Engine:

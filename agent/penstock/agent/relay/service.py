@@ -11,6 +11,7 @@ import grpc
 from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge, suspects
+from penstock.agent.relay.addresses import FleetAddresses, name_peers
 from penstock.agent.relay.bills import merge_bills
 from penstock.agent.relay.engine_names import qualify, qualify_all
 from penstock.agent.relay.pair_causes import causes_between_agents
@@ -102,6 +103,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     ) -> None:
         """Serve the agents of *fleet*; policies are written to *policies* and led by *leader*, None refuses that."""
         self._fleet = fleet
+        self._addresses = FleetAddresses(fleet)
         self._leader = leader
         self._policies = policies
         self._start_time = time.time_ns()
@@ -149,7 +151,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     async def ListPeers(  # noqa: N802
         self, request: admin.ListPeersRequest, context: Context
     ) -> admin.ListPeersResponse:
-        """Return the peers of all agents; of a table, all cells."""
+        """Return the peers of all agents, with the engines of other agents named; of a table, all cells."""
         named = _named(await self._ask("ListPeers", request, context))
         merged = await asyncio.to_thread(merge_peers, named, request)
         if request.most_peers and merged.peers and len(named) > 1 and not merged.total_peers:
@@ -159,6 +161,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 "ListPeers", lambda agent: for_agent(cells, agent.place.name), context.time_remaining()
             )
             add_cells(merged, _named(more), cells)
+        name_peers(merged.peers, await self._addresses.engines(context.time_remaining()))
         return await self._sent(merged, context)
 
     async def ListPolicies(  # noqa: N802

@@ -29,20 +29,27 @@ MAX_ENGINES: Final = 1_024
 
 
 class EngineRoles:
-    """The roles of engines by the last facts of each; written on the loop, read from any thread."""
+    """The roles and addresses of engines by the last facts of each; written on the loop, read from any thread."""
 
     def __init__(self) -> None:
         self._roles: dict[EngineKey, tuple[str, bool]] = {}
+        self._addresses: dict[EngineKey, str] = {}
 
     def note(self, source: Source, facts: EngineFacts) -> None:
         """Store what the facts of *source*'s engine say."""
         self._roles[source.key] = engine_role(source, facts)
+        self._addresses[source.key] = facts.side_channel
         if len(self._roles) > MAX_ENGINES:
-            del self._roles[next(iter(self._roles))]
+            self.forget(next(iter(self._roles)))
 
     def forget(self, key: EngineKey) -> None:
         """Forget an engine."""
         self._roles.pop(key, None)
+        self._addresses.pop(key, None)
+
+    def address(self, key: EngineKey) -> str:
+        """Return where an engine had its side channel when it last said so; empty for none."""
+        return self._addresses.get(key, "")
 
     def described(self, source: Source) -> Source:
         """Return *source* with the role of its engine; as it is if no facts of the engine are known."""

@@ -77,11 +77,37 @@ def test_a_failed_load_counts_until_a_transfer_succeeds() -> None:
     assert _windows(_latencies(_load_failed(600, common.FAILURE_MODE_NOTIFICATION))).unanswered == 0
 
     # It survives a restart; an older agent did not write it down.
-    rows = json.loads(json.dumps(list(_latencies(failed).dump())))
-    again, older = PeerLatencies(), PeerLatencies()
+    rows = json.loads(json.dumps(list(_latencies(_load_failed(700), failed).dump())))
+    again, older, oldest = PeerLatencies(), PeerLatencies(), PeerLatencies()
     again.load(rows)
-    older.load([row[:5] for row in rows])
-    assert (_windows(again).unanswered, _windows(older).unanswered) == (TIME - 600 * SECOND, 0)
+    older.load([row[:6] for row in rows])
+    oldest.load([row[:5] for row in rows])
+    times = [(each.unanswered, each.unanswered_since) for each in map(_windows, (again, older, oldest))]
+    newest = TIME - 600 * SECOND
+    assert times == [(newest, TIME - 700 * SECOND), (newest, newest), (0, 0)]
+
+
+def _succeeded(ago: float) -> Batch:
+    return transfers([(5 * _MS, 1, PEER, TRANSFER_RESULT_OK)], time_ns=TIME - int(ago * SECOND))
+
+
+@pytest.mark.parametrize(
+    ("batches", "since", "answered"),
+    [
+        ([_load_failed(300), _load_failed(200)], 300, 0),
+        ([_load_failed(200), _load_failed(300)], 300, 0),
+        ([_load_failed(400), _succeeded(300), _load_failed(200), _load_failed(100)], 200, 300),
+        # A transfer between the two that comes late: since when is not known but for the newest.
+        ([_load_failed(300), _load_failed(100), _succeeded(200)], 100, 200),
+        ([_succeeded(300), _load_failed(400), _load_failed(200)], 200, 300),
+    ],
+)
+def test_since_when_no_load_succeeds(batches: list[Batch], since: float, answered: float) -> None:
+    """The first failure behind the newest success, to the slot."""
+    found = _windows(_latencies(*batches))
+    assert found.unanswered_since == TIME - since * SECOND
+    slot = (TIME - int(answered * SECOND)) // (15 * SECOND) if answered else 0
+    assert found.answered // (15 * SECOND) == slot
 
 
 @pytest.mark.parametrize(

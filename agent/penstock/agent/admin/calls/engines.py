@@ -1,4 +1,4 @@
-"""The calls about engines and their peers."""
+"""The call about engines, and what the judge is told of their peers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ _ENGINE_STATES = {"": {True, False}, "connected": {True}, "disconnected": {False
 # interpreter to no thread that waits for it: a commit would not end before the list does.
 _AT_ONCE = 8
 _REST_SECONDS = 0.001
-_PEER_STATES = ("", "active", "retired", "all")
 
 
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
@@ -96,36 +95,27 @@ def _engines(agent: AgentContext, request: admin.ListEnginesRequest) -> Iterator
         yield engine
 
 
-async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:
-    """Return the peers of the selected engines, with what is wrong now first."""
-    if request.state not in _PEER_STATES:
-        raise ContractError(f"state is {request.state!r}; give active, retired or all; the default is active")
-    if bool(request.most_peers) != bool(request.most_engines) or (request.most_peers and request.limit):
-        raise ContractError(
-            "a table of the worst has most_peers and most_engines, and no limit; give both, or none"
-        )
-    # Many peers take longer than the loop may stand still.
-    return await asyncio.to_thread(
-        listed_peers, _peer_sources(agent, request.selector), request, _retired_before(agent)
-    )
-
-
 async def suspected_peers(agent: AgentContext, selector: admin.EngineSelector) -> admin.ListPeersResponse:
-    """Return the active peers of the selected engines that anything is known of beyond that they are there."""
+    """Return the active peers of the selected engines that anything is known of beyond that they are there.
+
+    As they are seen: what the judge said before is not asked.
+    """
     return await asyncio.to_thread(
         listed_peers,
-        _peer_sources(agent, selector),
+        peer_sources(agent, selector),
         admin.ListPeersRequest(),
-        _retired_before(agent),
+        retired_before(agent),
         only_suspected=True,
     )
 
 
-def _retired_before(agent: AgentContext) -> int:
+def retired_before(agent: AgentContext) -> int:
+    """Return after which time, nanoseconds, a peer has an entry that is not retired."""
     return int((agent.clock() - agent.retirement.after) * 1e9)
 
 
-def _peer_sources(agent: AgentContext, selector: admin.EngineSelector) -> PeerSources:
+def peer_sources(agent: AgentContext, selector: admin.EngineSelector) -> PeerSources:
+    """Return what the agent sees of the peers of the selected engines."""
     selection = selection_of(selector)
     targets = {} if selection.everything else targets_by_key(agent)
     views = selected_views(agent, selection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.metrics import Aggregator
     from penstock.agent.sources import EngineView
+    from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 PeerKey = tuple[EngineKey, str]
@@ -40,6 +42,9 @@ class PeerSources:
         ahead: each engine's clock minus the agent's, nanoseconds.
         now: by the agent's clock, nanoseconds.
         selects: whether an engine is selected.
+        diagnosis: the newest of all engines; None for the judge itself, and where there is none.
+        here: the addresses of the connected engines.
+        away: the last addresses of the others.
 
     """
 
@@ -49,6 +54,20 @@ class PeerSources:
     ahead: Mapping[EngineKey, int]
     now: int
     selects: Callable[[EngineKey], bool] = lambda _: True
+    diagnosis: admin.Diagnosis | None = None
+    here: Mapping[EngineKey, str] = field(default_factory=dict)
+    away: Mapping[EngineKey, str] = field(default_factory=dict)
+
+    def engines(self) -> dict[str, EngineKey]:
+        """Return the engine behind each address; none where several connected ones claim it, or several that are away."""
+        found: dict[str, EngineKey] = {}
+        for addresses in (self.away, self.here):
+            claims = Counter(addresses.values())
+            found.update((address, key) for key, address in addresses.items() if address)
+            for address, number in claims.items():
+                if number > 1:
+                    found.pop(address, None)
+        return found
 
     def now_of(self, key: EngineKey) -> int:
         """Return the present time by an engine's clock, nanoseconds."""
@@ -61,11 +80,13 @@ class KnownPeers:
 
     Attributes:
         newest: by engine and address the time of the newest entry by that engine's clock, nanoseconds; 0 for none.
+        tried: likewise of the counters' entries only, of those that have any: IN_USE is none.
         present: of those that are in flight, waited for, in quarantine, or invalid to vLLM.
 
     """
 
     newest: dict[EngineKey, dict[str, int]] = field(default_factory=dict)
+    tried: dict[EngineKey, dict[str, int]] = field(default_factory=dict)
     present: dict[PeerKey, Present] = field(default_factory=dict)
 
 
@@ -92,7 +113,8 @@ def known_peers(
     """
     known = KnownPeers()
     for key in filter(sources.selects, sources.aggregator.known()):
-        known.newest[key] = sources.aggregator.newest_of_peers(key, PEER_METRICS)
+        known.tried[key] = sources.aggregator.newest_of_peers(key, PEER_METRICS)
+        known.newest[key] = dict(known.tried[key])
         between()
     for key, snapshots in sources.snapshots.items():
         between()

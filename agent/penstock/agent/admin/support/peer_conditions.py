@@ -1,4 +1,4 @@
-"""What is wrong with a peer now: it hangs, fails, is slower than in its own hour before, or is quarantined. Pure."""
+"""What an agent sees of a peer now: it hangs, fails, is slower than in its own hour before, or is quarantined. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent import limits
+from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED
 
@@ -19,12 +20,14 @@ class Condition(NamedTuple):
     Attributes:
         severity: orders peers of one condition, the worst highest.
         reason: in words; empty for OK and QUARANTINED, which the status explains.
+        since: by the engine's clock, nanoseconds; 0 for not known.
 
     """
 
     condition: admin.PeerCondition
     severity: float = 0.0
     reason: str = ""
+    since: int = 0
 
 
 @dataclass(slots=True)
@@ -42,26 +45,50 @@ class Present:
     oldest_deferred: int = 0
     quarantine: int = 0
 
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether loads from it are kept back, all or all but a probe."""
+        return self.quarantine > QUARANTINE_STATE_CLOSED
 
-def peer_condition(present: Present, windows: PeerWindows | None, now: int) -> Condition:
-    """Return what is wrong with a peer at *now*, by its engine's clock, nanoseconds."""
+
+def peer_condition(present: Present, windows: PeerWindows | None, now: int, tried: int = 0) -> Condition:
+    """Return what is wrong with a peer at *now*, by its engine's clock, nanoseconds.
+
+    A peer in quarantine is not tried: what was before tells nothing of it, but for requests that still wait.
+
+    Args:
+        tried: when the newest attempt ended, as far as the counters know; 0 for never.
+
+    """
     hanging = _hanging(present, windows, now)
     if hanging is not None:
         return hanging
-    if windows is not None and windows.failures_last_minute:
-        count = windows.failures_last_minute
+    if present.is_quarantined:
+        return Condition(admin.PEER_CONDITION_QUARANTINED)
+    if windows is not None:
+        wrong = (
+            _failing(windows, now) or _slow("waits", windows.waits) or _slow("transfers", windows.transfers)
+        )
+        if wrong is not None:
+            return wrong
+    newest = () if windows is None else (windows.transfers.last_15_minutes, windows.waits.last_15_minutes)
+    used = present.in_flight or present.deferred or any(each.count for each in newest)
+    if used or now - tried < limits.UNTRIED_SECONDS * NANOS:
+        return Condition(admin.PEER_CONDITION_OK)
+    return Condition(admin.PEER_CONDITION_IDLE)
+
+
+def _failing(windows: PeerWindows, now: int) -> Condition | None:
+    """Return the condition if loads failed just now, or none has succeeded since the last one failed."""
+    count, since = windows.failures_last_minute, windows.unanswered_since
+    if count:
         reason = f"{count} failure{'' if count == 1 else 's'} in the last minute"
-        return Condition(admin.PEER_CONDITION_FAILING, count, reason)
-    if windows is not None and windows.unanswered:
+        return Condition(admin.PEER_CONDITION_FAILING, count, reason, since)
+    if windows.unanswered:
         ago = seconds_text((now - windows.unanswered) / 1e9)
         reason = f"no transfer has succeeded since the last load failed, {ago} ago"
-        return Condition(admin.PEER_CONDITION_FAILING, 0.0, reason)
-    slow = None if windows is None else _slow("waits", windows.waits) or _slow("transfers", windows.transfers)
-    if slow is not None:
-        return slow
-    if present.quarantine > QUARANTINE_STATE_CLOSED:
-        return Condition(admin.PEER_CONDITION_QUARANTINED)
-    return Condition(admin.PEER_CONDITION_OK)
+        return Condition(admin.PEER_CONDITION_FAILING, 0.0, reason, since)
+    return None
 
 
 def _hanging(present: Present, windows: PeerWindows | None, now: int) -> Condition | None:
@@ -83,7 +110,8 @@ def _hanging(present: Present, windows: PeerWindows | None, now: int) -> Conditi
         )
         if count and begun and age > least and (worst is None or age > worst.severity):
             compared = "" if usual is None else f"; usually up to {seconds_text(usual.p99)}"
-            worst = Condition(admin.PEER_CONDITION_HANGING, age, f"{what} {seconds_text(age)}{compared}")
+            reason = f"{what} {seconds_text(age)}{compared}"
+            worst = Condition(admin.PEER_CONDITION_HANGING, age, reason, begun)
     return worst
 
 

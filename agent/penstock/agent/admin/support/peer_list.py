@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.admin.support.judged_peers import judged_peers
 from penstock.agent.admin.support.known_peers import known_peers
+from penstock.agent.admin.support.messages import clamp_unsigned, key_message
 from penstock.agent.admin.support.peer_order import PeerOrder
 from penstock.agent.admin.support.peers import peer_summaries
 from penstock.agent.aio import LetGo
@@ -40,7 +42,9 @@ def listed_peers(
         retired[key] = frozenset(name for name, newest in names.items() if 0 < newest < since)
         states: dict[str, AbstractSet[str]] = {"all": names.keys(), "retired": retired[key]}
         listed[key] = states.get(request.state, names.keys() - retired[key])
-    order = PeerOrder(sources, known, listed, between=let_go)
+    engines = sources.engines()
+    judged = judged_peers(sources.diagnosis, sources.away, engines)
+    order = PeerOrder(sources, known, listed, judged, between=let_go)
     if only_suspected:
         places = order.suspected()
     elif request.most_peers and request.most_engines:
@@ -53,6 +57,11 @@ def listed_peers(
         key, address = place
         condition = order.condition(place)
         summary.condition, summary.condition_reason = condition.condition, condition.reason
+        since = condition.since and clamp_unsigned(condition.since - sources.ahead.get(key, 0))
+        if since:
+            summary.condition_since.FromNanoseconds(since)
+        if address in engines:
+            summary.engine.CopyFrom(key_message(engines[address]))
         summary.retired = address in retired[key]
     left_out = sum(map(len, known.newest.values())) - order.totals.rows
     return admin.ListPeersResponse(

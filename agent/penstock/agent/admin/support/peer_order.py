@@ -1,7 +1,7 @@
 """Peers by how bad they are now, and the part of that order that a call asks for. Pure.
 
-To tell how bad a peer is takes what few of them have: durations, failures, something in flight, a quarantine. All others
-are fine, so that the worst of many are found without a row for each.
+To tell how bad a peer is takes what few of them have: durations, failures, something in flight, a quarantine, a cause that
+the judge has found. All others are fine, so that the worst of many are found without a row for each.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.admin.support.peer_conditions import Condition, Present, peer_condition
-from penstock.proto.v1 import admin_pb2 as admin
+from penstock.agent.badness import badness, list_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
+    from penstock.agent.admin.support.judged_peers import JudgedPeers
     from penstock.agent.admin.support.known_peers import KnownPeers, PeerKey, PeerSources
     from penstock.agent.model import EngineKey
 
-_FINE = Condition(admin.PEER_CONDITION_OK)
 _NOTHING = Present()
 
 
@@ -31,12 +31,13 @@ class PeerTotals(NamedTuple):
 
 
 class PeerOrder:
-    """The peers of *listed*, the worst first; of one condition and severity by engine and address.
+    """The peers of *listed*, the worst first (``list_place``); of one condition and severity by engine and address.
 
     Args:
         sources: durations and clocks.
         known: what is in flight, waited for or in quarantine.
         listed: the addresses of each engine.
+        judged: what the judge says of peers.
         between: called after each peer that is looked at.
 
     Attributes:
@@ -49,26 +50,37 @@ class PeerOrder:
         sources: PeerSources,
         known: KnownPeers,
         listed: Mapping[EngineKey, AbstractSet[str]],
+        judged: JudgedPeers,
         *,
         between: Callable[[], None] = lambda: None,
     ) -> None:
-        self._listed = listed
+        self._sources, self._known, self._listed, self._judged = sources, known, listed, judged
         addresses = frozenset[str]().union(*listed.values())
         self.totals = PeerTotals(sum(map(len, listed.values())), len(addresses))
-        suspected = {*known.present, *sources.aggregator.timed_peers()}
+        lost = {(key, address) for key in listed for address in judged.lost}
+        suspected = {*known.present, *sources.aggregator.timed_peers(), *judged.causes, *lost}
         self._suspected = sorted(place for place in suspected if place[1] in listed.get(place[0], ()))
         found: list[tuple[PeerKey, Condition]] = []
         for place in self._suspected:
             between()
-            key, address = place
-            now = sources.now_of(key)
-            windows = sources.aggregator.peer_windows(key, address, now)
-            condition = peer_condition(known.present.get(place, _NOTHING), windows, now)
-            if condition != _FINE:
+            condition = self._condition(place)
+            if badness(condition.condition):
                 found.append((place, condition))
-        found.sort(key=lambda item: (-item[1].condition, -item[1].severity))
+        found.sort(key=lambda item: (list_place(item[1].condition, item[0][1]), -item[1].severity))
         self._conditions = dict(found)
         self._ranks = {place: rank for rank, place in enumerate(self._conditions)}
+
+    def _condition(self, place: PeerKey) -> Condition:
+        key, address = place
+        sources, present = self._sources, self._known.present.get(place, _NOTHING)
+        now = sources.now_of(key)
+        windows = sources.aggregator.peer_windows(key, address, now)
+        tried = self._known.tried.get(key, {}).get(address, 0)
+        live = peer_condition(present, windows, now, tried)
+        # What the judge says is why it is in quarantine.
+        if present.is_quarantined:
+            return live
+        return self._judged.condition(place, live, windows, sources.ahead.get(key, 0))
 
     def __iter__(self) -> Iterator[PeerKey]:
         """Yield all, the worst first."""
@@ -80,7 +92,7 @@ class PeerOrder:
 
     def condition(self, place: PeerKey) -> Condition:
         """Return what is wrong with a peer now."""
-        return self._conditions.get(place, _FINE)
+        return self._conditions.get(place) or self._condition(place)
 
     def first(self, limit: int) -> list[PeerKey]:
         """Return the first *limit* of all; 0 for all."""
@@ -119,6 +131,9 @@ class PeerOrder:
             found.setdefault(place[0], place)
         worst = sorted(
             (key for key, addresses in self._listed.items() if addresses),
-            key=lambda key: (-(self._conditions[found[key]] if key in found else _FINE).condition, key),
+            key=lambda key: (self._place(found.get(key)), key),
         )
         return {key: found.get(key) or (key, min(self._listed[key])) for key in worst[:number]}
+
+    def _place(self, place: PeerKey | None) -> tuple[int, int]:
+        return list_place(self._conditions[place].condition if place else 0, place[1] if place else "")

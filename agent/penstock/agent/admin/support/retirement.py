@@ -150,8 +150,8 @@ class Retirement:
         using = [key for key in self._using(peer) if keys is None or key in keys]
         if using:
             raise ImpossibleError(
-                f"engine {using[0]} reports {peer} as connected, in flight or quarantined; "
-                "forget it when the engine no longer does"
+                f"engine {using[0]} reports {peer} as connected, in flight or quarantined, and would bring it back; a "
+                f"connection ends when the engine or the peer restarts, a quarantine with 'agentctl quarantine lift {peer}'"
             )
         counting = [key for key in self._aggregator.counting_peer(peer) if keys is None or key in keys]
         if not counting:

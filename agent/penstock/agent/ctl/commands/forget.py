@@ -56,6 +56,14 @@ def peer(client: Client, peer: str, selector: str, reason: str, output: str) -> 
     response = client.call("Forget", request)
     where = ", ".join(text.engine(key) for key in response.engines)
     _report(response, f"peer {peer} of engine {where}", output)
+    asked = admin.ListPeersRequest(selector=engine_selector(selector), state="all", peers=[peer])
+    back = [text.engine(item.key) for item in client.call("ListPeers", asked).peers]
+    if back:
+        say(
+            f"engine {', '.join(back)} still reports it: lists show it again, with counts from 0, until the engine "
+            "restarts, or has not tried it for an hour",
+            err=True,
+        )
 
 
 def _report(response: admin.ForgetResponse, what: str, output: str) -> None:

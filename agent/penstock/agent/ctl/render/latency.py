@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.badness import badness
 from penstock.agent.ctl.render import text
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
 
-COLOURS = {
-    admin.PEER_CONDITION_HANGING: "red",
-    admin.PEER_CONDITION_FAILING: "red",
-    admin.PEER_CONDITION_SLOW: "yellow",
-    admin.PEER_CONDITION_QUARANTINED: "yellow",
-}
+# From this condition on, requests fail, wait or are answered wrongly; below it, something is slow or taken care of.
+_RED = badness(admin.PEER_CONDITION_FAILING)
+
+
+def colour(condition: int) -> str:
+    """Return the look of a ``PeerCondition``: red, yellow, or empty where nothing is wrong."""
+    rank = badness(condition)
+    return "" if not rank else "red" if rank >= _RED else "yellow"
 
 
 def window(item: admin.DurationWindow) -> str:
@@ -32,8 +35,13 @@ def condition(item: admin.PeerSummary) -> str:
 
 def styled_condition(item: admin.PeerSummary) -> str:
     """Return the same, coloured."""
-    word = condition(item)
-    return text.style(word, COLOURS[item.condition]) if item.condition in COLOURS else word
+    word, look = condition(item), colour(item.condition)
+    return text.style(word, look) if look else word
+
+
+def since(item: admin.PeerSummary, now: float) -> str:
+    """Return for how long it has been wrong; ``-`` for not known, and where nothing is."""
+    return text.ago_of(item.condition_since, now).removesuffix(" ago")
 
 
 def duration(item: Duration) -> str:

@@ -63,39 +63,55 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
 
 
 def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
-    """Return the table of peers, a row for each engine and peer; windows are p50/p99."""
+    """Return the table of peers, a row for each engine and peer; windows are p50/p99.
+
+    Without the wide columns it fits 120 characters.
+    """
     return Table(
-        ("ENGINE", "PEER", "NOW", "STATUS", "OK", "FAILED", "WAIT-1M", "WAIT-15M", "WAIT-HOUR", "TRANSFER-1M",
-         "IN-FLIGHT", "OLDEST", "DEFERRED", "LONGEST", "FAILURES", "LAST-FAILURE",
-         "WHY", "TRANSFER-15M", "TRANSFER-HOUR", "MEAN", "PEER-ENGINE-ID"),
+        ("ENGINE", "PEER", "ADDRESS", "NOW", "SINCE", "WAIT-1M",
+         "WHY", "STATUS", "OK", "FAILED", "WAIT-15M", "WAIT-HOUR", "TRANSFER-1M", "TRANSFER-15M", "TRANSFER-HOUR", "MEAN",
+         "IN-FLIGHT", "OLDEST", "DEFERRED", "LONGEST", "FAILURES", "LAST-FAILURE", "PEER-ENGINE-ID"),
         [
             (
                 text.engine(item.key),
+                peer_name(item) or text.NONE,
                 item.peer.address,
                 latency.styled_condition(item),
+                latency.since(item, now),
+                latency.window(item.waits.last_minute),
+                item.condition_reason or text.NONE,
                 peer_status(item),
                 str(item.transfers_ok),
                 str(failed_attempts(item)),
-                latency.window(item.waits.last_minute),
                 latency.window(item.waits.last_15_minutes),
                 latency.window(item.waits.hour_before),
                 latency.window(item.transfers.last_minute),
+                latency.window(item.transfers.last_15_minutes),
+                latency.window(item.transfers.hour_before),
+                text.span_of_time(item.mean_duration_seconds) if item.transfers_ok else text.NONE,
                 str(item.in_flight),
                 text.ago_of(item.oldest_in_flight, now),
                 str(item.deferred),
                 text.ago_of(item.oldest_deferred, now),
                 failure_words(item),
                 text.ago_of(item.last_failure, now),
-                item.condition_reason or text.NONE,
-                latency.window(item.transfers.last_15_minutes),
-                latency.window(item.transfers.hour_before),
-                text.span_of_time(item.mean_duration_seconds) if item.transfers_ok else text.NONE,
                 item.peer.engine_id or text.NONE,
             )
             for item in items
         ],
-        wide=5,
+        wide=17,
     )  # fmt: skip
+
+
+def peer_name(item: admin.PeerSummary) -> str:
+    """Return the name of the engine at a peer's address; empty if it is not known."""
+    return text.engine(item.engine) if item.HasField("engine") else ""
+
+
+def peer_words(item: admin.PeerSummary) -> str:
+    """Return a peer's address, behind the name of the engine there if it is known."""
+    name = peer_name(item)
+    return f"{name} ({item.peer.address})" if name else item.peer.address
 
 
 def logged_events(items: Iterable[admin.LoggedEvent], now: float, *, wide: bool = False) -> Table:

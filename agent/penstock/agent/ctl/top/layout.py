@@ -17,9 +17,7 @@ T = TypeVar("T")
 
 # Styles of a piece of a line.
 PLAIN, HEAD, BAD, WARN, DIM = "", "head", "bad", "warn", "dim"
-_CONDITIONS: dict[int, str] = {
-    number: BAD if colour == "red" else WARN for number, colour in latency.COLOURS.items()
-}
+_LOOKS = {"red": BAD, "yellow": WARN, "": PLAIN}
 _GAP = "  "
 _LEAST_ROWS = 3
 _SLOW = 5.0
@@ -163,9 +161,9 @@ def _status(row: EngineRow) -> Piece:
 
 def _peer_cells(row: PeerRow, now: float) -> list[Piece]:
     return [
-        Piece(row.address),
+        Piece(row.name),
         Piece(row.engine),
-        Piece(row.now, _CONDITIONS.get(row.condition, PLAIN)),
+        Piece(row.now, _LOOKS[latency.colour(row.condition)]),
         Piece(row.state, BAD if row.trouble else PLAIN),
         Piece(_rate(row.transfers)),
         Piece(_rate(row.failures), BAD if row.failures else PLAIN),

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.agent.badness import badness, list_place
 from penstock.agent.ctl.render import latency, rows, text
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -61,8 +62,8 @@ class EngineRow:
     deferred: int
     oldest_unix_nano: int
     failed: int
-    # The worst condition of its peers.
-    condition: int
+    # How bad the worst of its peers is.
+    badness: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,14 @@ class PeerRow:
 
     engine: str
     address: str
+    # With that of the engine there, if it is known.
+    name: str
     state: str
     trouble: bool
     transfers: float | None
     failures: float | None
     failed: int
-    # What is wrong now, the worst with the highest number; its place in the agent's order.
+    # What is wrong now; its place in the agent's order.
     condition: int
     now: str
     place: int
@@ -126,7 +129,7 @@ class History:
         before = {_key(item.key): item.counters for item in self.samples[0].engines}
         worst: dict[tuple[str, str], int] = {}
         for peer in self.last.peers:
-            worst[_key(peer.key)] = max(worst.get(_key(peer.key), 0), peer.condition)
+            worst[_key(peer.key)] = max(worst.get(_key(peer.key), 0), badness(peer.condition))
         found = [
             self._engine(item, before.get(_key(item.key)), worst.get(_key(item.key), 0))
             for item in self.last.engines
@@ -178,7 +181,7 @@ class History:
                 + [entry.oldest_start_time_unix_nano for entry in item.in_flight if entry.count]
             ),
             failed=now.failures,
-            condition=worst,
+            badness=worst,
         )
 
     def _peer(self, item: admin.PeerSummary, before: admin.PeerSummary | None, place: int) -> PeerRow:
@@ -188,6 +191,7 @@ class History:
         return PeerRow(
             engine=text.engine(item.key),
             address=item.peer.address,
+            name=rows.peer_words(item),
             state=_peer_state(item),
             trouble=quarantined or item.status.upstream_invalid,
             transfers=self._rate(
@@ -240,7 +244,7 @@ def _peer_state(item: admin.PeerSummary) -> str:
 
 def _engine_order(row: EngineRow, sort: str) -> tuple[float, ...]:
     if sort == "now":
-        return (row.connected, -row.condition, -(row.failures or 0.0))
+        return (row.connected, -row.badness, -(row.failures or 0.0))
     if sort == "failures":
         return (row.connected, -(row.failures or 0.0), -row.failed)
     if sort == "rate":
@@ -251,7 +255,7 @@ def _engine_order(row: EngineRow, sort: str) -> tuple[float, ...]:
 def _peer_order(row: PeerRow, sort: str) -> tuple[float, ...]:
     if sort == "now":
         # The agent orders peers of one condition.
-        return (-row.condition, row.place)
+        return (*list_place(row.condition, row.address), row.place)
     if sort == "failures":
         return (not row.trouble, -(row.failures or 0.0), -row.failed)
     if sort == "rate":

@@ -56,14 +56,28 @@ class PeerWindows:
         transfers: successful ones, from post to completion.
         waits: deferrals of requests that waited for it.
         failures_last_minute: without collateral ones.
+        answered: when the newest transfer succeeded, nanoseconds, to the finest slot; 0 for not known.
         unanswered: when the newest attempt to load from it failed, nanoseconds; 0 if a transfer has succeeded since.
+        unanswered_since: when the first of the attempts failed since which no transfer has succeeded; 0 likewise.
 
     """
 
     transfers: DurationWindows = field(default_factory=DurationWindows)
     waits: DurationWindows = field(default_factory=DurationWindows)
     failures_last_minute: int = 0
+    answered: int = 0
     unanswered: int = 0
+    unanswered_since: int = 0
+
+    def succeeds(self, since: int) -> bool:
+        """Return whether transfers succeed: one has since a time, nanoseconds, and not only before the newest failures.
+
+        For a time that is not known (0): in the last minute.
+        """
+        if self.transfers.last_minute.count and not since:
+            return True
+        later = bool(since) and self.answered // FINEST_NANO > since // FINEST_NANO
+        return later and (not self.unanswered or bool(self.transfers.last_minute.count))
 
 
 @dataclass(slots=True)
@@ -78,6 +92,7 @@ class _Peer:
     waits: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     failures: TimeSlots = field(default_factory=lambda: TimeSlots(1))
     failed_load: int = 0
+    failing_since: int = 0
     asked: int = -1
     windows: PeerWindows | None = None
 
@@ -87,10 +102,23 @@ class _Peer:
 
     @property
     def unanswered(self) -> int:
+        return self.failed_load if self._is_unanswered(self.failed_load) else 0
+
+    @property
+    def unanswered_since(self) -> int:
+        # A transfer that succeeded between the two may have come late.
+        return self.failing_since if self._is_unanswered(self.failing_since) else self.unanswered
+
+    def load_failed(self, when: int) -> None:
+        """Note that a load failed."""
+        self.failed_load = max(self.failed_load, when)
+        if self._is_unanswered(when):
+            first = self.failing_since if self._is_unanswered(self.failing_since) else when
+            self.failing_since = min(first, when)
+
+    def _is_unanswered(self, failed: int) -> bool:
         # Transfers are known to the slot; one of the same slot may be the later.
-        return (
-            self.failed_load if self.failed_load // FINEST_NANO > self.transfers.newest // FINEST_NANO else 0
-        )
+        return failed // FINEST_NANO > self.transfers.newest // FINEST_NANO
 
 
 class PeerLatencies:
@@ -124,7 +152,7 @@ class PeerLatencies:
             if found is not None:
                 found.failures.add(when, {0: 1})
                 if mode not in _NO_LOADS:
-                    found.failed_load = max(found.failed_load, when)
+                    found.load_failed(when)
 
     def windows(self, key: EngineKey, peer: str, now: int) -> PeerWindows | None:
         """Return the windows of a peer before *now*, nanoseconds; None if nothing is known of it."""
@@ -138,7 +166,9 @@ class PeerLatencies:
                 duration_windows(found.transfers, now),
                 duration_windows(found.waits, now),
                 found.failures.sum(now - _MINUTE, now + _AHEAD_NANO)[0],
+                found.transfers.newest,
                 found.unanswered,
+                found.unanswered_since,
             )
         return found.windows
 
@@ -176,7 +206,7 @@ class PeerLatencies:
         """Yield the state for JSON, a row for each peer."""
         for (key, peer), found in sorted(self._peers.items(), key=lambda item: item[0]):
             slots = (found.transfers.dump(), found.waits.dump(), found.failures.dump())
-            yield [key, peer, *slots, found.failed_load]
+            yield [key, peer, *slots, found.failed_load, found.failing_since]
 
     def load(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take over what :meth:`dump` returned.
@@ -191,9 +221,11 @@ class PeerLatencies:
                 TimeSlots.load(BUCKETS, waits),
                 TimeSlots.load(1, failures),
                 # Absent in what an older agent wrote.
-                failed_load=int(failed_load[0]) if failed_load else 0,
+                # Absent in what an older agent wrote.
+                failed_load=int(failed[0]) if failed else 0,
+                failing_since=int(failed[1]) if len(failed) > 1 else 0,
             )
-            for key, peer, transfers, waits, failures, *failed_load in rows
+            for key, peer, transfers, waits, failures, *failed in rows
         }
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.commands.inspect.describe_peer import description
 from penstock.agent.ctl.render.pair_rows import pairs as pair_table
+from penstock.agent.ctl.render.rows import peer_words
 from penstock.agent.page.details.arguments import engine_of, name_of, selector_of
 from penstock.agent.page.details.detail import Detail, sentences, table_section, text_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, plain
@@ -35,14 +36,14 @@ async def peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         (await calls.call("ListEvents", request)).events, key=lambda item: item.event.time_unix_nano
     )
     orders = [item for item in quarantines if item.peer.address == peer]
-    _, *lines = description(peer, found, orders, failures, calls.clock())
+    _, *lines = description(found, orders, failures, calls.clock())
     pairs = [
         item
         for item in (await calls.call("ListPairs", admin.ListPairsRequest())).pairs
         if item.peer.address == peer and (key is None or item.key == key)
     ]
     return Detail(
-        title=plain(f"Peer {peer}"),
+        title=plain(f"Peer {peer_words(found[0])}"),
         sentences=sentences([item.condition_reason for item in found if item.condition_reason]),
         command=about("describe", "peer", name=peer),
         sections=(

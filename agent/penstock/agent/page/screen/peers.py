@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.badness import badness, list_place
 from penstock.agent.ctl.render import latency, rows, text
 from penstock.agent.page.screen.model import PeerCell, Peers, PeerTableRow
 from penstock.agent.page.wire import about, plain
+from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -17,17 +19,7 @@ if TYPE_CHECKING:
 MOST_PEERS = 30
 MOST_ENGINES = 12
 
-_NONE, _OK, _FAILING = "none", "ok", "failing"
-# Conditions beside which nothing worse is to be said: what a peer with other weights seems to be.
-_WELL = frozenset({_NONE, _OK})
-_WEIGHTS_DIFFER = "weights_differ"
-_CONDITIONS = {
-    admin.PEER_CONDITION_OK: _OK,
-    admin.PEER_CONDITION_QUARANTINED: "quarantined",
-    admin.PEER_CONDITION_SLOW: "slow",
-    admin.PEER_CONDITION_FAILING: _FAILING,
-    admin.PEER_CONDITION_HANGING: "hanging",
-}
+_NONE = "none"
 
 
 def peer_table(answers: ScreenAnswers, *, between: Callable[[], None] = lambda: None) -> Peers:
@@ -49,11 +41,10 @@ def peer_table(answers: ScreenAnswers, *, between: Callable[[], None] = lambda: 
         if item.peer.address in wanted:
             found[item.peer.address].setdefault(text.engine(item.key), item)
     engines = _worst_engines(items)
-    wrong = _other_weights(answers.diagnosis)
     between()
     table: list[PeerTableRow] = []
     for name in shown:
-        table.append(_row(name, found[name], engines, wrong))
+        table.append(_row(name, found[name], engines))
         between()
     total = answers.peers.total_peers or (None if answers.peers.total > len(items) else len(names))
     left = None if total is None else total - len(table)
@@ -62,57 +53,46 @@ def peer_table(answers: ScreenAnswers, *, between: Callable[[], None] = lambda: 
 
 def _worst_engines(items: Iterable[admin.PeerSummary]) -> tuple[str, ...]:
     """Return the engines, those with the worst peers first, then by name."""
-    worst: dict[tuple[str, str], int] = {}
+    places: dict[tuple[str, str], tuple[int, int]] = {}
     for item in items:
-        key = (item.key.server, item.key.engine)
-        if item.condition > worst.get(key, -1):
-            worst[key] = item.condition
-    order = sorted(worst, key=lambda key: (-worst[key], key))[:MOST_ENGINES]
+        key, place = (item.key.server, item.key.engine), list_place(item.condition, item.peer.address)
+        places[key] = min(place, places.get(key, place))
+    order = sorted(places, key=lambda key: (places[key], key))[:MOST_ENGINES]
     return tuple(f"{server}/{engine}" if server else engine or text.NONE for server, engine in order)
 
 
-def _other_weights(diagnosis: admin.Diagnosis | None) -> Mapping[tuple[str, str], str]:
-    """Return the sentences about peers that have loaded other weights, by peer and engine: they answer, and wrongly."""
-    causes = diagnosis.causes if diagnosis is not None else ()
-    return {
-        (cause.peer, text.engine(key)): cause.sentence
-        for cause in causes
-        if cause.kind == _WEIGHTS_DIFFER and cause.peer
-        for key in cause.engines
-    }
-
-
-def _row(
-    name: str,
-    by_engine: dict[str, admin.PeerSummary],
-    engines: tuple[str, ...],
-    wrong: Mapping[tuple[str, str], str],
-) -> PeerTableRow:
+def _row(name: str, by_engine: dict[str, admin.PeerSummary], engines: tuple[str, ...]) -> PeerTableRow:
     first, line = next(iter(by_engine.values())), about("get", "peers", name=name)
-    worst = _CONDITIONS.get(max(item.condition for item in by_engine.values()), _NONE)
-    sentences = {engine: wrong[name, engine] for engine in by_engine if (name, engine) in wrong}
     return PeerTableRow(
-        peer=plain(name),
-        address=plain(first.peer.address),
-        worst=_FAILING if sentences and worst in _WELL else worst,
+        peer=plain(rows.peer_name(first) or name),
+        address=plain(name),
+        worst=_condition(_worst(by_engine, engines)),
         command=about("describe", "peer", name=name),
-        cells=tuple(
-            _cell(engine, by_engine.get(engine), line, sentences.get(engine, "")) for engine in engines
-        ),
+        cells=tuple(_cell(engine, by_engine.get(engine), line) for engine in engines),
     )
 
 
-def _cell(engine: str, item: admin.PeerSummary | None, line: str, wrong: str) -> PeerCell:
+def _worst(by_engine: Mapping[str, admin.PeerSummary], engines: Iterable[str]) -> int:
+    found = max((item.condition for item in by_engine.values()), key=badness)
+    if badness(found):
+        return found
+    # An answer has only some of the rows of a peer that is well: those of the table.
+    cells = [by_engine[engine].condition for engine in engines if engine in by_engine]
+    return admin.PEER_CONDITION_OK if admin.PEER_CONDITION_OK in cells else max(cells, default=0)
+
+
+def _condition(number: int) -> str:
+    return label(admin.PeerCondition, number) if number else _NONE
+
+
+def _cell(engine: str, item: admin.PeerSummary | None, line: str) -> PeerCell:
     if item is None:
         return PeerCell(plain(engine), _NONE, "", "", 0, None, None, 0, 0, line)
-    condition, words, reason = _CONDITIONS.get(item.condition, _NONE), _words(item), item.condition_reason
-    if wrong and condition in _WELL:
-        condition, words, reason = _FAILING, "other weights", wrong
     return PeerCell(
         engine=plain(engine),
-        condition=condition,
-        text=plain(words, 80),
-        reason=plain(reason, 160),
+        condition=_condition(item.condition),
+        text=plain(_words(item), 80),
+        reason=plain(item.condition_reason, 160),
         failures_last_minute=item.failures_last_minute,
         p99=_p99(item.waits.last_minute),
         p99_before=_p99(item.waits.hour_before),
@@ -124,7 +104,7 @@ def _cell(engine: str, item: admin.PeerSummary | None, line: str, wrong: str) ->
 
 def _words(item: admin.PeerSummary) -> str:
     """Return what the cell says: the condition, and what proves it."""
-    parts = [latency.condition(item)]
+    parts = [latency.condition(item).replace("_", " ")]
     if item.failures_last_minute:
         parts.append(f"{item.failures_last_minute} failed")
     if item.deferred:

@@ -113,7 +113,7 @@ export function filtered(screen, filter) {
   const matches = matcher(filter, screen);
   const kept = screen.peers.engines.filter((engine) => matches(engine, filter.peer));
   const rows = screen.peers.rows
-    .filter((row) => !filter.peer || row.peer === filter.peer)
+    .filter((row) => !filter.peer || row.address === filter.peer)
     .map((row) => ({...row, cells: row.cells.filter((cell) => kept.includes(cell.engine))}))
     .filter((row) => row.cells.some((cell) => cell.condition !== "none"));
   const causes = screen.verdict.causes.filter(

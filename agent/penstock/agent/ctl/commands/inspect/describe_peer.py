@@ -10,6 +10,7 @@ from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import with_client
+from penstock.agent.ctl.peer_names import is_named, peers_request
 from penstock.agent.ctl.render import latency, rows, say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.events import logged_words
@@ -32,45 +33,45 @@ _INDENT = "  "
 @with_output()
 @with_client
 def peer(client: Client, name: str, output: str) -> None:
-    """Show PEER (host:port) as each engine sees it: transfers, failures, quarantine, its last failures."""
+    """Show PEER (host:port, or the engine there) as each engine sees it: transfers, failures, quarantine."""
     found = [
         item
-        for item in client.call("ListPeers", admin.ListPeersRequest(state="all", peers=[name])).peers
-        if item.peer.address == name
+        for item in client.call("ListPeers", peers_request([name], state="all")).peers
+        if is_named(item, [name])
     ]
     if not found:
         raise FailedError(f"peer {name!r} not found; 'agentctl get peers --state all' lists them")
+    address = found[0].peer.address
     quarantines = [
         item
         for item in client.call("ListQuarantines", admin.ListQuarantinesRequest()).quarantines
-        if item.peer.address == name
+        if item.peer.address == address
     ]
-    request = admin.ListEventsRequest(peer=name, kinds=["transfer_failure"], limit=_EVENTS)
+    request = admin.ListEventsRequest(peer=address, kinds=["transfer_failure"], limit=_EVENTS)
     failures = client.call("ListEvents", request)
     failures.events.sort(key=lambda item: item.event.time_unix_nano)
     if output != "table":
         document = {
-            "peer": name,
+            "peer": address,
             "engines": [as_json_values(item) for item in found],
             "quarantines": [as_json_values(item) for item in quarantines],
             "failures": [as_json_values(item) for item in failures.events],
         }
         say_document(document, output)
         return
-    say(*description(name, found, quarantines, list(failures.events), current_time()))
+    say(*description(found, quarantines, list(failures.events), current_time()))
     for text in unreadable_words(failures.unreadable_batches):
         say(text, err=True)
 
 
 def description(
-    name: str,
     found: list[admin.PeerSummary],
     quarantines: list[admin.Quarantine],
     failures: list[admin.LoggedEvent],
     now: float,
 ) -> Iterator[str]:
-    """Yield the lines of a description."""
-    yield f"Peer: {name}"
+    """Yield the lines of a description; *found* is of one peer, and not empty."""
+    yield f"Peer: {rows.peer_words(found[0])}"
     for item in found:
         yield f"Engine {words.engine(item.key)}:"
         yield from (f"{_INDENT}{line}" for line in _as_seen(item, now))
@@ -89,7 +90,8 @@ def _as_seen(item: admin.PeerSummary, now: float) -> Iterator[str]:
     retired = " (retired)" if item.retired else ""
     yield f"Status: {rows.peer_status(item)}{retired}"
     why = f": {item.condition_reason}" if item.condition_reason else ""
-    yield f"Now: {latency.styled_condition(item)}{why}"
+    lasts = f" for {latency.since(item, now)}" if item.HasField("condition_since") else ""
+    yield f"Now: {latency.styled_condition(item)}{lasts}{why}"
     if item.peer.engine_id:
         yield f"Engine id: {item.peer.engine_id}"
     mean = f", {words.span_of_time(item.mean_duration_seconds)} on average" if item.transfers_ok else ""

@@ -9,9 +9,9 @@ from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
+from penstock.agent.ctl.peer_names import is_named, peers_request
 from penstock.agent.ctl.render import rows
 from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
@@ -42,23 +42,23 @@ def peers(
     worst: int | None,
     style: ListStyle,
 ) -> None:
-    """List peers, or those that are named: transfers, failures, in flight.
+    """List peers, or those that are named by address or engine: what is wrong now, and since when.
 
-    Counted since the state directory was created.
+    With -o wide also transfers, failures and what is in flight, counted since the state directory was created.
     """
     state = state or ("all" if names else "active")
-    request = admin.ListPeersRequest(selector=engine_selector(selector), state=state, peers=names)
+    request = peers_request(names, selector=engine_selector(selector), state=state)
     if worst and not names:
         request.limit = worst
 
     def fetch() -> Listing:
         response = client.call("ListPeers", request)
         if names:
-            found = [item for item in response.peers if item.peer.address in names]
+            found = [item for item in response.peers if is_named(item, names)]
             del response.peers[:]
             response.peers.extend(found)
-        there = {item.peer.address for item in response.peers}
-        total = max(response.total, len(response.peers))
+        there = {name for name in names if any(is_named(item, (name,)) for item in response.peers)}
+        total = len(response.peers) if names else max(response.total, len(response.peers))
         # Of named ones all are there, and an agent of an older version does not know limits.
         del response.peers[worst or total :]
         notes = []

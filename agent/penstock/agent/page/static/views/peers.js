@@ -31,7 +31,7 @@ export function Peers({shown, clock, act}) {
  * @param {{peers: import("../messages.js").Peers, engines: import("../messages.js").Engine[], unlisted: string, note: string, clock: number, act: Act}} props
  */
 function Table({peers, engines, unlisted, note, clock, act}) {
-  const {shown, held, handlers} = useHeldOrder(peers.rows, (/** @type {PeerRow} */ row) => row.peer);
+  const {shown, held, handlers} = useHeldOrder(peers.rows, (/** @type {PeerRow} */ row) => row.address);
   const known = new Map(engines.map((engine) => [engine.key, engine]));
   return html`<${Part} id="peers" title="Peers by engine" note=${[note, held ? "order held" : ""].filter(Boolean).join("; ")}>
     ${shown.length === 0
@@ -50,7 +50,7 @@ function Table({peers, engines, unlisted, note, clock, act}) {
               </tr>
             </thead>
             <tbody>
-              ${shown.map((row) => html`<${Row} key=${row.peer} row=${row} act=${act} />`)}
+              ${shown.map((row) => html`<${Row} key=${row.address} row=${row} act=${act} />`)}
             </tbody>
           </table>
         <//>`}
@@ -85,8 +85,8 @@ function Heading({engineKey, engine, clock, act}) {
 function Row({row, act}) {
   return html`<tr>
     <th scope="row">
-      <${Name} text=${row.peer} title=${`Show only ${row.peer}`} onClick=${() => act.filter({peer: row.peer})} />
-      ${row.address && row.address !== row.peer && html`<span class="note">${row.address}</span>`}
+      <${Name} text=${row.peer} title=${`Show only ${row.peer}`} onClick=${() => act.filter({peer: row.address})} />
+      ${row.address !== row.peer && html`<span class="note">${row.address}</span>`}
     </th>
     ${row.cells.map(
       (cell) =>
@@ -97,7 +97,7 @@ function Row({row, act}) {
                 type="button"
                 class="cell"
                 title=${cell.reason || cell.text}
-                onClick=${() => act.open(panelOf("peer", {engine: cell.engine, peer: row.peer}))}
+                onClick=${() => act.open(panelOf("peer", {engine: cell.engine, peer: row.address}))}
               >
                 ${cell.text || cell.condition}
               </button>`}
