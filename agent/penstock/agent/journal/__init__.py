@@ -12,7 +12,7 @@ from penstock.agent.journal.database import (
 )
 from penstock.agent.journal.index import event_request_ids
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.query import STEP_SECONDS, ReadBudget, Reader, WindowReader
+from penstock.agent.journal.query import STEP_SECONDS, ReadBudget, Reader, SourceRow, WindowReader
 from penstock.agent.journal.window import WindowWriter
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Journal",
     "ReadBudget",
     "Reader",
+    "SourceRow",
     "WindowReader",
     "WindowWriter",
     "connect_reader",

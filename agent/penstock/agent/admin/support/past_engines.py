@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.agent.admin.support.known_peers import PeerKey
-    from penstock.agent.journal import Reader
+    from penstock.agent.journal import Reader, SourceRow
     from penstock.agent.model import EngineKey, Source
     from penstock.agent.sources import EngineView
 
@@ -57,9 +57,10 @@ class PastEngines(NamedTuple):
 
 
 class _End(NamedTuple):
-    """How a source went: the batch that says so, when it was seen last, and whether it stopped on purpose."""
+    """How a source went: the batch that says so, when that was received and the source seen last, and whether it stopped on purpose."""
 
     batch: int
+    received: int
     seen: int
     stopped: bool
 
@@ -78,6 +79,14 @@ class _Ends(NamedTuple):
     going: Mapping[int, _End]
     forgotten: Mapping[EngineKey, int]
     cut: bool
+
+    def of(self, row: SourceRow, at: int) -> _End | None:
+        """Return how a source went; None if it had not, or said goodbye. It may have come back since."""
+        epoch = row.source.epoch
+        end = self.going.get(epoch) or self.gone.get(epoch)
+        # One that was lost before it came back, and said goodbye.
+        earlier = end is not None and end.received < row.closed_unix_nano <= at
+        return None if earlier else end
 
 
 def past_engines(
@@ -105,16 +114,14 @@ def past_engines(
         source, epoch = row.source, row.source.epoch
         if source.process == AGENT_PROCESS or row.opened_unix_nano > at:
             continue
-        closed, end = 0 < row.closed_unix_nano <= at, ends.gone.get(epoch)
-        if epoch in ends.going:
-            end = ends.going[epoch]
-        elif end is not None and not closed:
+        closed, end = 0 < row.closed_unix_nano <= at, ends.of(row, at)
+        if end is None and not closed and epoch in away:
+            end = _End(0, 0, away[epoch], stopped=False)
+        elif end is not None and not closed and epoch not in ends.going:
             if reader.newest_of(epoch, end.batch, until, _SIGN_BATCHES):
                 end = None
             else:
                 unsure.add(source.key)
-        elif not closed and epoch in away:
-            end = _End(0, away[epoch], stopped=False)
         gone = closed or end is not None
         seen = end.seen if end is not None else row.closed_unix_nano if closed else at
         if gone and seen <= max(ends.forgotten.get(source.key, 0), oldest):
@@ -148,7 +155,8 @@ def _ends(reader: Reader, at: int) -> _Ends:
             continue
         stopped = event.HasField("source_stopped")
         body = event.source_stopped if stopped else event.source_lost
-        end = _End(found.logged.id, body.last_seen_unix_nano, stopped)
+        logged = found.logged
+        end = _End(logged.id, logged.received_unix_nano, body.last_seen_unix_nano, stopped)
         if then <= at:
             gone.setdefault(body.epoch, end)
         elif body.last_seen_unix_nano <= at:
