@@ -18,7 +18,7 @@ OTHER_PYTHON := $(or $(PENSTOCK_VENV_PYTHON),.venv-python)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos calm fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -110,6 +110,9 @@ chaos: setup ## The fault suite at full length, 500 damaged states, and 200 rand
 	@$(PYTHON_IN_VENV) -m tests.faults.damage --cases 500 $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_IN_VENV) -m tests.faults.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_IN_VENV) -m tests.faults.fleet.chaos --seconds 600 --changes $(or $(CHANGES),100) $(if $(SEED),--seed $(SEED))
+
+calm: setup prometheus ## An hour of ordinary life on engines, in which no critical alert may fire and no cause be told that is not true (DURATION=60 minutes, PHASES="agent,busy" for some, SEED=n repeats a run).
+	@$(PYTHON_IN_VENV) -m tests.calm --minutes $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(PHASES),--phases "$(PHASES)")
 
 fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it finds stays below .cache/fuzz.
 	@mkdir -p .cache/fuzz/corpus .cache/fuzz/found

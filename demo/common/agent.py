@@ -50,7 +50,9 @@ class Agent:
     It may be stopped in any way and started again on the same state and sockets.
     """
 
-    def __init__(self, directory: Path, *, otlp_endpoint: str = "", engines: int = 2) -> None:
+    def __init__(
+        self, directory: Path, *, otlp_endpoint: str = "", engines: int = 2, http: str = "127.0.0.1:0"
+    ) -> None:
         self.directory = directory
         self.endpoint = f"unix://{directory}/ingest.sock"
         self.admin = f"unix://{directory}/admin.sock"
@@ -58,6 +60,7 @@ class Agent:
         self.page = ""
         self._otlp_endpoint = otlp_endpoint
         self._engines = engines
+        self._http = http
         self._child: Child | None = None
 
     @property
@@ -86,7 +89,7 @@ class Agent:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self._otlp_endpoint
         command = [
             *(sys.executable, "-m", "penstock.agent"),
-            *("--listen", self.endpoint, "--admin-listen", self.admin, "--http", "127.0.0.1:0"),
+            *("--listen", self.endpoint, "--admin-listen", self.admin, "--http", self._http),
             *("--page", "127.0.0.1:0"),
             *("--state-dir", str(self.directory / "state"), "--engines-expected", str(self._engines)),
         ]

@@ -45,12 +45,13 @@ class Span:
 class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
     """The backend; :meth:`start` makes it listen on a free port."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """Take a port; 0 for a free one."""
         self._lock = threading.Lock()
         self._spans: list[Span] = []
         self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
 
     def start(self) -> None:
         """Listen."""

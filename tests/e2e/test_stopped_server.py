@@ -140,7 +140,10 @@ def _is_told_lost(kv: Bench, server: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("asked", [True, False], ids=["asked", "never-asked"])
+@pytest.mark.parametrize(
+    "asked",
+    [pytest.param(True, id="asked"), pytest.param(False, id="never-asked", marks=pytest.mark.long)],
+)
 def test_sigterm_to_the_server_is_a_stop(kv: Bench, *, asked: bool) -> None:
     """Its EngineCore is killed at once: no loss and no condition, whether its API server had a request before or none.
 
@@ -150,7 +153,8 @@ def test_sigterm_to_the_server_is_a_stop(kv: Bench, *, asked: bool) -> None:
     with _pod(kv, "stopped") as pod, _in_flight(pod) if asked else nullcontext():
         pod.terminate()
         until(lambda: pod.stopped, f"{pod.name}/0 has not stopped")
-        assert kv.value("penstock_engine_connected", server=pod.name) == 0
+        # Its last process may be connected a moment longer than what says that it stops.
+        kv.wait_value(0, "penstock_engine_connected", server=pod.name)
         assert kv.value("penstock_engine_stopped", server=pod.name) == 1
         assert not _causes_about(kv, pod.name)
         doctor = kv.agent.ctl("doctor").output
@@ -172,6 +176,7 @@ def test_sigterm_to_the_server_is_a_stop(kv: Bench, *, asked: bool) -> None:
         assert not pod.ends("source_lost")
 
 
+@pytest.mark.long
 def test_sigterm_to_a_server_that_drains(kv: Bench) -> None:
     """Its requests end, and its EngineCore says goodbye itself."""
     with _pod(kv, "drained", "--shutdown-timeout", "60") as pod, _in_flight(pod) as status:
@@ -196,4 +201,4 @@ def test_a_killed_process_takes_its_engine_with_it(kv: Bench, process: str) -> N
         assert not pod.stopped
         assert kv.value("penstock_engine_stopped", server=pod.name) == 0
         assert not pod.ends("source_stopped")
-        assert _is_told_lost(kv, pod.name)
+        until(lambda: _is_told_lost(kv, pod.name), f"{pod.name}/0 is not told as lost")

@@ -55,13 +55,15 @@ class Prometheus:
 
     """
 
-    def __init__(self, directory: Path, targets: Sequence[str], rules: Sequence[Path]) -> None:
+    def __init__(
+        self, directory: Path, targets: Sequence[str], rules: Sequence[Path], *, interval: str = "500ms"
+    ) -> None:
         self._directory = directory
         self._log = directory / "prometheus.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
         copies = [self._at_our_pace(rule, directory) for rule in rules]
-        (directory / "prometheus.yml").write_text(yaml.safe_dump(self._config(targets, copies)))
+        (directory / "prometheus.yml").write_text(yaml.safe_dump(self._config(targets, copies, interval)))
 
     @staticmethod
     def _at_our_pace(rules: Path, directory: Path) -> Path:
@@ -74,9 +76,9 @@ class Prometheus:
         return copy
 
     @staticmethod
-    def _config(targets: Sequence[str], rules: Sequence[Path]) -> dict[str, Any]:
+    def _config(targets: Sequence[str], rules: Sequence[Path], interval: str) -> dict[str, Any]:
         return {
-            "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
+            "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), interval),
             "rule_files": [str(path) for path in rules],
             "scrape_configs": [{"job_name": "penstock", "static_configs": [{"targets": list(targets)}]}],
         }
