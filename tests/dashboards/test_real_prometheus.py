@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SCRAPE = Path(__file__).parents[1] / "agent" / "metrics" / "golden" / "metrics.txt"
+# What a calm agent has none of.
+_CONDITION = (
+    'penstock_condition{kind="peer_refuses",server="",engine="0",peer="p-0:5600",confidence="certain"} 1'
+)
 # The scrape has no rehearsals, encoder outputs, transfers of experts, failed rebalances or differing factors; and no state
 # directory.
 _EMPTY = {
@@ -61,7 +65,7 @@ def test_every_expression_runs(
 
 def _growing() -> Callable[[str], tuple[bytes, str]]:
     """Return a scrape whose counters grow each time by what they are."""
-    lines = _SCRAPE.read_text().splitlines()
+    lines = [*_SCRAPE.read_text().splitlines(), _CONDITION]
     times = count(1)
 
     def scrape(_: str) -> tuple[bytes, str]:
