@@ -103,27 +103,31 @@ def live(place: Town, watch: Watch, phases: Sequence[Phase], seconds: float) -> 
 def _report(said: Said, traffic: Traffic) -> list[str]:
     """Print what was said in a phase; return what must not have been, with the phase."""
     counts, errors = traffic.take()
-    print(
+    _print(
         f"{said.phase}: {said.seconds:.0f} s; diagnosis asked {said.looks['diagnose']} times, alerts "
         f"{said.looks['alerts']} times; requests: {counts[SENT]} sent, {counts[SERVED]} served, {counts[LEFT]} left,"
         f" {counts[FAILED]} failed"
     )
     for error in errors:
-        print(f"    request  {error}")
+        _print(f"    request  {error}")
     for cause, span in said.causes.items():
         tense = "lasts" if cause.lasts else "ended"
-        print(
+        _print(
             f"    cause    {cause.kind} ({cause.confidence}, {tense}) {span.first:.0f}-{span.last:.0f} s: {cause.sentence}"
         )
     for alert, span in said.alerts.items():
-        print(
+        _print(
             f"    alert    {alert.name} ({alert.severity}) {span.first:.0f}-{span.last:.0f} s: {alert.summary}"
         )
     wrong = said.violations()
     for each in wrong:
-        print(f"    WRONG    {each}")
-    sys.stdout.flush()
+        _print(f"    WRONG    {each}")
     return [f"{said.phase}: {each}" for each in wrong]
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     phases = [phase for phase in PHASES if not words or any(word in phase.name for word in words)]
     if not phases:
         parser.error(f"no phase has one of {', '.join(words)} in its name")
-    print(f"seed {options.seed}; {len(phases)} of {len(PHASES)} phases", flush=True)
+    _print(f"seed {options.seed}; {len(phases)} of {len(PHASES)} phases")
     begun = time.monotonic()
     with town(options.seed, options.pace) as place:
         watch = Watch(place.agent.admin, place.prometheus)
@@ -149,9 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             wrong = live(place, watch, phases, options.minutes * 60)
         finally:
             watch.stop()
-    print(f"{time.monotonic() - begun:.0f} s, {len(wrong)} wrong")
+    _print(f"{time.monotonic() - begun:.0f} s, {len(wrong)} wrong")
     for each in wrong:
-        print(f"  {each}")
+        _print(f"  {each}")
     return 1 if wrong else 0
 
 
