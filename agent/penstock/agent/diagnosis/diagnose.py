@@ -39,10 +39,10 @@ def diagnose(facts: Facts) -> Verdict:
     if causes:
         newest = max(cause.until for cause in causes)
         ended = f"{words.count(len(causes), 'cause')} ended, the last one {words.ago(newest, facts.now)}"
-        sentence = f"nothing is wrong {'then' if facts.past else 'now'}; {ended}"
+        sentence = f"{words.well(past=bool(facts.past))} {'then' if facts.past else 'now'}; {ended}"
         return Verdict(VerdictKind.NOTHING_WRONG, sentence, shown, looked_at, missing)
-    since = words.span(_read(facts.present))
-    return Verdict(VerdictKind.NOTHING_WRONG, f"nothing is wrong in the last {since}", (), looked_at, missing)
+    sentence = f"{words.well(past=bool(facts.past))} in the last {words.span(_read(facts.present))}"
+    return Verdict(VerdictKind.NOTHING_WRONG, sentence, (), looked_at, missing)
 
 
 def _read(window: Window) -> float:

@@ -180,11 +180,11 @@ def _verdict(
     ]
     if unsure:
         name, answer = unsure[0]
-        others = f"; {len(answers) - len(unsure)} of {words.count(len(answers), 'agent')} say that nothing is wrong"
+        others = f"; {len(answers) - len(unsure)} of {words.count(len(answers), 'agent')} say that {words.well(past=past)}"
         return admin.DIAGNOSIS_VERDICT_CANNOT_TELL, f"{name}: {answer.sentence}{others}"
     on = words.count(len(answers), "agent")
     if causes:
         ended = words.count(len(causes), "cause has", "causes have")
         when = "then" if past else "now"
-        return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong {when} on {on}; {ended} ended"
-    return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"nothing is wrong on {on}"
+        return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"{words.well(past=past)} {when} on {on}; {ended} ended"
+    return admin.DIAGNOSIS_VERDICT_NOTHING_WRONG, f"{words.well(past=past)} on {on}"

@@ -14,6 +14,7 @@ from penstock.agent.admin.calls.suspects import MAX_SUSPECTS, suspects_at
 from penstock.agent.admin.support import (
     CHANGES_READ,
     WindowQuestion,
+    clock_offsets,
     key_message,
     messages,
     pair_engines,
@@ -152,7 +153,7 @@ class PastMoment(NamedTuple):
     Attributes:
         views: the selected engines.
         targets: likewise.
-        running: their processes that ran then and still do, by engine.
+        running: their processes that ran then and still do, by epoch, with what they say of themselves.
 
     """
 
@@ -161,7 +162,7 @@ class PastMoment(NamedTuple):
     orders: PastOrders
     views: Sequence[EngineView]
     targets: Mapping[EngineKey, Target]
-    running: Mapping[EngineKey, LiveSource]
+    running: Mapping[int, LiveSource]
 
     @classmethod
     def of(
@@ -185,24 +186,33 @@ class PastMoment(NamedTuple):
             )
         targets = {key: target for key, target in known.items() if selection.matches(target)}
         views = [view for view in past.views if view.key in targets]
-        ran = {
-            live.source.epoch
-            for view in views
-            for live in view.sources
-            if live.connected and live.source.process == ENGINE_CORE
-        }
+        ran = {live.source.epoch for view in views for live in view.sources if live.connected}
         # As they are on the loop, which goes on while the log is read.
         running = {
-            live.source.key: replace(live, clock_readings=live.clock_readings.copy())
+            live.source.epoch: replace(live, clock_readings=live.clock_readings.copy())
             for live in present
-            if live.source.epoch in ran and live.snapshot is not None and live.snapshot.HasField("engine")
+            if live.source.epoch in ran and live.snapshot is not None
         }
         return cls(at, past, orders, views, targets, running)
 
     @property
     def ahead(self) -> dict[EngineKey, int]:
         """The clocks of the processes that still run minus the agent's, nanoseconds."""
-        return {key: live.clock_offset_nano or 0 for key, live in self.running.items()}
+        return clock_offsets(map(self._running, self.views))
+
+    def _running(self, view: EngineView) -> EngineView:
+        """Return an engine with its processes that still run, and what the EngineCore among them says of itself."""
+        sources = [
+            self.running[live.source.epoch] for live in view.sources if live.source.epoch in self.running
+        ]
+        facts = [
+            live.snapshot.engine
+            for live in sources
+            if live.source.process == ENGINE_CORE
+            and live.snapshot is not None
+            and live.snapshot.HasField("engine")
+        ]
+        return replace(view, facts=facts[0] if facts else None, sources=tuple(sources))
 
     def facts(self, read: ReadWindows, lookup: PolicyLookup, suspects: admin.ListSuspectsResponse) -> Facts:
         """Return what a diagnosis of the moment is made of."""
@@ -229,8 +239,7 @@ class PastMoment(NamedTuple):
 
     def _engine(self, view: EngineView, policies: Sequence[PolicySource]) -> admin.Engine:
         """Return an engine as it was; what its process says of itself does not change while it runs."""
-        applied, running = self.past.applied.get(view.key), self.running.get(view.key)
-        snapshot = running.snapshot if running is not None else None
+        applied = self.past.applied.get(view.key)
         return admin.Engine(
             key=key_message(view.key),
             connected=view.connected,
@@ -238,7 +247,7 @@ class PastMoment(NamedTuple):
             role=messages.role_of(view.role),
             role_guessed=view.role_guessed,
             labels=dict(self.targets[view.key].labels),
-            facts=snapshot.engine if snapshot is not None else None,
+            facts=self._running(view).facts,
             in_sync=True,
             paused=applied is not None and applied.paused,
             policies=messages.source_messages(policies),
@@ -299,18 +308,14 @@ class PastMoment(NamedTuple):
 
     def _pairs(self) -> list[admin.Pair]:
         """Return the pairs of engines both of which still run: what they differ in, they differed in then."""
-        views = [
-            replace(view, facts=live.snapshot.engine, sources=(live,))
-            for view in self.views
-            if (live := self.running.get(view.key)) is not None and live.snapshot is not None
-        ]
+        views = map(self._running, self.views)
         pairs = list_pairs(pair_engines(views, lambda _key, _now: {}, self.at)).pairs
         return [pair for pair in pairs if pair.HasField("peer_key")]
 
     def _missing(self) -> Iterator[str]:
         """Yield what is not known, in words."""
         yield _NO_SNAPSHOTS
-        ended = [str(view.key) for view in self.views if view.connected and view.key not in self.running]
+        ended = [str(view.key) for view in self.views if view.connected and self._running(view).facts is None]
         if ended:
             yield (
                 f"what {_named(ended)} told of their connectors and weights is not known: their processes of then have ended"

@@ -46,6 +46,11 @@ def others(lasting: int, ended: int) -> str:
     return f"{more}{',' if more else ';'} {count(ended, 'has', 'have')} ended" if ended else more
 
 
+def well(*, past: bool) -> str:
+    """Return that nothing is wrong; of a moment of the *past* only the log is known."""
+    return "the log shows nothing wrong" if past else "nothing is wrong"
+
+
 def ago(time: int, now: int) -> str:
     """Return the age of a time, both nanoseconds."""
     return f"{span(max(1.0, (now - time) // NANOS))} ago"
