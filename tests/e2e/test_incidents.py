@@ -85,7 +85,7 @@ def test_the_network_of_a_prefill_pod_flaps(
                 kv.decode(_prefilled(pod))
             operator.reads("get peers", flapping.peer, "hanging")
             # The worst comes first.
-            assert operator.rows("get peers")[0]["PEER"] == flapping.peer
+            assert operator.rows("get peers")[0]["ADDRESS"] == flapping.peer
             operator.reads("get requests --deferred", requests[0].name, "waits for remote_kv", flapping.peer)
             operator.diagnoses("peer_slow", flapping.peer, "wait now")
         assert {answer.result().status for answer in answers} == {200}
@@ -95,8 +95,8 @@ def test_the_network_of_a_prefill_pod_flaps(
     operator.records("prefill-network-flaps")
     operator.alerts.scrape(11)
     # The worst comes first, but for peers whose loads fail: other tests may have left some.
-    first = next(row for row in operator.rows("get peers") if row["FAILED"] == "0")
-    assert (first["PEER"], first["NOW"]) == (flapping.peer, "slow")
+    first = next(row for row in operator.rows("get peers -o wide") if row["FAILED"] == "0")
+    assert (first["ADDRESS"], first["NOW"]) == (flapping.peer, "slow")
     # Who was slow, how long ago, and because of whom.
     worst = operator.rows(f"get requests --slow --since {operator.since()}")[: 2 * _TOGETHER]
     assert {row["PEER"] for row in worst} == {flapping.peer}
@@ -124,7 +124,7 @@ def test_half_of_the_handshakes_are_incompatible(kv: Bench, tmp_path: Path) -> N
         statuses = [kv.decode(_prefilled(pod)).status for pod in [kv.stack.prefill, upgraded] * 3]
         assert statuses == [200, 500] * 3
 
-        operator.reads("get peers", upgraded.peer, "failing", "handshake/incompatible")
+        operator.reads("get peers -o wide", upgraded.peer, "incompatible", "handshake/incompatible")
         operator.diagnoses("incompatible_peer", upgraded.peer, "differ in dtype")
         operator.records("half-incompatible")
         operator.alerts.scrape(10)
@@ -174,7 +174,7 @@ def test_the_encoders_keep_dying(ec: ZmqBench, tmp_path: Path, senders: ThreadPo
     operator.reads(
         f"explain {hanging.name}", "could not load its EC state", ec.peer, "the request was failed"
     )
-    operator.reads("get peers", ec.peer, "failing")
+    operator.reads("get peers", ec.peer, "lost")
     operator.reads("get engines", "encoder/0", "disconnected")
     operator.diagnoses("encoder_fails", ec.peer, "vanished")
     operator.records("encoder-dies")
@@ -224,7 +224,7 @@ def test_rebalances_of_experts_stall_decode(tmp_path: Path) -> None:
         pauses = re.findall(r"took \S+, pause (\S+)s, balancedness (\S+) → (\S+)", operator.follows(alert))
         assert len(pauses) >= 4
         assert all(float(pause) > 1 for pause, _, _ in pauses)
-        assert operator.rows("get peers")[0]["PEER"].startswith("rank:")
+        assert operator.rows("get peers")[0]["ADDRESS"].startswith("rank:")
 
 
 @pytest.fixture

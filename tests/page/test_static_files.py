@@ -9,6 +9,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from penstock.agent.badness import badness
+from penstock.proto.names import labels
+from penstock.proto.v1 import admin_pb2 as admin
+
 STATIC = Path(__file__).parents[2] / "agent" / "penstock" / "agent" / "page" / "static"
 VENDOR = STATIC / "vendor"
 KILOBYTES = 40
@@ -45,6 +49,17 @@ def test_scripts_are_small() -> None:
     """All scripts together, each compressed as it is sent, are 40 KB at most."""
     sizes = {path.name: len(gzip.compress(path.read_bytes(), 9)) for path in SCRIPTS}
     assert sum(sizes.values()) <= KILOBYTES * 1024, sizes
+
+
+def test_each_condition_of_a_peer_has_its_type_and_its_look() -> None:
+    """What is wrong has a colour, and what is not has none."""
+    types, style = (STATIC / "messages.js").read_text(), (STATIC / "parts.css").read_text()
+    for number, word in labels(admin.PeerCondition).items():
+        if number:
+            assert f'"{word}"' in types
+            assert bool(re.search(rf"^td\.condition\.{word}\b", style, re.MULTILINE)) == bool(
+                badness(number)
+            ), word
 
 
 def test_text_never_becomes_markup_nor_code() -> None:

@@ -36,14 +36,15 @@ def _guide(name: str) -> tuple[list[str], list[str]]:
 
 
 def _peers(tab: Tab) -> dict[str, str]:
-    """Return the rows of the table of peers."""
-    return dict(zip(tab.texts("#peers tbody th .name"), tab.texts("#peers tbody tr"), strict=True))
+    """Return the rows of the table of peers by address, which stands behind the name of a known engine."""
+    addresses = tab.texts("#peers tbody th > :is(.note, .name:last-child)")
+    return dict(zip(addresses, tab.texts("#peers tbody tr"), strict=True))
 
 
 def _open_peer(tab: Tab, peer: str) -> str:
     """Click on what the engine says of a peer, and return where it is shown."""
     tab.js(
-        "[...document.querySelectorAll('#peers tbody tr')].find((row) => row.querySelector('th .name').textContent === arguments[0])"
+        "[...document.querySelectorAll('#peers tbody tr')].find((row) => row.querySelector('th').textContent.includes(arguments[0]))"
         ".querySelector('.cell').click()",
         peer,
     )
@@ -62,8 +63,8 @@ def _network_flaps(tab: Tab, peer: str) -> str:
 
 
 def _incompatible(tab: Tab, peer: str) -> str:
-    """All failed handshakes are with one peer, which fails."""
-    assert "failing" in _peers(tab)[peer]
+    """All failed handshakes are with one peer, which is incompatible."""
+    assert "incompatible" in _peers(tab)[peer]
     failed = [row for row in tab.texts("#failures tbody tr") if "handshake/incompatible" in row]
     assert len(failed) > 1
     assert set(tab.texts("#failures tbody .name")) >= {peer}
@@ -72,7 +73,7 @@ def _incompatible(tab: Tab, peer: str) -> str:
 
 def _encoder_dies(tab: Tab, peer: str) -> str:
     """Its engine is away, which a banner says, and its reader has failed in mid-transfer."""
-    assert "failing" in _peers(tab)[peer]
+    assert "lost" in _peers(tab)[peer]
     assert any(peer in row and "ec transfer/remote_reset" in row for row in tab.texts("#failures tbody tr"))
     assert "encoder/0" in tab.text(".banners")
     assert re.search(r"\d failures? in the last 15 minutes, most at", tab.text(".time"))

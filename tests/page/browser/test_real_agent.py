@@ -80,11 +80,11 @@ def test_the_page_says_what_agentctl_says(tab: Tab, agent: AgentProcess) -> None
 def _has_the_peers(tab: Tab, agent: AgentProcess) -> bool:
     """Tell whether the page has the engines, the peers, and the condition of the worst that ``get peers`` has now."""
     peers = agentctl(agent, "get", "peers")
-    said = {line.split()[0]: line.split()[2] for line in reversed(peers[1:]) if line.startswith("decode/0 ")}
+    said = {line.split()[0]: line.split()[3] for line in reversed(peers[1:]) if line.startswith("decode/0 ")}
     cells = tab.texts("#peers tbody tr:first-child .cell")
     return (
         set(tab.texts("#peers thead .name")) == set(column(peers, "ENGINE"))
-        and set(tab.texts("#peers tbody th .name")) == set(column(peers, "PEER"))
+        and set(tab.texts("#peers tbody th .name")) == set(column(peers, "ADDRESS"))
         and bool(cells)
         and cells[0].startswith(said["decode/0"])
     )

@@ -21,7 +21,10 @@ def test_the_page_of_a_relay_shows_both_agents_and_who_is_gone(tab: Tab) -> None
         tab.until_text("#fresh", "relay: 2 of 2 agents answered")
         tab.until(lambda: set(tab.texts("#peers thead .name")) == {f"{name}/0" for name in NAMES})
         tab.until(lambda: {f"failed-at-{name}" for name in NAMES} <= set(tab.texts("#failures .name")))
-        tab.js("document.querySelector('#peers thead .name').click()")
+        tab.js(
+            "[...document.querySelectorAll('#peers thead .name')].find((name) => name.textContent === arguments[0]).click()",
+            f"{NAMES[0]}/0",
+        )
         tab.until_text(".chips", f"{NAMES[0]}/0")
         assert f"failed-at-{NAMES[1]}" not in tab.text("#failures")
         pods.agents[NAMES[1]].kill()
