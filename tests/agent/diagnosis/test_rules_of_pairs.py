@@ -138,12 +138,48 @@ def test_a_pair_that_fell_back_to_a_slower_transport(ratios: dict[str, float], w
     (cause,) = verdict_of(calm(), pairs=[pair]).causes
     assert (cause.kind, cause.peer) == ("slow_transfers", PEER)
     assert f"move 500.0 MB/s, {words}" in cause.sentence
-    assert cause.evidence[-1].fact == "by UCX tls=tcp (VRAM)"
+    assert [each.fact for each in cause.evidence][-2:] == [
+        "durations are times until the engine sees the end, and how often it looks is not known",
+        "by UCX tls=tcp (VRAM)",
+    ]
+    # What a slow look would explain comes first, until it is known how often the engine looks.
+    assert cause.confidence == Confidence.POSSIBLE
+    assert cause.alternatives[0].startswith("its engine looks less often than before")
+    (sure,) = verdict_of(calm(), pairs=[pair], look_seconds={DECODE: 0.001}).causes
+    assert (sure.confidence, "looks every 1ms" in sure.evidence[-2].fact) == (Confidence.LIKELY, True)
+    assert sure.alternatives[0].startswith("the transport fell back")
     for few in ({**speed, "count": 4}, {**speed, "size_class": "below 1 MiB"}):
         assert not verdict_of(calm(), pairs=[_pair(speed=few)]).causes
     # A peer that fails is told as that.
     log = [*calm(), failed("bad", 60)]
     assert [cause.kind for cause in verdict_of(log, pairs=[pair]).causes] == ["peer_refuses"]
+
+
+@pytest.mark.parametrize(
+    ("look", "kinds"),
+    [
+        # A transfer that is seen after a second may have taken no time, or a second less one look.
+        (1.0, []),
+        (2.0, []),
+        (0.6, []),
+        (0.1, ["slow_transfers"]),
+        (0.0, ["slow_transfers"]),
+    ],
+)
+def test_a_reader_that_looks_seldom(look: float, kinds: list[str]) -> None:
+    """Transfers are slow only if they were so had they ended just after the look before."""
+    windows = {"count": 50, "p50_seconds": 1.0}
+    row = admin.PeerSummary(
+        key=DECODES,
+        peer={"address": PEER},
+        transfers={"last_minute": windows, "hour_before": {"count": 50, "p50_seconds": 0.2}},
+    )
+    looks = {DECODE: look} if look else {}
+    assert [each.kind for each in verdict_of(calm(), peers=[row], look_seconds=looks).causes] == kinds
+    speed = {"bytes_per_second": 4e6, "count": 12, "size_class": "1 MiB and more", "usual_ratio": 0.2}
+    fast = admin.PeerSummary(key=DECODES, peer={"address": PEER}, transfers={"last_minute": windows})
+    found = verdict_of(calm(), peers=[fast], pairs=[_pair(speed=speed)], look_seconds=looks).causes
+    assert [each.kind for each in found] == kinds
 
 
 @pytest.mark.parametrize("facts", [{"side_channel": PEER}, None], ids=["address", "away"])

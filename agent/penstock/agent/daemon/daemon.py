@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.admin.calls.diagnoses import keep_judging
+from penstock.agent.admin.calls import diagnoses
 from penstock.agent.admin.support import AgentContext, Judge, Retirement, compared_counts
 from penstock.agent.daemon.addresses_file import remove_addresses, write_addresses
 from penstock.agent.daemon.condition_gauges import condition_families
@@ -117,7 +117,7 @@ class Daemon:
         )
         self._parts.push_async_callback(self._drain, ingest, policies.feed, engines)
         self._start_upkeep(
-            directory, policies, retirement.keep_retiring(), stalls.keep_looking(), keep_judging(agent)
+            directory, policies, retirement.keep_retiring(), stalls.keep_looking(), diagnoses.keep_judging(agent)
         )
         self._report.listen_address = str(engines.address)
         self._health.phase = "serving"
@@ -283,6 +283,7 @@ class Daemon:
             },
             statuses=(self._report.describe, policies.describe),
             stalls=lambda: stalls.now,
+            look_seconds=lambda: stalls.look_seconds,
             judge=self._judge,
         )
 

@@ -11,6 +11,7 @@ import structlog
 from penstock.agent.stalls import process_detectors, request_detectors
 from penstock.agent.stalls.history import CountHistory, Reading
 from penstock.agent.stalls.limits import Limits
+from penstock.agent.stalls.looks import LookIntervals
 from penstock.agent.stalls.process_state import EngineState, ProcessState
 from penstock.agent.stalls.stall import Stall, StallKind
 
@@ -28,7 +29,13 @@ _log = structlog.get_logger(__name__)
 
 
 class StallWatch:
-    """The stalls of all engines. :meth:`look` runs on the loop; :attr:`now` may be read from any thread."""
+    """The stalls of all engines. :meth:`look` runs on the loop; its results may be read from any thread.
+
+    Attributes:
+        now: the stalls of each engine that has some.
+        look_seconds: how long passes between two looks of an engine's workers at their transfers, where that is known.
+
+    """
 
     def __init__(
         self,
@@ -42,7 +49,9 @@ class StallWatch:
         self._limits = limits or Limits()
         self._begin = clock()
         self._histories: dict[int, CountHistory] = {}
+        self._looks: dict[int, LookIntervals] = {}
         self.now: Mapping[EngineKey, tuple[Stall, ...]] = {}
+        self.look_seconds: Mapping[EngineKey, float] = {}
 
     async def keep_looking(self) -> None:
         """Look once a second, until cancelled; the loop rests after any eight engines."""
@@ -69,12 +78,18 @@ class StallWatch:
                 engines[live.source.key].append(live)
         present: dict[int, CountHistory] = {}
         found: dict[EngineKey, tuple[Stall, ...]] = {}
+        looks: dict[int, LookIntervals] = {}
+        seconds: dict[EngineKey, float] = {}
         for key, sources in engines.items():
             states = [self._read(live, now) for live in sources]
             present |= {state.live.source.epoch: state.history for state in states}
             found[key] = self._stalls(key, EngineState(now, states, self._begin))
+            looked = {live.source.epoch: self._looked(live) for live in sources if live.connected}
+            looks |= looked
+            seconds[key] = max((each.seconds for each in looked.values()), default=0.0)
             yield
-        self._histories = present
+        self._histories, self._looks = present, looks
+        self.look_seconds = {key: each for key, each in seconds.items() if each}
         self._report(found)
         self.now = {key: stalls for key, stalls in found.items() if stalls}
 
@@ -87,6 +102,11 @@ class StallWatch:
             # What a pause or an absence hides is no silence of what is counted.
             return ProcessState(live, CountHistory(self._limits.window))
         return process
+
+    def _looked(self, live: LiveSource) -> LookIntervals:
+        looks = self._looks.get(live.source.epoch) or LookIntervals()
+        looks.add(live)
+        return looks
 
     def _stalls(self, key: EngineKey, engine: EngineState) -> tuple[Stall, ...]:
         before = {(each.kind, each.peer): each for each in self.now.get(key, ())}

@@ -87,6 +87,7 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         ],
         quarantines=list(orders.quarantines),
         held=held,
+        look_seconds=agent.look_seconds(),
         pairs=[pair for pair in pairs.pairs if (pair.key.server, pair.key.engine) in names],
         suspects=list(suspects.suspects),
         suspects_cut=suspects.truncated,

@@ -61,6 +61,7 @@ class AgentContext:
             that cannot be written yet raises StateError.
         statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
         stalls: what should go on in each engine and does not; from any thread.
+        look_seconds: likewise between two looks of an engine's workers at their transfers.
         judge: keeps the judgement that answers quote.
         clock: seconds since the epoch.
         stopping: set when the agent starts to stop, for threads.
@@ -83,6 +84,7 @@ class AgentContext:
     statuses: tuple[StatusSource, ...] = ()
     try_backend: Callable[[], Awaitable[str]] = _no_backend
     stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict
+    look_seconds: Callable[[], Mapping[EngineKey, float]] = dict
     judge: Judge = field(default_factory=Judge)
     clock: Callable[[], float] = time.time
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -79,6 +79,7 @@ class Facts:
         engines: the selected ones, as ``ListEngines`` returns them.
         peers: theirs, as ``ListPeers`` does, without those of which nothing is known beyond that they are there.
         quiet_peers: how many those are.
+        look_seconds: between two looks of an engine's workers at their transfers, where that is known.
         pairs: of engines, with what differs between them; those of the selected engines.
         suspects: answers of the window that may be wrong.
         suspects_cut: there was too much to read to look for all of them.
@@ -100,6 +101,7 @@ class Facts:
     drills: Sequence[admin.Drill] = ()
     quarantines: Sequence[admin.Quarantine] = ()
     held: Sequence[Held] = ()
+    look_seconds: Mapping[EngineKey, float] = field(default_factory=dict)
     pairs: Sequence[admin.Pair] = ()
     suspects: Sequence[admin.Suspect] = ()
     suspects_cut: bool = False

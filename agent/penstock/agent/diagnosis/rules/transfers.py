@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from penstock.agent import limits
 from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 from penstock.agent.pairs import slowness
+from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.agent.diagnosis.facts import Attribution, Facts
     from penstock.agent.model import EngineKey
-    from penstock.proto.v1 import admin_pb2 as admin
 
 # What a pair counts for that moves fewer bytes a second than it could, seconds.
 _PAIR_SECONDS = 5.0
@@ -25,6 +25,8 @@ _ALTERNATIVES = (
     "the transport fell back to a slower one: TCP instead of RDMA or shared memory",
     "a network card or link that several peers share",
 )
+# A duration ends when the engine looks at its transfers, once in each of its steps.
+_LOOKS = "its engine looks less often than before, at the end of longer steps, and the transfers are as fast as ever"
 # Seconds of the longer window.
 _QUARTER = 900.0
 
@@ -35,6 +37,7 @@ def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     for each in facts.peers:
         if not each.retired and _present(facts, each).count >= limits.MEDIAN_COUNT:
             by_engine[words.key_of(each.key)].append(each)
+    summaries = {(words.key_of(each.key), each.peer.address): each for each in facts.peers}
     told = {peer for (_, peer), trouble in shares.peers.items() if trouble.failures or trouble.slow}
     for key, peers in sorted(by_engine.items()):
         for peer in sorted(peers, key=lambda each: each.peer.address):
@@ -44,9 +47,39 @@ def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
                 yield _slow(facts, key, peer, compared)
     for pair in facts.pairs:
         judged = pair.speed.count >= limits.MEDIAN_COUNT and not pair.speed.size_class.startswith(_SMALL)
-        than = slowness(pair.speed) if judged else ""
+        than = slowness(_seen(facts, pair, summaries)) if judged and slowness(pair.speed) else ""
         if than and pair.peer.address and pair.peer.address not in told:
-            yield _slow_pair(pair, than)
+            yield _slow_pair(facts, pair, than)
+
+
+def _seen(
+    facts: Facts, pair: admin.Pair, summaries: Mapping[tuple[EngineKey, str], admin.PeerSummary]
+) -> admin.PairSpeed:
+    """Return the speed of *pair* as fast as it may be, if each transfer had ended just after the look before."""
+    key = words.key_of(pair.key)
+    look, summary = facts.look_seconds.get(key, 0.0), summaries.get((key, pair.peer.address))
+    took = _present(facts, summary).p50_seconds if summary is not None else 0.0
+    if not look or not took:
+        return pair.speed
+    fastest = admin.PairSpeed()
+    for name in ("usual_ratio", "siblings_ratio"):
+        if took > look and pair.speed.HasField(name):
+            setattr(fastest, name, getattr(pair.speed, name) * took / (took - look))
+    return fastest
+
+
+def _observed(facts: Facts, key: EngineKey) -> Evidence:
+    """Return what the durations of an engine's transfers are, and how far they can be from the truth."""
+    look = facts.look_seconds.get(key, 0.0)
+    often = f"which looks every {words.span(look)}" if look else "and how often it looks is not known"
+    return Evidence(f"durations are times until the engine sees the end, {often}")
+
+
+def _confidence(facts: Facts, key: EngineKey) -> tuple[Confidence, tuple[str, ...]]:
+    """Return how sure it is that transfers are slow and not seen late, and what else it could be."""
+    if facts.look_seconds.get(key, 0.0):
+        return Confidence.LIKELY, _ALTERNATIVES
+    return Confidence.POSSIBLE, (_LOOKS, *_ALTERNATIVES)
 
 
 def _present(facts: Facts, peer: admin.PeerSummary) -> admin.DurationWindow:
@@ -63,16 +96,13 @@ def _compared(
     facts: Facts, peer: admin.PeerSummary, peers: Sequence[admin.PeerSummary]
 ) -> tuple[str, float] | None:
     """Return what the transfers are slow against, and its median in seconds; None if they are not slow."""
-    now, before = _present(facts, peer), peer.transfers.hour_before
-    if before.count >= limits.USUAL_COUNT and _slower(now.p50_seconds, before.p50_seconds):
+    before = peer.transfers.hour_before
+    least = _present(facts, peer).p50_seconds - facts.look_seconds.get(words.key_of(peer.key), 0.0)
+    if before.count >= limits.USUAL_COUNT and _slower(least, before.p50_seconds):
         return "in the hour before", before.p50_seconds
     others = [_present(facts, each).p50_seconds for each in peers if each is not peer]
     middle = words.quantile(others, 0.5)
-    if (
-        before.count < limits.USUAL_COUNT
-        and len(others) >= limits.OTHER_PEERS
-        and _slower(now.p50_seconds, middle)
-    ):
+    if before.count < limits.USUAL_COUNT and len(others) >= limits.OTHER_PEERS and _slower(least, middle):
         return "with the other peers", middle
     return None
 
@@ -83,7 +113,7 @@ def _slower(now: float, usual: float) -> bool:
 
 def _slow(facts: Facts, key: EngineKey, peer: admin.PeerSummary, compared: tuple[str, float]) -> FoundCause:
     now, (against, usual) = _present(facts, peer), compared
-    address = peer.peer.address
+    address, (confidence, alternatives) = peer.peer.address, _confidence(facts, key)
     return FoundCause(
         "slow_transfers",
         f"transfers of peer {address} to engine {key} take {words.span(now.p50_seconds)}, {words.span(usual)} {against}",
@@ -93,13 +123,14 @@ def _slow(facts: Facts, key: EngineKey, peer: admin.PeerSummary, compared: tuple
                 f"the median of {now.count} transfers in {_span(facts)} is {words.span(now.p50_seconds)}",
                 f"{words.span(usual)} {against}",
             ),
+            _observed(facts, key),
             *_transport(facts, address),
         ),
         peer=address,
         requests=now.count,
         seconds=now.count * (now.p50_seconds - usual),
-        confidence=Confidence.LIKELY,
-        alternatives=("larger transfers than before: longer prompts", *_ALTERNATIVES),
+        confidence=confidence,
+        alternatives=(*alternatives, "larger transfers than before: longer prompts"),
         commands=(f"agentctl describe peer {address}", "agentctl get peers -o wide"),
     )
 
@@ -112,9 +143,10 @@ def _transport(facts: Facts, address: str) -> Iterator[Evidence]:
             return
 
 
-def _slow_pair(pair: admin.Pair, than: str) -> FoundCause:
+def _slow_pair(facts: Facts, pair: admin.Pair, than: str) -> FoundCause:
     """Return the cause where transfers of one size move fewer bytes a second, whatever their mean duration."""
     key, address, speed = words.key_of(pair.key), pair.peer.address, pair.speed
+    confidence, alternatives = _confidence(facts, key)
     if than == "usual":
         share, against = speed.usual_ratio, "what is usual for transfers of this size"
     else:
@@ -128,12 +160,13 @@ def _slow_pair(pair: admin.Pair, than: str) -> FoundCause:
                 f"{words.count(speed.count, 'transfer')} of {speed.size_class} on rank {speed.rank}",
                 f"{speed.usual_bytes_per_second / _MB:.1f} MB/s" if speed.usual_count else "",
             ),
+            _observed(facts, key),
             *([Evidence(f"by {pair.transport}")] if pair.transport else []),
         ),
         peer=address,
         requests=speed.count,
         other_harm=_PAIR_SECONDS,
-        confidence=Confidence.LIKELY,
-        alternatives=(*_ALTERNATIVES, "many more transfers at once than before slow each of them"),
+        confidence=confidence,
+        alternatives=(*alternatives, "many more transfers at once than before slow each of them"),
         commands=("agentctl get pairs -o wide", f"agentctl describe peer {address}"),
     )
