@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,3 +61,38 @@ def test_wrong_questions(agentctl: Agentctl, source: Source) -> None:
     assert agentctl("diagnose", "--since", "8d").exit_code == 2
     assert agentctl("diagnose", "nobody/7").exit_code == 4
     assert agentctl("diagnose", "-l", "role=encoder").exit_code == 3
+
+
+def test_a_moment_of_the_past(harness: AdminHarness, agentctl: Agentctl, source: Source) -> None:
+    """What came later says nothing; the first line says as of when, and documents have the moment."""
+    harness.append(
+        source, event("request_closed", "good", time_ns=time.time_ns(), kv_role=2, finish_reason="stop")
+    )
+    moment = datetime.now(UTC)
+    harness.append(source, *(transfer_failure(f"bad-{n}", time_ns=time.time_ns()) for n in range(3)))
+    then = agentctl("diagnose", "--at", moment.isoformat())
+    as_of = f"as of {moment.astimezone():%Y-%m-%d %H:%M:%S %Z}: the log shows nothing wrong in the last "
+    assert (then.exit_code, then.stdout.splitlines()[0][: len(as_of)]) == (0, as_of)
+    assert "not known: what engines held" in then.stdout
+    document = json.loads(agentctl("diagnose", "--at", moment.isoformat(), "-o", "json").stdout)
+    assert document["at"] == f"{moment:%Y-%m-%dT%H:%M:%S.%f}000Z"
+    assert agentctl("diagnose", "--at", "0s").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("moment", "words"),
+    [
+        ("yesterday", "is not a time such as 21:43"),
+        ("999999d", "it is before all times"),
+        ("8d", "more than 7 days ago; give a later time"),
+        ("1h", "and the log begins at"),
+        ("2999-01-01T00:00:00Z", "is to come; give a time up to now"),
+    ],
+)
+def test_moments_that_are_none(
+    harness: AdminHarness, agentctl: Agentctl, source: Source, moment: str, words: str
+) -> None:
+    """2 for what is no time, and for one that the log does not have; both say what to give."""
+    harness.append(source, event("request_closed", "good", time_ns=time.time_ns()))
+    refused = agentctl("diagnose", "--at", moment)
+    assert (refused.exit_code, words in refused.stderr) == (2, True)

@@ -40,7 +40,7 @@ READING: dict[str, list[str]] = {
     "get holders": ["get holders", "get holders 0"],
     "get pairs": ["get pairs", "get pairs -o wide"],
     "get suspects": ["get suspects", "get suspects --since 2h"],
-    "diagnose": ["diagnose"],
+    "diagnose": ["diagnose", "diagnose --at 1ms"],
     "get audit": ["get audit", "get audit p"],
     "describe engine": ["describe engine 0", "describe engine 7"],
     "describe peer": [f"describe peer {_PEER}"],
@@ -186,8 +186,8 @@ def _fill(both: _Taken) -> None:
     harness.engine("2", refuse=lambda _: "it does not fit", supported=("kv_load_failure",))
 
 
-# What is counted until now, and when a call was answered.
-_MOVING = {"duration", "wait", "retires", "begins", "seconds", "harm"}
+# What is counted until now, and when a call was answered, or of when its answer is.
+_MOVING = {"at", "duration", "wait", "retires", "begins", "seconds", "harm"}
 # A column is as wide as its widest age: the tenth second makes it wider.
 _PADDED = re.compile(r"\bTIME +")
 _AGES = re.compile(r"\b[\d.]+ ?(µs|ms|[smhd])\b|\d\d:\d\d:\d\d")

@@ -14,7 +14,7 @@ from penstock.agent.journal.index.keys import kind_rows, request_ids, request_ke
 from penstock.agent.journal.query import reader as reading
 from penstock.agent.journal.query.budget import ReadBudget
 from penstock.proto.v1.events_pb2 import Event
-from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 
 from tests.support.agent.batches import TIME, deferral_start, event, sample_batch, transfer_failure
 
@@ -91,6 +91,39 @@ async def test_events_newest_first_by_kind_time_and_request(journal, log):
         assert pairs(reader.scan(request_id="b", kinds=["transfer_failure"], since_unix_nano=25)) == [(2, 0)]
         with pytest.raises(KeyError, match="explosion"):
             list(reader.scan(kinds=["explosion"]))
+
+
+async def test_events_up_to_a_batch(journal, log):
+    """What came later is not read; neither where a request is asked for."""
+    for seq in range(1, 4):
+        await log(seq, transfer_failure("a", time_ns=10 * seq))
+    with journal.reader() as reader:
+        assert pairs(reader.scan(until=2)) == [(2, 0), (1, 0)]
+        assert pairs(reader.scan(until=2, limit=1)) == [(2, 0)]
+        assert pairs(reader.scan(until=2, since_unix_nano=20)) == [(2, 0)]
+        assert pairs(reader.scan(until=2, request_id="a")) == [(2, 0), (1, 0)]
+        assert pairs(reader.scan(until=0)) == []
+        received = [reader.batch(number).received_unix_nano for number in (1, 2, 3)]
+        assert [reader.last_until(time) for time in received] == [1, 2, 3]
+        assert (reader.last_until(received[0] - 1), reader.last_until(2**64)) == (0, 3)
+        (row,) = reader.source_rows()
+        epoch = row.source.epoch
+        assert [reader.newest_of(epoch, after, 2, 10) for after in (0, 1, 2)] == [2, 2, 0]
+        assert (reader.newest_of(epoch + 1, 0, 3, 10), reader.newest_of(epoch, 0, 3, 0)) == (0, 0)
+
+
+async def test_a_source_has_when_it_opened_and_closed(journal, log):
+    """It is open until it says goodbye."""
+    await log(1, transfer_failure("a"))
+    with journal.reader() as reader:
+        (row,) = reader.source_rows()
+        assert (row.closed, row.closed_unix_nano) == (False, 0)
+        assert 0 < row.opened_unix_nano <= row.last_seen_unix_nano
+    await log(2, goodbye=Goodbye())
+    with journal.reader() as reader:
+        (row,) = reader.source_rows()
+        assert row.closed
+        assert row.closed_unix_nano == reader.batch(2).received_unix_nano
 
 
 async def test_events_of_a_newer_engine_are_found_too(journal, log):
