@@ -583,6 +583,28 @@ def test_a_router_that_was_repaired() -> None:
     assert cause.sentence.endswith("it computed their prompts itself; ended 2m ago")
 
 
+@pytest.mark.parametrize(("made", "kinds"), [(300, ["no_transfer_parameters"]), (100, ["leases_expire"])])
+def test_leases_that_outlive_the_router_s_fault(made: float, kinds: list[str]) -> None:
+    """Those that were made while it lasted run out later: they are its effect. What was made since has another cause."""
+    log = [*calm(), *_routed(range(1, 120)), *_routed(range(120, 400), 1)]
+    late = [
+        event(
+            "lease_closed",
+            f"l-{n}",
+            time_ns=at(20),
+            start_time_unix_nano=at(made),
+            ending=events.LEASE_ENDING_EXPIRED,
+            blocks=4,
+        )
+        for n in range(9)
+    ]
+    verdict = verdict_of([*log, *late])
+    assert [each.kind for each in verdict.causes if each.kind in kinds] == kinds
+    lasting = [each.kind for each in verdict.causes if not each.until]
+    assert lasting == ([] if made > 120 else kinds)
+    assert (verdict.answer == VerdictKind.NOTHING_WRONG) == (made > 120)
+
+
 def test_an_agent_that_cannot_store() -> None:
     """It says so first; that engines are not connected is its effect, and says nothing of them."""
     bad = [failed(f"r-{n}", 5, OTHER) for n in range(5)]

@@ -122,7 +122,7 @@ def _under_their_causes(causes: list[FoundCause]) -> list[FoundCause]:
             for number, each in enumerate(causes)
             if each.kind in symptoms
             and each.peer in ("", cause.peer)
-            and (each.until or not cause.until)
+            and (each.until or not cause.until or 0 < each.begun <= cause.until)
             and number not in told
         ]
         told.update(found)

@@ -60,6 +60,8 @@ class FoundCause:
         until: when it ended, nanoseconds; 0 while it lasts. Its sentence is then in the past tense, and its commands only look.
         alternatives: what else it could be, and how to tell.
         commands: what to run next.
+        begun: when the newest of what it is made of began, nanoseconds, such as a lease that has expired since; 0 for when it
+            was seen. Where that is before another cause ended, that one may have brought it about.
         effects: what it brings about, and would be a cause without it.
 
     """
@@ -78,6 +80,7 @@ class FoundCause:
     commands: tuple[str, ...] = ()
     until: int = 0
     since: int = 0
+    begun: int = 0
     effects: tuple[FoundCause, ...] = ()
 
     @property

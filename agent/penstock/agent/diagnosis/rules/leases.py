@@ -122,6 +122,7 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
             other_harm=_EXPIRED_SECONDS * len(expired),
             confidence=Confidence.CERTAIN,
             until=ended_at((each.time for each in expired), facts.now),
+            begun=max(each.time - int(each.seconds * NANOS) for each in expired),
             since=first_sign(
                 facts,
                 (each.time for each in expired),
@@ -175,6 +176,7 @@ def _old(facts: Facts) -> Iterator[FoundCause]:
             ),
             requests=leases.count,
             since=sane(facts, begun),
+            begun=begun,
             other_harm=_EXPIRED_SECONDS * leases.count,
             alternatives=(
                 "its readers have gone: a decode engine that died after prefill never reads",
