@@ -391,6 +391,15 @@ def test_an_engine_that_went_earlier() -> None:
     assert verdict_of(calm(), engines=[engine(), stopped]).answer == VerdictKind.NOTHING_WRONG
 
 
+def test_an_engine_that_went_a_moment_ago() -> None:
+    """It may come back to an agent that was restarted, or its server may say goodbye; one that cannot store knows no more."""
+    away = engine("prefill", connected=False)
+    fields: dict[str, Any] = {"engines": [engine(), away], "awaited": {EngineKey("prefill", "0")}}
+    assert verdict_of(calm(), **fields).answer == VerdictKind.NOTHING_WRONG
+    (blind,) = verdict_of(calm(), **fields, blind="database or disk is full").causes
+    assert [each.kind for each in blind.effects] == ["engine_away"]
+
+
 @pytest.mark.parametrize(
     ("source", "kind"),
     [

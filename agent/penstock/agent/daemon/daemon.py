@@ -276,6 +276,7 @@ class Daemon:
             rollouts=rollouts,
             state_dir=directory.path,
             stopping=self._stopping,
+            is_awaited=self._report.is_awaited,
             try_backend=lambda: probe_endpoint(self._config.export),
             pages={
                 "metrics.txt": lambda: self._render("text/plain")[0],

@@ -39,6 +39,10 @@ class StatusReport:
         """Return where the trace export stands; an empty status before its start."""
         return ExportStatus() if self.exporter is None else self.exporter.status()
 
+    def is_awaited(self, epoch: int) -> bool:
+        """Return whether a source is away, and neither lost nor stopped yet."""
+        return self.losses is not None and self.losses.is_awaited(epoch)
+
     def describe(self, status: AgentStatus) -> None:
         """Set the daemon's fields of *status*."""
         status.start_time.FromNanoseconds(self._started_unix_nano)

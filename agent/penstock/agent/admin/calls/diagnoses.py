@@ -78,6 +78,9 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         Facts,
         now=question.now,
         engines=list(engines.engines),
+        awaited={
+            view.key for view in views if any(agent.is_awaited(live.source.epoch) for live in view.sources)
+        },
         peers=list(peers.peers),
         quiet_peers=peers.total - len(peers.peers),
         drills=[

@@ -60,6 +60,7 @@ class AgentContext:
         pages: what a bundle has as files, by name: the metrics page and the configuration; called on a thread. One
             that cannot be written yet raises StateError.
         statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
+        is_awaited: whether the source of an epoch is away, and neither lost nor stopped yet.
         stalls: what should go on in each engine and does not; from any thread.
         look_seconds: likewise between two looks of an engine's workers at their transfers.
         judge: keeps the judgement that answers quote.
@@ -83,6 +84,7 @@ class AgentContext:
     pages: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
     statuses: tuple[StatusSource, ...] = ()
     try_backend: Callable[[], Awaitable[str]] = _no_backend
+    is_awaited: Callable[[int], bool] = lambda _: False
     stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict
     look_seconds: Callable[[], Mapping[EngineKey, float]] = dict
     judge: Judge = field(default_factory=Judge)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from penstock.agent.diagnosis.facts.records import (
         Closed,
@@ -77,6 +77,7 @@ class Facts:
         present: the time that is looked at.
         before: the time before it, which it is compared with.
         engines: the selected ones, as ``ListEngines`` returns them.
+        awaited: those of which a process is away that is not lost yet: it may say goodbye, or come back.
         peers: theirs, as ``ListPeers`` does, without those of which nothing is known beyond that they are there.
         quiet_peers: how many those are.
         look_seconds: between two looks of an engine's workers at their transfers, where that is known.
@@ -96,6 +97,7 @@ class Facts:
     present: Window
     before: Window
     engines: Sequence[admin.Engine] = ()
+    awaited: Collection[EngineKey] = ()
     peers: Sequence[admin.PeerSummary] = ()
     quiet_peers: int = 0
     drills: Sequence[admin.Drill] = ()

@@ -113,12 +113,16 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: 
 
 
 def _away(facts: Facts) -> Iterator[FoundCause]:
-    """Yield engines that went before the window, without a goodbye, and are not back."""
+    """Yield engines that went before the window, without a goodbye, and are not back.
+
+    Those that went a moment ago are waited for; not by an agent that cannot store their loss.
+    """
+    awaited = () if facts.blind else facts.awaited
     told = {each.key for each in facts.present.losses}
     away = [
         each
         for each in facts.engines
-        if not each.connected and not each.said_goodbye and words.key_of(each.key) not in told
+        if not each.connected and not each.said_goodbye and words.key_of(each.key) not in {*told, *awaited}
     ]
     if not away:
         return
