@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 _GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 _GUIDE = (_GUIDES / "agentctl.md").read_text()
 _TYPED = re.compile(r"^\$ agentctl ([^\n]*)", re.MULTILINE)
-_NAMES = {"ENGINE": "0", "OTHER": "1", "REQUEST": "req-1"}
+# The log of this test begins with it.
+_NAMES = {"ENGINE": "0", "OTHER": "1", "REQUEST": "req-1", "21:43": "0s"}
 
 
 @pytest.fixture

@@ -317,12 +317,10 @@ class PastMoment(NamedTuple):
         yield _NO_SNAPSHOTS
         ended = [str(view.key) for view in self.views if view.connected and self._running(view).facts is None]
         if ended:
-            yield (
-                f"what {_named(ended)} told of their connectors and weights is not known: their processes of then have ended"
-            )
+            yield f"connectors and weights of {_named(ended)} are not known: the processes of then have ended"
         unsure = [str(key) for key in self.past.unsure if key in self.targets]
         if unsure:
-            yield f"whether {_named(unsure)} had come back is not known: they had reported nothing since they were lost"
+            yield f"whether {_named(unsure)} had come back is not known: nothing had been reported since the loss"
         if self.past.cut or self.orders.cut:
             yield "there was too much to read: orders, quarantines and policies of then may be missing"
 
