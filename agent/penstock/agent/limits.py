@@ -44,6 +44,9 @@ SLOW_SPEED_RATIO: Final = 0.25
 PenstockTransferSlowerThanUsual and PenstockTransferSlowerThanPeers have the same.
 """
 
+LOOK_TIMES: Final = 1.5
+"""Times between two looks by which a duration may be too long: looks vary, and durations are of buckets 26 % wide."""
+
 SLOW_WAITS_COUNT: Final = 2
 """Slow waits for a peer: one is chance, ..."""
 

@@ -176,10 +176,6 @@ def test_a_reader_that_looks_seldom(look: float, kinds: list[str]) -> None:
     )
     looks = {DECODE: look} if look else {}
     assert [each.kind for each in verdict_of(calm(), peers=[row], look_seconds=looks).causes] == kinds
-    speed = {"bytes_per_second": 4e6, "count": 12, "size_class": "1 MiB and more", "usual_ratio": 0.2}
-    fast = admin.PeerSummary(key=DECODES, peer={"address": PEER}, transfers={"last_minute": windows})
-    found = verdict_of(calm(), peers=[fast], pairs=[_pair(speed=speed)], look_seconds=looks).causes
-    assert [each.kind for each in found] == kinds
 
 
 @pytest.mark.parametrize("facts", [{"side_channel": PEER}, None], ids=["address", "away"])

@@ -19,6 +19,7 @@ from penstock.agent.metrics import aggregator as aggregator_module
 from penstock.agent.metrics import ended_deferrals as ended_module
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.latencies import is_slow
 from penstock.agent.metrics.series.capped import IDLE_NANO, SeriesBudget
 from penstock.agent.metrics.series.engine import EngineSeries
 from penstock.agent.metrics.series.updates import transfer_updates
@@ -390,3 +391,18 @@ def test_a_replay_forgets_at_the_same_place(cut: int) -> None:
     for of, batch in log[cut:]:
         saved.apply(of, BatchColumns(batch))
     assert saved.dump() == whole.dump()
+
+
+@pytest.mark.parametrize(("look", "slow"), [(0.0, True), (0.001, True), (1.0, False)])
+def test_a_reader_that_looks_once_a_second_has_no_slow_peer(look: float, *, slow: bool) -> None:
+    """One link and one size, as NIXL tells it: looked at every millisecond for an hour, then every second."""
+    aggregator, engine = Aggregator(), source()
+    rows = [(3_600 - 60 * n, 0.0204) for n in range(25)] + [(50 - 5 * n, 1.0167) for n in range(8)]
+    for ago, seconds in rows:
+        row = (int(seconds * 1e9), 4 << 20, "peer:5600", TRANSFER_RESULT_OK)
+        batch = transfers([row], time_ns=TIME - ago * 10**9)
+        batch.seq = 1
+        aggregator.apply(engine, BatchColumns(batch, batch.SerializeToString()))
+    (speed,) = aggregator.pair_speeds(engine.key, TIME, look).values()
+    assert is_slow(speed) == slow
+    assert speed.count == 8

@@ -102,6 +102,7 @@ class Daemon:
             wanted=policies.feed.wanted,
             pause_ends=stored.pauses.ends_unix_nano,
             stalls=lambda: stalls.now,
+            look_seconds=lambda: stalls.look_seconds,
         )
         ingest = self._make_ingest(log, registry, owners, policies, metrics)
         retirement = self._make_retirement(log, registry, policies)
@@ -117,7 +118,11 @@ class Daemon:
         )
         self._parts.push_async_callback(self._drain, ingest, policies.feed, engines)
         self._start_upkeep(
-            directory, policies, retirement.keep_retiring(), stalls.keep_looking(), diagnoses.keep_judging(agent)
+            directory,
+            policies,
+            retirement.keep_retiring(),
+            stalls.keep_looking(),
+            diagnoses.keep_judging(agent),
         )
         self._report.listen_address = str(engines.address)
         self._health.phase = "serving"

@@ -18,7 +18,7 @@ from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics.catalogue import BY_NAME
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.metrics.ended_deferrals import EndedByLoss
-from penstock.agent.metrics.latencies import PairSpeeds, PeerLatencies, with_siblings
+from penstock.agent.metrics.latencies import PairSpeeds, PeerLatencies, at_best, is_slow, with_siblings
 from penstock.agent.metrics.series import (
     CAP,
     COUNTED,
@@ -209,8 +209,12 @@ class Aggregator:
         with self._lock:
             return self._latencies.known()
 
-    def pair_speeds(self, key: EngineKey, now: int) -> dict[PairKey, Speed]:
-        """Return how fast an engine's transfers were in the 15 minutes before *now* (nanoseconds), by peer and rank."""
+    def pair_speeds(self, key: EngineKey, now: int, look: float = 0.0) -> dict[PairKey, Speed]:
+        """Return how fast an engine's transfers were in the 15 minutes before *now* (nanoseconds), by peer and rank.
+
+        Their durations run until the engine looks, every *look* seconds (0 for not known): a slow pair is as slow as it is
+        at best.
+        """
         with self._lock:
             pairs = self._speeds.pairs(key, now)
         found: dict[PairKey, Speed | None] = {}
@@ -218,7 +222,12 @@ class Aggregator:
             # One takes a third of a millisecond: what is counted meanwhile waits for no more than that.
             with self._lock:
                 found[pair] = self._speeds.speed(pair, now)
-        return with_siblings(found)
+        speeds = with_siblings(found)
+        for pair, speed in speeds.items():
+            if look and is_slow(speed):
+                windows = self.peer_windows(key, pair.peer, now)
+                speeds[pair] = at_best(speed, windows.transfers.newest if windows is not None else 0.0, look)
+        return speeds
 
     def dump(self) -> bytes:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""

@@ -47,6 +47,7 @@ class Gatherer:
         wanted: hash of the policy that an engine should have; None where that is not known yet.
         pause_ends: when the pause of an engine ends by itself, unix nanoseconds; 0 without a pause or without an end.
         stalls: what should go on in each engine and does not.
+        look_seconds: between two looks of an engine's workers at their transfers, where that is known.
         clock: unix nanoseconds.
 
     """
@@ -61,6 +62,7 @@ class Gatherer:
         wanted: Wanted | None = None,
         pause_ends: Callable[[EngineKey], int] = lambda _: 0,
         stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict,
+        look_seconds: Callable[[], Mapping[EngineKey, float]] = dict,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._aggregator = aggregator
@@ -70,6 +72,7 @@ class Gatherer:
         self._wanted = wanted
         self._pause_ends = pause_ends
         self._stalls = stalls
+        self._look_seconds = look_seconds
         self._clock = clock
 
     def render(self, accept: str) -> tuple[bytes, str]:
@@ -158,9 +161,11 @@ class Gatherer:
 
     def _add_speeds(self, sheet: GaugeSet, sources: Sequence[LiveSource]) -> None:
         """Put how fast the transfers of connected engines are, by the clock of each."""
+        looks = self._look_seconds()
         for key, lives in by_engine(live for live in sources if live.connected).items():
             ahead = next((live.clock_offset_nano for live in lives if live.clock_offset_nano is not None), 0)
-            add_speeds(sheet, key, self._aggregator.pair_speeds(key, self._clock() + ahead))
+            now = self._clock() + ahead
+            add_speeds(sheet, key, self._aggregator.pair_speeds(key, now, looks.get(key, 0.0)))
 
     def _connected(self, sources: Sequence[LiveSource]) -> tuple[Mapping[EngineKey, bool], set[EngineKey]]:
         """Return all engines that are not forgotten with whether they are connected, and those that said goodbye.

@@ -15,6 +15,8 @@ from penstock.agent.metrics.latencies.speeds import (
     PairKey,
     PairSpeeds,
     Speed,
+    at_best,
+    is_slow,
     median,
 )
 from penstock.agent.model import EngineKey
@@ -197,3 +199,52 @@ def test_a_median_is_in_its_bucket(counts: list[int]) -> None:
         count for bucket, count in enumerate(counts) if not bucket or SPEED_BOUNDS[bucket - 1] <= found
     )
     assert at_most * 2 >= sum(counts)
+
+
+SLOW = Speed(
+    now=4.0 * MB, count=8, usual=400.0 * MB, usual_count=50, size_class=1, ratio=0.01, siblings_ratio=0.02
+)
+
+
+@pytest.mark.parametrize(
+    ("took", "look", "ratios"),
+    [
+        # Not known how often it looks, or how long a transfer took: as it is.
+        (1.0, 0.0, (0.01, 0.02)),
+        (0.0, 1.0, (0.01, 0.02)),
+        # Seen once a second: it may have taken no time at all.
+        (1.13, 1.0, (None, None)),
+        (1.0, 2.0, (None, None)),
+        # Of three seconds one and a half are sure.
+        (3.0, 1.0, (0.02, 0.04)),
+        (3.0, 0.001, (0.01, 0.02)),
+        # No faster than usual.
+        (1.0, 0.66, (1.0, 1.0)),
+    ],
+)
+def test_a_speed_at_best(took: float, look: float, ratios: tuple[float | None, float | None]) -> None:
+    """Durations run until the reader looks."""
+    found = at_best(SLOW, took, look)
+    for each, expected in zip((found.ratio, found.siblings_ratio), ratios, strict=True):
+        assert each == (None if expected is None else pytest.approx(expected, rel=0.01))
+    assert (found.now, found.count) == (SLOW.now, SLOW.count)
+
+
+@given(st.floats(0, 10), st.floats(0, 10), st.none() | st.floats(0.001, 5), st.none() | st.floats(0.001, 5))
+def test_a_speed_at_best_is_no_slower(
+    took: float, look: float, ratio: float | None, siblings: float | None
+) -> None:
+    """And nothing is known that was not known before."""
+    speed = Speed(1.0, 8, 1.0, 50, 1, ratio, siblings)
+    best = at_best(speed, took, look)
+    for before, after in ((ratio, best.ratio), (siblings, best.siblings_ratio)):
+        assert after is None or (before is not None and after >= before)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "slow"),
+    [((None, None), False), ((0.24, None), True), ((None, 0.24), True), ((0.25, 1.0), False)],
+)
+def test_what_is_slow(ratios: tuple[float | None, float | None], *, slow: bool) -> None:
+    """Below a quarter of the usual, or of the other peers."""
+    assert is_slow(Speed(1.0, 8, 1.0, 50, 1, *ratios)) == slow

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.agent.admin.support import AgentContext
+    from penstock.agent.metrics import PairKey, Speed
     from penstock.agent.traces.spans import RequestFacts
 
 
@@ -65,9 +66,13 @@ class OtherWeights:
 async def list_pairs_of(agent: AgentContext, _: admin.ListPairsRequest) -> admin.ListPairsResponse:
     """Return the pairs of all engines here, among themselves and with the peers that they know."""
     views, now = agent.registry.engines(), int(agent.clock() * 1e9)
+    looks = agent.look_seconds()
+
+    def speeds(key: EngineKey, moment: int) -> Mapping[PairKey, Speed]:
+        return agent.aggregator.pair_speeds(key, moment, looks.get(key, 0.0))
 
     def compared() -> admin.ListPairsResponse:
-        return list_pairs(pair_engines(views, agent.aggregator.pair_speeds, now))
+        return list_pairs(pair_engines(views, speeds, now))
 
     # Sums of many windows, and many engines against each other, take longer than the loop may stand still.
     return await asyncio.to_thread(compared)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from penstock.agent import limits
 from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, words
 from penstock.agent.pairs import slowness
-from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.agent.diagnosis.facts import Attribution, Facts
     from penstock.agent.model import EngineKey
+    from penstock.proto.v1 import admin_pb2 as admin
 
 # What a pair counts for that moves fewer bytes a second than it could, seconds.
 _PAIR_SECONDS = 5.0
@@ -37,7 +37,6 @@ def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     for each in facts.peers:
         if not each.retired and _present(facts, each).count >= limits.MEDIAN_COUNT:
             by_engine[words.key_of(each.key)].append(each)
-    summaries = {(words.key_of(each.key), each.peer.address): each for each in facts.peers}
     told = {peer for (_, peer), trouble in shares.peers.items() if trouble.failures or trouble.slow}
     for key, peers in sorted(by_engine.items()):
         for peer in sorted(peers, key=lambda each: each.peer.address):
@@ -47,25 +46,9 @@ def transfer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
                 yield _slow(facts, key, peer, compared)
     for pair in facts.pairs:
         judged = pair.speed.count >= limits.MEDIAN_COUNT and not pair.speed.size_class.startswith(_SMALL)
-        than = slowness(_seen(facts, pair, summaries)) if judged and slowness(pair.speed) else ""
+        than = slowness(pair.speed) if judged else ""
         if than and pair.peer.address and pair.peer.address not in told:
             yield _slow_pair(facts, pair, than)
-
-
-def _seen(
-    facts: Facts, pair: admin.Pair, summaries: Mapping[tuple[EngineKey, str], admin.PeerSummary]
-) -> admin.PairSpeed:
-    """Return the speed of *pair* as fast as it may be, if each transfer had ended just after the look before."""
-    key = words.key_of(pair.key)
-    look, summary = facts.look_seconds.get(key, 0.0), summaries.get((key, pair.peer.address))
-    took = _present(facts, summary).p50_seconds if summary is not None else 0.0
-    if not look or not took:
-        return pair.speed
-    fastest = admin.PairSpeed()
-    for name in ("usual_ratio", "siblings_ratio"):
-        if took > look and pair.speed.HasField(name):
-            setattr(fastest, name, getattr(pair.speed, name) * took / (took - look))
-    return fastest
 
 
 def _observed(facts: Facts, key: EngineKey) -> Evidence:
@@ -97,7 +80,8 @@ def _compared(
 ) -> tuple[str, float] | None:
     """Return what the transfers are slow against, and its median in seconds; None if they are not slow."""
     before = peer.transfers.hour_before
-    least = _present(facts, peer).p50_seconds - facts.look_seconds.get(words.key_of(peer.key), 0.0)
+    late = limits.LOOK_TIMES * facts.look_seconds.get(words.key_of(peer.key), 0.0)
+    least = _present(facts, peer).p50_seconds - late
     if before.count >= limits.USUAL_COUNT and _slower(least, before.p50_seconds):
         return "in the hour before", before.p50_seconds
     others = [_present(facts, each).p50_seconds for each in peers if each is not peer]

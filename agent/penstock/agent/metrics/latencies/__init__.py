@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from penstock.agent.metrics.latencies.peers import PeerLatencies, PeerWindows
-from penstock.agent.metrics.latencies.speeds import SIZE_CLASSES, PairKey, PairSpeeds, Speed, with_siblings
+from penstock.agent.metrics.latencies.speeds import (
+    SIZE_CLASSES,
+    PairKey,
+    PairSpeeds,
+    Speed,
+    at_best,
+    is_slow,
+    with_siblings,
+)
 from penstock.agent.metrics.latencies.windows import DurationWindow, DurationWindows
 
 __all__ = [
@@ -15,5 +23,7 @@ __all__ = [
     "PeerLatencies",
     "PeerWindows",
     "Speed",
+    "at_best",
+    "is_slow",
     "with_siblings",
 ]

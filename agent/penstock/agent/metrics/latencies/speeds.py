@@ -230,6 +230,34 @@ def _siblings_median(key: PairKey, speed: Speed, speeds: Mapping[PairKey, Speed]
     return statistics.median(now for now, _ in others)
 
 
+def is_slow(speed: Speed) -> bool:
+    """Return whether one of its ratios is so low that something is wrong, unless its transfers were seen late."""
+    ratios = (each for each in (speed.ratio, speed.siblings_ratio) if each is not None)
+    return any(each < limits.SLOW_SPEED_RATIO for each in ratios)
+
+
+def at_best(speed: Speed, took: float, look: float) -> Speed:
+    """Return *speed* with the ratios that it has at best: had each transfer ended just after the look before.
+
+    Args:
+        speed: slow.
+        took: seconds until the end of a transfer was seen, the median; 0 for not known, which changes nothing.
+        look: seconds between two looks; 0 likewise. Not much shorter than *took*: nothing is known, and there is no ratio.
+
+    """
+    if not look or not took:
+        return speed
+    least = took - limits.LOOK_TIMES * look
+    if least <= 0:
+        return replace(speed, ratio=None, siblings_ratio=None)
+    times = took / least
+    usual, siblings = (
+        None if each is None else max(each, min(1.0, each * times))
+        for each in (speed.ratio, speed.siblings_ratio)
+    )
+    return replace(speed, ratio=usual, siblings_ratio=siblings)
+
+
 def median(counts: Sequence[int]) -> float:
     """Return the median of bytes/s, between the bounds of its bucket; *counts* are of one size class, not all 0."""
     rank, below = sum(counts) / 2, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent import limits
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ class DurationWindows:
     last_minute: DurationWindow = DurationWindow()
     last_15_minutes: DurationWindow = DurationWindow()
     hour_before: DurationWindow = DurationWindow()
+
+    @property
+    def newest(self) -> float:
+        """The median of now, seconds: of the last minute, or of the last 15 where that has too few; 0 without any."""
+        minute = self.last_minute
+        return minute.p50 if minute.count >= limits.MEDIAN_COUNT else self.last_15_minutes.p50
 
 
 def duration_windows(slots: TimeSlots, now: int) -> DurationWindows:
