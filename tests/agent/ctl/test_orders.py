@@ -242,7 +242,7 @@ def test_where_else_it_is_seen(harness: AdminHarness, agentctl: Agentctl) -> Non
     text = agentctl("describe", "engine", "0").stdout
     assert "Fault drills: allowed (PENSTOCK_ALLOW_FAULTS=1)" in text
     assert f"{_PEER}: 0 ok, 0 failed; quarantined\n" in text
-    assert "connected, quarantined" in agentctl("get", "peers").stdout
+    assert "connected, quarantined" in agentctl("get", "peers", "-o", "wide").stdout
     agentctl("quarantine", "lift", _PEER, "--reason", "INC-7")
     _, entry = _cells(agentctl("get", "audit", f"peer {_PEER}"))
     assert entry[2:4] == ["quarantine-lift", f"peer {_PEER}"]
