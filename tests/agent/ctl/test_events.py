@@ -146,6 +146,7 @@ def test_policies_are_named(item: Any, policies: Any, previous: Any, words: str)
             "kv collateral/refused, caused by theirs at 10.0.0.9:5600: connection refused",
         ),
         (event("blocks_pinned", DECODE, blocks=26, **_KV), "26 blocks stay pinned: the peer may still write"),
+        (event("blocks_pinned", DECODE, blocks=1, **_KV), "1 block stays pinned: the peer may still write"),
         (event("blocks_pinned", DECODE, blocks=26, released=True, **_KV), "26 blocks released"),
     ],
 )

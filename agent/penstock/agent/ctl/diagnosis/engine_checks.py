@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
 from penstock.agent.ctl.diagnosis.upstream_checks import upstream_findings
 from penstock.agent.ctl.render import rows, text
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1 import admin_pb2 as admin
 
-# Tolerated difference to the agent's clock, seconds: spans of both share a timeline.
-_CLOCKS = 1.0
 # Half of the 32 MiB that an engine buffers.
 _UNACKNOWLEDGED = 16 << 20
 _CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
@@ -189,7 +188,7 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
             "the engine is not affected; report it with the engine's log",
         )
     offset = source.clock_offset_nano / 1e9
-    if source.HasField("clock_offset_nano") and abs(offset) > _CLOCKS:
+    if source.HasField("clock_offset_nano") and abs(offset) > limits.CLOCK_SECONDS:
         direction = "ahead of" if offset > 0 else "behind"
         yield Finding(
             WRONG,

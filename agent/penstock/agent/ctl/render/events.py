@@ -127,7 +127,7 @@ def _handshake(body: events.Handshake) -> str:
 
 
 def _lease_closed(body: events.LeaseClosed) -> str:
-    return f"{body.blocks} blocks: {words.word(events.LeaseEnding, body.ending)}"
+    return f"{words.count(body.blocks, 'block')}: {words.word(events.LeaseEnding, body.ending)}"
 
 
 def _deciding(body: events.LoadOutcome, policies: Policies) -> Policies:
@@ -207,7 +207,9 @@ def _answer_suspected(body: events.AnswerSuspected) -> str:
 
 
 def _blocks_pinned(body: events.BlocksPinned) -> str:
-    return f"{body.blocks} blocks {'released' if body.released else 'stay pinned: the peer may still write'}"
+    stay = "stays" if body.blocks == 1 else "stay"
+    then = "released" if body.released else f"{stay} pinned: the peer may still write"
+    return f"{words.count(body.blocks, 'block')} {then}"
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {

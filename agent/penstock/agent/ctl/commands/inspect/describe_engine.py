@@ -110,7 +110,7 @@ def description(
     yield from _section("In flight", _in_flight(item, now))
     if item.leases.count:
         oldest = words.ago(item.leases.oldest_start_time_unix_nano, now)
-        yield f"Leases: {item.leases.count} of {item.leases.blocks} blocks, oldest {oldest}"
+        yield f"Leases: {item.leases.count} of {words.count(item.leases.blocks, 'block')}, oldest {oldest}"
     yield from _section("Held blocks", (_held(each, now) for each in holders))
     if item.eplb.enabled:
         yield f"Expert balancing: {_eplb(item.eplb)}"
