@@ -77,8 +77,8 @@ def _spans(ec: FileBench, name: str, *requests: Ask) -> list[Span]:
     ("damage", "error_type"),
     [
         (truncate, c.ERROR_TYPE_CORRUPT),
-        (fewer_rows, c.ERROR_TYPE_CORRUPT),
-        (wider, c.ERROR_TYPE_CORRUPT),
+        pytest.param(fewer_rows, c.ERROR_TYPE_CORRUPT, marks=pytest.mark.long),
+        pytest.param(wider, c.ERROR_TYPE_CORRUPT, marks=pytest.mark.long),
     ],
 )
 def test_a_bad_file_is_encoded_again(ec: FileBench, damage: Callable[[Path], None], error_type: int) -> None:
