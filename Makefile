@@ -18,7 +18,7 @@ OTHER_PYTHON := $(or $(PENSTOCK_VENV_PYTHON),.venv-python)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents test-repeat properties chaos calm fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents record-films test-repeat properties chaos calm fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -67,6 +67,9 @@ test-long: setup $(TEST_PEERS) ## What `make test` leaves out: exhaustive varian
 
 record-incidents: setup ## Cause the incidents on engines and store their bundles in tests/golden/incidents (ARGS="-k name" for one; 15 minutes in all).
 	@PENSTOCK_RECORD_INCIDENTS=$(CURDIR)/tests/golden/incidents $(PYTEST) -m long -o timeout=900 tests/e2e/test_incidents.py tests/e2e/test_incidents_of_the_field.py tests/e2e/test_stuck_calls.py $(ARGS)
+
+record-films: setup ## Film incidents on engines, from a calm minute to ten minutes after the remedy, into tests/golden/films (NAMES="pod-stopped" for some; 20 minutes each).
+	@$(PYTHON_IN_VENV) -m tests.films tests/golden/films $(NAMES)
 
 test-repeat: setup $(TEST_PEERS) ## `make test` N=10 times beside a busy loop; ends at the first failure.
 	@scripts/test-repeat.sh $(or $(N),10) $(PYTEST) $(TOGETHER) -m "not long" $(ARGS)

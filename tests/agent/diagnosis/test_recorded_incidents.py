@@ -12,6 +12,7 @@ from penstock.agent.evidence.archive import FORMAT, unpack_bundle
 from penstock.agent.journal import Journal
 
 from tests.support.incidents.asking import asked
+from tests.support.incidents.films import RECORDED as FILMED
 from tests.support.incidents.table import INCIDENTS, RECORDED
 
 if TYPE_CHECKING:
@@ -70,10 +71,14 @@ def test_a_recording_is_small_and_says_its_format(incident: Incident) -> None:
         assert json.loads(archive.read("manifest.json"))["format"] <= FORMAT
 
 
-@each_incident
-async def test_a_recording_is_of_no_machine_in_particular(incident: Incident, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "bundle",
+    [*RECORDED.glob("*.bundle"), *FILMED.glob("*/*.bundle")],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+async def test_a_recording_is_of_no_machine_in_particular(bundle: Path, tmp_path: Path) -> None:
     """No path, no address but the loopback one, no name of who recorded it, no prompt: not in a file and not in an entry."""
-    manifest = unpack_bundle(incident.path, tmp_path)
+    manifest = unpack_bundle(bundle, tmp_path)
     parts = [(tmp_path / each.name).read_bytes() for each in manifest.files]
     assert {each.name for each in manifest.files} == {"state.json", "policy.db", "journal.db"}
     journal = Journal.open(tmp_path, limit=1 << 30, salvages=False)

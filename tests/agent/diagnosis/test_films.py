@@ -1,0 +1,46 @@
+"""Incidents as films: what is said first from a calm minute before each until ten minutes after its remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+from penstock.agent.evidence.served import BundleServer
+from penstock.proto.v1.admin_pb2_grpc import AdminStub
+
+from tests.support.incidents.claims import Claims, contradictions
+from tests.support.incidents.films import FILMS, PHASES, RECORDED
+from tests.support.incidents.table import CAUSES
+
+if TYPE_CHECKING:
+    from tests.support.incidents.films import Film
+
+_FILMED = [
+    pytest.param(film, phase, id=f"{film.name}-{phase}") for film in FILMS.values() for phase in PHASES
+]
+
+
+def _claims(film: Film, phase: str) -> Claims:
+    server = BundleServer(RECORDED / film.name / f"{phase}.bundle")
+    try:
+        with grpc.insecure_channel(server.address) as channel:
+            return Claims.of(AdminStub(channel), server.now)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(("film", "phase"), _FILMED)
+def test_the_headline_of_each_phase(film: Film, phase: str) -> None:
+    """What lasts and nothing else, the cause before what it brings about; and no verb says another thing."""
+    claims = _claims(film, phase)
+    code, kind = film.expected(phase)
+    first = claims.lasting[0].kind if claims.lasting else ""
+    assert (first, bool(claims.lasting)) == (kind, code == CAUSES), claims.diagnosis.sentence
+    assert contradictions(claims) == []
+
+
+def test_all_films_are_whole() -> None:
+    """Each has all phases, and none is left that is not in the table."""
+    recorded = {(path.parent.name, path.stem) for path in RECORDED.glob("*/*.bundle")}
+    assert recorded == {(name, phase) for name in FILMS for phase in PHASES}

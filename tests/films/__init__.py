@@ -1,0 +1,1 @@
+"""Records films: an incident on real engines from a calm minute before it until ten minutes after its remedy."""
