@@ -39,6 +39,7 @@ from penstock.proto.v1.snapshot_pb2 import PeerStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from google.protobuf.timestamp_pb2 import Timestamp
     from penstock.agent.admin.support import AgentContext, PastEngines, PastOrders, ReadWindows
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey, PolicySource
@@ -70,7 +71,7 @@ async def past_diagnosis(
         NotFoundError: a selected engine was not known then.
 
     """
-    now, at = int(agent.clock() * NANOS), request.at.ToNanoseconds()
+    now, at = int(agent.clock() * NANOS), _nanoseconds(request.at)
     _check(at, now)
     running, retire_seconds = agent.registry.sources(), agent.retirement.after
 
@@ -105,6 +106,19 @@ async def past_diagnosis(
         for each in (cause, *cause.effects):
             each.commands[:] = _looking(each.commands, (now - at) / NANOS)
     return found
+
+
+def _nanoseconds(moment: Timestamp) -> int:
+    """Return *moment* in nanoseconds since the epoch.
+
+    Raises:
+        ContractError: it is outside the calendar.
+
+    """
+    try:
+        return moment.ToNanoseconds()
+    except ValueError as error:
+        raise ContractError("at is no moment of the calendar; give one of the last 7 days") from error
 
 
 def _check(at: int, now: int) -> None:

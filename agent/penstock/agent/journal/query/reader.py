@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 _SEARCHED_BYTES = 64 << 20
 # Above the ids of all batches.
 _NO_BATCH = (1 << 63) - 1
+# A damaged index may hold what is no number, which is above all numbers: without a bound it is seen.
+_ALL_OF_KIND = (
+    "SELECT batch FROM kinds WHERE kind = :kind AND batch >= :since AND newest_unix_nano >= :newest"
+    " ORDER BY batch DESC LIMIT :limit"
+)
+_OF_KIND_UNTIL = (
+    "SELECT batch FROM kinds WHERE kind = :kind AND batch BETWEEN :since AND :until AND newest_unix_nano >= :newest"
+    " ORDER BY batch DESC LIMIT :limit"
+)
 
 
 class Reader(LogReader):
@@ -132,9 +141,14 @@ class Reader(LogReader):
             map(
                 _batch_id,
                 self._database.execute(
-                    "SELECT batch FROM kinds WHERE kind = ? AND batch BETWEEN ? AND ? AND newest_unix_nano >= ?"
-                    " ORDER BY batch DESC LIMIT ?",
-                    (number, since_batch, until, since_unix_nano, limit),
+                    _ALL_OF_KIND if until == _NO_BATCH else _OF_KIND_UNTIL,
+                    {
+                        "kind": number,
+                        "since": since_batch,
+                        "newest": since_unix_nano,
+                        "until": until,
+                        "limit": limit,
+                    },
                 ),
             )
             for number in sorted(kinds)
