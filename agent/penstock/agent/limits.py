@@ -178,7 +178,10 @@ THREAD_SECONDS: Final = 10.0
 """A connector's thread that is gone: an engine that ends goes sooner."""
 
 SILENT_SECONDS: Final = 10.0
-"""Without a word of a worker while its EngineCore reports: ten snapshots."""
+"""Without a word of a worker while its EngineCore reports and a step is under way: ten snapshots."""
+
+SILENT_IDLE_SECONDS: Final = 120.0
+"""The same while no step is under way: on a busy machine snapshots of healthy workers were 91 s late, and nobody waits."""
 
 BEHIND_SECONDS: Final = 30.0
 """A worker's steps stand still while those of its siblings go on: no collective waits as long."""

@@ -378,7 +378,12 @@ def test_a_worker_that_vanished() -> None:
     assert verdict_of([*calm(), lost]).causes[0].kind == "process_lost"
     gone, there = ({"hello": {"process": "worker"}, "connected": connected} for connected in (False, True))
     left = verdict_of([*calm(), lost], engines=[engine(sources=[gone, there])])
-    assert [cause.kind for cause in left.causes] == ["process_lost"]
+    # An engine does not outlive its worker: while it goes on, the worker may only have lost its connection.
+    (cause,) = left.causes
+    assert (cause.kind, cause.confidence) == ("process_lost", Confidence.POSSIBLE)
+    assert cause.sentence.endswith("and is not connected")
+    dead = verdict_of([*calm(), lost], engines=[engine(connected=False, sources=[gone])])
+    assert dead.causes[0].confidence == Confidence.CERTAIN
     # A child that ended, or a worker that was replaced.
     assert not verdict_of([*calm(), lost], engines=[engine(sources=[there])]).causes
 

@@ -259,6 +259,7 @@ def test_a_worker_that_says_nothing() -> None:
     scene = Scene()
     scene.tick(5)
     scene.mute = {SIBLING}
+    scene.progress[CORE].step_start_time_unix_nano = scene.ago(0)
     assert not scene.tick(9)
     (stall,) = scene.tick(3)
     assert stall.kind is StallKind.WORKER_SILENT
@@ -270,6 +271,18 @@ def test_a_worker_that_says_nothing() -> None:
     assert not scene.tick(20)
 
 
+def test_a_worker_that_nobody_waits_for() -> None:
+    """Without a step under way a starved process may be late for a minute and more; with one it is told at once."""
+    scene = Scene()
+    scene.mute = {SIBLING}
+    assert not scene.tick(100)
+    scene.progress[CORE].step_start_time_unix_nano = scene.ago(0)
+    assert [each.kind for each in scene.tick(1)] == [StallKind.WORKER_SILENT]
+    scene.progress[CORE].step_start_time_unix_nano = 0
+    assert not scene.tick(1)
+    assert [each.kind for each in scene.tick(30)] == [StallKind.WORKER_SILENT]
+
+
 def test_a_late_snapshot_is_no_silent_worker() -> None:
     """Steps of the engine that go on need all workers; once they stand still, it is told."""
     scene = Scene()
@@ -277,6 +290,7 @@ def test_a_late_snapshot_is_no_silent_worker() -> None:
     for _ in range(20):
         scene.progress[CORE].steps += 10
         assert not scene.tick(1)
+    scene.progress[CORE].step_start_time_unix_nano = scene.ago(0)
     assert [each.kind for each in scene.tick(9)] == [StallKind.WORKER_SILENT]
 
 
@@ -285,6 +299,7 @@ def test_a_worker_of_an_earlier_life_is_no_sibling() -> None:
     scene = Scene()
     scene.mute = {SIBLING}
     scene.registry.disconnect(SIBLING)
+    scene.progress[CORE].step_start_time_unix_nano = scene.ago(0)
     assert scene.tick(20)
     scene.registry.disconnect(CORE)
     scene.registry.connect(Source(epoch=9, key=KEY, process="engine-core", start_time_unix_nano=100), 0)
@@ -300,6 +315,7 @@ def test_what_was_before_the_agent_s_start_is_no_silence() -> None:
         1,
         int((START - 500) * 1e9),
     )
+    scene.progress[CORE].step_start_time_unix_nano = scene.ago(0)
     assert not scene.tick(9)
     assert scene.tick(3)
 

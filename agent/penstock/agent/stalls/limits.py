@@ -17,7 +17,8 @@ class Limits:
         call: that a call into a connector may last.
         step: that a step of the engine may last; the first ones compile.
         thread: that a thread may be gone: an engine that ends goes sooner.
-        silent: without a word of a worker while its EngineCore reports.
+        silent: without a word of a worker while its EngineCore reports and a step is under way.
+        silent_idle: the same while none is.
         behind: that a worker's steps may stand still while those of its siblings go on.
         window: over which requests are compared.
         requests: the least number of requests in the window.
@@ -36,6 +37,7 @@ class Limits:
     step: float = limits.STEP_SECONDS
     thread: float = limits.THREAD_SECONDS
     silent: float = limits.SILENT_SECONDS
+    silent_idle: float = limits.SILENT_IDLE_SECONDS
     behind: float = limits.BEHIND_SECONDS
     window: float = limits.COUNTS_SECONDS
     requests: int = limits.BARE_ARRIVALS

@@ -122,7 +122,7 @@ def workers_silent(engine: EngineState, limits: Limits) -> Iterator[Stall]:
         for each in workers
         if each.progress is not None and _falls_behind(each, workers, limits)
     ]
-    found = [each for each in silent if each[0] >= limits.silent] + behind
+    found = [each for each in silent if each[0] >= _least_silence(core, limits)] + behind
     if found:
         lasted, process, what = max(found, key=lambda each: each[0])
         count = len({id(each[1]) for each in found})
@@ -132,6 +132,12 @@ def workers_silent(engine: EngineState, limits: Limits) -> Iterator[Stall]:
             engine.now - lasted,
             f"{process.name} {what} for {lasted:.0f} s{_more(count, 'worker')}",
         )
+
+
+def _least_silence(core: ProcessState, limits: Limits) -> float:
+    """Return how long a worker may say nothing: on a busy machine one that nobody waits for may only be late."""
+    idle = core.progress is not None and not core.progress.step_start_time_unix_nano
+    return limits.silent_idle if idle else limits.silent
 
 
 def _is_of(process: ProcessState, core: ProcessState) -> bool:

@@ -52,20 +52,25 @@ def _lost(facts: Facts) -> Iterator[FoundCause]:
             for each in facts.present.waits
             if each.key == key and each.ending == common.DEFERRAL_ENDING_ENGINE_LOST
         ]
-        back = present.get(key, False)
-        yield _loss(facts, key, losses, len(waits), back=back)
+        yield _loss(facts, key, losses, len(waits), connected=present.get(key, False))
 
 
 def _is_replaced(facts: Facts, key: EngineKey, losses: list[Loss]) -> bool:
     """Return whether other processes than an EngineCore went, and others do their work: a child that ended is no loss."""
     lost = {each.process for each in losses}
-    if ENGINE_CORE in lost:
-        return False
-    sources = [
-        source for engine in facts.engines if words.key_of(engine.key) == key for source in engine.sources
-    ]
-    away = {source.hello.process for source in sources if not source.connected}
-    return bool(sources) and not lost & away
+    known = any(engine.sources for engine in facts.engines if words.key_of(engine.key) == key)
+    return ENGINE_CORE not in lost and known and not lost & _away_of(facts, key)
+
+
+def _away_of(facts: Facts, key: EngineKey) -> set[str]:
+    """Return which kinds of processes of an engine are away."""
+    return {
+        source.hello.process
+        for engine in facts.engines
+        if words.key_of(engine.key) == key
+        for source in engine.sources
+        if not source.connected
+    }
 
 
 def _of_engine(window: Window, key: EngineKey) -> list[Loss]:
@@ -77,9 +82,11 @@ def _of_engine(window: Window, key: EngineKey) -> list[Loss]:
     return [each for each in cores if each.key == key] or rows
 
 
-def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: bool) -> FoundCause:
+def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, connected: bool) -> FoundCause:
     processes = sorted({each.process for each in losses})
     core = ENGINE_CORE in processes
+    # A process that is not its EngineCore and is back is no loss: this one is away.
+    back = connected and (core or not _away_of(facts, key))
     before = _of_engine(facts.before, key)
     times = f" {len(losses)} times" if len(losses) > 1 else ""
     subject = f"engine {key}" if core else f"{', '.join(processes)} process of engine {key}"
@@ -98,7 +105,8 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, back: 
         requests=lost,
         failed=0,
         other_harm=(_BACK_SECONDS if back else _GONE_SECONDS) * len(losses) + FAILED_SECONDS * lost,
-        confidence=Confidence.CERTAIN,
+        # An engine does not outlive its worker: where it goes on, the worker has lost its connection, such as a starved one.
+        confidence=Confidence.POSSIBLE if connected and not core else Confidence.CERTAIN,
         until=ended_at((each.time for each in losses), facts.now) if back else 0,
         since=first_sign(facts, (each.time for each in losses), (each.time for each in before)),
         alternatives=(
