@@ -14,7 +14,8 @@ from demo.common.agent import CommandResult
 from demo.common.steps import until
 from tests.support.incidents.recording import take_bundle
 from tests.support.incidents.table import INCIDENTS
-from tests.support.prometheus.replay import RULES, Replay
+from tests.support.prometheus.replay import Replay
+from tests.support.prometheus.rules import RULES
 
 if TYPE_CHECKING:
     from demo.common.agent import Agent
