@@ -64,7 +64,9 @@ def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare, un
     )
     assert "vLLM counts" not in doctor()
     assert "wrong  engine spare/0" not in doctor()
-    assert re.search(r"wrong +late_reads: blocks of engine spare/0 .*: \d+ answers? may be wrong", doctor())
+    # It has ended where vLLM's counters came a minute later.
+    told_by_doctor = r"(wrong|note) +late_reads: blocks of engine spare/0 .*: \d+ answers? may be wrong"
+    assert re.search(told_by_doctor, doctor())
 
 
 def _is_suspect(kv: Bench, unread: str) -> None:

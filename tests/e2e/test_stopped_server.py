@@ -167,7 +167,7 @@ def test_sigterm_to_the_server_is_a_stop(kv: Bench, *, asked: bool) -> None:
         kv.event("source_stopped", epoch=epoch)
         assert not pod.ends("source_lost")
         assert pod.stopped
-        assert "engine-core stopped with its server" in kv.ctl("get", "events", "--since", "1m")
+        assert "engine-core stopped with its server" in kv.ctl("get", "events", "--kind", "source_stopped")
         assert not _causes_about(kv, pod.name)
         signal_group(pod.server, signal.SIGKILL)
         until(
