@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as c
 from penstock.proto.v1 import events_pb2 as e
 
@@ -64,9 +65,10 @@ def test_a_lease_expires_and_a_late_read_is_reported(kv: Bench, spare: Spare, un
     )
     assert "vLLM counts" not in doctor()
     assert "wrong  engine spare/0" not in doctor()
-    # It has ended where vLLM's counters came a minute later.
-    told_by_doctor = r"(wrong|note) +late_reads: blocks of engine spare/0 .*: \d+ answers? may be wrong"
-    assert re.search(told_by_doctor, doctor())
+    # Other tests may have left causes enough that doctor, which names the worst, only counts the rest.
+    causes = kv.admin.Diagnose(admin.DiagnoseRequest(), timeout=60).causes
+    told_of = {key.server for each in causes if each.kind == "late_reads" for key in each.engines}
+    assert "spare" in told_of, [each.sentence for each in causes]
 
 
 def _is_suspect(kv: Bench, unread: str) -> None:
