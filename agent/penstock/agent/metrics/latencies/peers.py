@@ -221,7 +221,6 @@ class PeerLatencies:
                 TimeSlots.load(BUCKETS, waits),
                 TimeSlots.load(1, failures),
                 # Absent in what an older agent wrote.
-                # Absent in what an older agent wrote.
                 failed_load=int(failed[0]) if failed else 0,
                 failing_since=int(failed[1]) if len(failed) > 1 else 0,
             )

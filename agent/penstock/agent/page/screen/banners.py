@@ -24,7 +24,7 @@ MOST = 20
 """Banners of a screen, of which the last counts the rest."""
 
 _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
-# Causes that say that engines are away, or that nobody knows.
+# Causes by which engines are away, or it is not known whether they are.
 _ABSENCES = {"agent_blind", "engine_away", "engine_lost"}
 # Engines that a sentence names.
 _NAMED = 4
