@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from demo.common.steps import until
 from tests.calm.pods import DECODE, PREFILL, stopped_engines
+from tests.support.agent.disk import full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tests.calm.traffic import Traffic
     from tests.support.prometheus.server import Prometheus
 
-# Bytes that a file of the agent may have while its disk is full: less than its log has by then.
-_FULL_AT: Final = 64 << 10
 # Longer than any critical alert waits.
 _FULL_SECONDS: Final = 150.0
 _LOOPS_PER_CORE: Final = 4
@@ -133,20 +131,9 @@ def _agent_restart(town: Town) -> None:
 
 
 def _disk_full(town: Town) -> None:
-    pid = town.agent.child.pid
-    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (_FULL_AT, before[1]))
-    try:
-        until(lambda: _unwritable(town.agent), "The agent does not notice that its disk is full")
+    with full_disk(town.agent):
         time.sleep(_FULL_SECONDS)
-    finally:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-    until(lambda: not _unwritable(town.agent), "The agent does not notice that there is room again")
     town.live(20)
-
-
-def _unwritable(agent: Agent) -> bool:
-    return agent.metrics().value("penstock_agent_degraded", reason="journal_unwritable") == 1
 
 
 def _trace_backend_away(town: Town) -> None:

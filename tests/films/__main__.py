@@ -12,25 +12,20 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from demo.common.steps import until
 from demo.servers import ROOT
 from tests.films.scenes import SCENES
-from tests.support.engine.pairs import CPU_DEFAULTS
-from tests.support.engine.stacks import variant_stack
 from tests.support.incidents.films import PHASES
 from tests.support.incidents.recording import take_bundle
-from tests.support.kv.bench import Bench
 
 if TYPE_CHECKING:
-    from tests.films.scenes import Scene
+    from tests.films.scenes.base import Scene
 
-_VARIANT: Final = replace(CPU_DEFAULTS, name="films")
 # Of the calm before, and between two requests.
-_CALM_SECONDS, _PAUSE_SECONDS = 60.0, 0.7
+_CALM_SECONDS, _PAUSE_SECONDS = 60.0, 1.5
 _SPEED: Final = float(os.environ.get("PENSTOCK_FILM_SPEED", "1"))
 
 
@@ -45,7 +40,7 @@ class _Traffic(threading.Thread):
         """Send until :meth:`end`."""
         while not self._ending.wait(_PAUSE_SECONDS):
             # A server that ends answers nothing.
-            with suppress(OSError, KeyError):
+            with suppress(OSError, KeyError, RuntimeError):
                 self._scene.request()
 
     def end(self) -> None:
@@ -67,9 +62,7 @@ def record(name: str, directory: Path) -> None:
         _print(f"{name}: {time.time() - began:5.0f} s  {words}")
 
     say("starts its engines")
-    with variant_stack(_VARIANT, logs=logs) as stack:
-        kv = Bench(stack)
-        scene = SCENES[name](kv)
+    with SCENES[name].running(logs) as scene:
         traffic = _Traffic(scene)
         try:
             scene.open()
@@ -90,8 +83,8 @@ def record(name: str, directory: Path) -> None:
                     say("the remedy")
                     scene.remedy()
                 time.sleep(seconds / _SPEED)
-                take_bundle(kv.agent, (target / f"{phase}.bundle").absolute(), began=start)
-                say(f"{phase}: {kv.agent.ctl('diagnose').output.splitlines()[0]}")
+                take_bundle(scene.agent, (target / f"{phase}.bundle").absolute(), began=start)
+                say(f"{phase}: {scene.agent.ctl('diagnose').output.splitlines()[0]}")
         finally:
             try:
                 traffic.end()

@@ -587,6 +587,13 @@ def test_a_router_that_fails_for_a_third() -> None:
     assert verdict_of(always).answer == VerdictKind.NOTHING_WRONG
 
 
+@pytest.mark.parametrize(("well", "kinds"), [(40, ["no_transfer_parameters"]), (10, [])])
+def test_a_router_that_fails_for_a_third_in_a_young_log(well: int, kinds: list[str]) -> None:
+    """What came before in the window says that it is new, if that many would have had some."""
+    log = [*_routed(range(61, 61 + well)), *_routed(range(60, 1, -2), 1, 3)]
+    assert [each.kind for each in verdict_of(log).causes] == kinds
+
+
 def test_a_router_that_was_repaired() -> None:
     """In the past tense, with what it had brought about."""
     log = [*calm(), *_routed(range(1, 120)), *_routed(range(120, 300), 1)]

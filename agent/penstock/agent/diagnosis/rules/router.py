@@ -40,7 +40,7 @@ def router_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
         rows = sorted(_requests(facts.present, key), key=lambda each: each.time)
         first = next((number for number, each in enumerate(rows) if _is_bare(each)), len(rows))
         stall = next((each for each in engine.stalls if each.kind == _STALL), None)
-        if decodes and _is_fault(_share(rows[first:]), _share(_requests(facts.before, key))):
+        if decodes and _is_fault(_share(rows[first:]), _before(facts, key, rows, first)):
             yield _told_by_requests(facts, key, rows, first)
         elif stall is not None:
             yield replace(_told_by_engine(facts, key, stall), since=sane(facts, stall.since.ToNanoseconds()))
@@ -55,6 +55,14 @@ def _is_fault(since: _Share, before: _Share) -> bool:
     return before.number >= limits.BARE_COUNT and since.part >= max(
         limits.BARE_PART, limits.BARE_PART_TIMES * before.part
     )
+
+
+def _before(facts: Facts, key: EngineKey, rows: list[Closed], first: int) -> _Share:
+    """Return what was before the first bare one: in the time before, and in the window if that many say something."""
+    share, since = _share(_requests(facts.before, key)), _share(rows[first:])
+    # So many as would have held some, had it been the same before.
+    telling = first * since.part >= limits.BARE_COUNT
+    return _Share(share.number + first, share.bare) if telling else share
 
 
 def _told_by_requests(facts: Facts, key: EngineKey, rows: list[Closed], first: int) -> FoundCause:

@@ -1,0 +1,142 @@
+"""What happens in each film: the traffic, the fault and its remedy."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from demo.common.client import prefill
+from demo.common.steps import PROMPT
+from tests.support.engine.bench import new_name
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.engine.stacks import variant_stack
+from tests.support.kv.bench import Bench, Prefilled
+from tests.support.kv.peers import Spare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from demo.common.agent import Agent
+    from demo.servers import Server
+    from tests.support.engine.pairs import Variant
+
+
+class Scene:
+    """A fault and its remedy; without a fault, nothing happens.
+
+    Attributes:
+        agent: what is asked.
+        request: sends the next request of the traffic; from one thread.
+        sent: how many there were.
+
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.sent = 0
+        self.request: Callable[[], None] = self.well
+
+    @classmethod
+    @contextmanager
+    def running(cls, logs: Path) -> Iterator[Self]:
+        """Start its engines, whose output goes to *logs*, and end them."""
+        raise NotImplementedError
+        yield
+
+    def well(self) -> None:
+        """Send a request that is served."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """Start what the scene needs beside them."""
+
+    def begin(self) -> None:
+        """Cause the fault."""
+
+    def middle(self) -> None:
+        """Do what the film does in its midst, a minute after the fault."""
+
+    def remedy(self) -> None:
+        """Repair it."""
+
+    def close(self) -> None:
+        """Stop what the scene has started."""
+
+    def ctl(self, *arguments: str) -> None:
+        """Run ``agentctl``, which must succeed."""
+        ran = self.agent.ctl(*arguments)
+        assert ran.code == 0, ran.output
+
+
+class FilmBench(Bench):
+    """Sends requests at half the cost: what they should answer is not computed."""
+
+    def prefilled(
+        self, times: int = 2, *, server: Server | None = None, prompt: str = "", engine: int | None = None
+    ) -> Prefilled:
+        """Compute a prompt of its own on *server*; ``text`` and ``tokens`` are not known."""
+        del engine
+        name = new_name("film")
+        prompt = prompt or f"{name} {PROMPT * times}"
+        return Prefilled(
+            name, prompt, prefill((server or self.stack.prefill).url, prompt).kv_transfer_params, "", 0
+        )
+
+
+class PairScene(Scene):
+    """On a prefill and a decode server."""
+
+    variant: ClassVar[Variant] = replace(CPU_DEFAULTS, name="films")
+
+    def __init__(self, kv: Bench) -> None:
+        super().__init__(kv.agent)
+        self.kv = kv
+
+    @classmethod
+    @contextmanager
+    def running(cls, logs: Path) -> Iterator[Self]:
+        """Start both."""
+        with variant_stack(cls.variant, logs=logs) as stack:
+            yield cls(FilmBench(stack))
+
+    def well(self) -> None:
+        """Send a request through prefill and decode."""
+        self.sent += 1
+        self.kv.decode(self.kv.prefilled())
+
+
+class TwoPodScene(PairScene):
+    """With a second prefill pod, to which every other request goes."""
+
+    def __init__(self, kv: Bench) -> None:
+        super().__init__(kv)
+        self.spare = Spare(kv.stack, "prefill-b")
+        self.server: Server | None = None
+        self.peer: dict[str, object] = {}
+        self.request = self.both
+
+    def open(self) -> None:
+        """Start it."""
+        self.server = self.spare.server()
+
+    def both(self) -> None:
+        """Send a request through one of the two; through the first alone while there is no second."""
+        self.sent += 1
+        with suppress(OSError):
+            if self.sent % 2 or self.server is None:
+                self.kv.decode(self.kv.prefilled())
+                return
+            request = self.kv.prefilled(server=self.server)
+            names = ("remote_host", "remote_port", "remote_engine_id")
+            self.peer = {name: request.params[name] for name in names}
+            self.kv.decode(request)
+
+    def remedy(self) -> None:
+        """Start a new one."""
+        self.server = self.spare.server()
+
+    def close(self) -> None:
+        """End it."""
+        self.spare.stop()

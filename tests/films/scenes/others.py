@@ -1,0 +1,161 @@
+"""Faults of the agent, and of engines that are no pair over NIXL."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from unittest import mock
+
+from demo.common.agent import Agent
+from demo.common.client import complete
+from demo.ec.stack import start_ec_stack
+from demo.ec.steps import new_encoder
+from demo.eplb.__main__ import run_ranks
+from tests.films.scenes.base import PairScene, Scene
+from tests.support.agent.agent import short_directory
+from tests.support.agent.disk import full_disk
+from tests.support.ec.bench import ask
+from tests.support.ec.zmq_server import ZmqBench
+from tests.support.kv.connector_trial import PROMPTS, SETUPS, TOKENS, Trial, trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class DiskFull(PairScene):
+    """The agent's disk is full; engines serve on."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self._full = ExitStack()
+
+    def begin(self) -> None:
+        """Let no file grow."""
+        self._full.enter_context(full_disk(self.agent))
+
+    def remedy(self) -> None:
+        """Let them."""
+        self._full.close()
+
+    def close(self) -> None:
+        """Do so, whatever happened."""
+        self.remedy()
+
+
+class EncoderDies(Scene):
+    """An encoder is killed; requests with pictures fail until there is a new one."""
+
+    def __init__(self, ec: ZmqBench) -> None:
+        super().__init__(ec.agent)
+        self._ec = ec
+        self._there = True
+
+    @classmethod
+    @contextmanager
+    def running(cls, logs: Path) -> Iterator[Self]:
+        """Start an encoder and a language model."""
+        del logs
+        with short_directory() as directory, ExitStack() as parts:
+            stack = start_ec_stack(directory, parts, lambda _: None)
+            bench = ZmqBench(stack, stack.language, stack.link)
+            parts.callback(bench.close)
+            yield cls(bench)
+
+    def well(self) -> None:
+        """Send a request with a picture; the encoder encodes it first, where there is one."""
+        self.sent += 1
+        request = ask()
+        if self._there:
+            self._ec.encode(request)
+        self._ec.send(request)
+
+    def begin(self) -> None:
+        """Kill it."""
+        self._there = False
+        self._ec.stack.encoder.kill()
+
+    def remedy(self) -> None:
+        """Start a new one."""
+        new_encoder(self._ec.stack)
+        self._there = True
+
+
+class RebalancesStall(Scene):
+    """Experts are rebalanced every few steps, and from some moment on a rank is late for each layer."""
+
+    def __init__(self, agent: Agent, directory: Path) -> None:
+        super().__init__(agent)
+        self._directory = directory
+        self._late: int | None = None
+
+    @classmethod
+    @contextmanager
+    def running(cls, logs: Path) -> Iterator[Self]:
+        """Start an agent."""
+        del logs
+        with short_directory() as directory, tempfile.TemporaryDirectory() as out:
+            agent = Agent(directory, engines=1)
+            try:
+                agent.start()
+                yield cls(agent, Path(out))
+            finally:
+                agent.stop()
+
+    def well(self) -> None:
+        """Run two ranks for some steps."""
+        self.sent += 1
+        run_ranks(self.agent, self._directory / f"{self.sent}", "--steps", "26", late=self._late)
+
+    def begin(self) -> None:
+        """Delay one."""
+        self._late = 1
+
+    def remedy(self) -> None:
+        """Delay none."""
+        self._late = None
+
+
+class StuckLoad(Scene):
+    """The store of a connector hangs, and a call into it with it."""
+
+    def __init__(self, found: Trial) -> None:
+        super().__init__(found.agent)
+        self._found = found
+        self._hung = ExitStack()
+
+    @classmethod
+    @contextmanager
+    def running(cls, logs: Path) -> Iterator[Self]:
+        """Start an engine on such a store."""
+        from tests.support.kv.hanging_connector import hanging  # imports vLLM, which takes seconds
+
+        del logs
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            mock.patch.dict(SETUPS, {"hanging": hanging}),
+            trial("hanging", directory=Path(directory)) as found,
+        ):
+            yield cls(found)
+
+    def well(self) -> None:
+        """Load a prompt from the store; clients wait for ten seconds."""
+        self.sent += 1
+        with suppress(OSError):
+            prompt = PROMPTS[self.sent % len(PROMPTS)]
+            complete(self._found.engine.url, prompt, max_tokens=TOKENS, timeout=10.0)
+
+    def begin(self) -> None:
+        """Let it hang."""
+        from tests.support.kv.hanging_connector import hung
+
+        self._hung.enter_context(hung(self._found.store))
+
+    def remedy(self) -> None:
+        """Let it answer."""
+        self._hung.close()
+
+    def close(self) -> None:
+        """Do so, whatever happened."""
+        self.remedy()
