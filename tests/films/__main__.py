@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -100,6 +101,8 @@ def _print(line: str) -> None:
 
 def main(arguments: list[str]) -> None:
     """Record what is asked for; all films without names."""
+    # Who is ended ends its engines.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     directory, *names = arguments
     unknown = set(names) - set(SCENES)
     if unknown:

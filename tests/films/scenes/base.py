@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from demo.common.client import prefill
 from demo.common.steps import PROMPT
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from demo.common.agent import Agent
     from demo.servers import Server
     from tests.support.engine.pairs import Variant
+
+
+# Several films run at a time: a server has 256 blocks and not a gigabyte of them.
+_FEW_BLOCKS: Final = ("--num-gpu-blocks-override", "256")
+FILMED: Final = replace(CPU_DEFAULTS, name="films", args=_FEW_BLOCKS)
+
+
+def spare_of(kv: Bench, name: str, *arguments: str) -> Spare:
+    """Return a further prefill pod, not started yet."""
+    return Spare(kv.stack, name, *_FEW_BLOCKS, *arguments)
 
 
 class Scene:
@@ -88,7 +98,7 @@ class FilmBench(Bench):
 class PairScene(Scene):
     """On a prefill and a decode server."""
 
-    variant: ClassVar[Variant] = replace(CPU_DEFAULTS, name="films")
+    variant: ClassVar[Variant] = FILMED
 
     def __init__(self, kv: Bench) -> None:
         super().__init__(kv.agent)
@@ -112,7 +122,7 @@ class TwoPodScene(PairScene):
 
     def __init__(self, kv: Bench) -> None:
         super().__init__(kv)
-        self.spare = Spare(kv.stack, "prefill-b")
+        self.spare = spare_of(kv, "prefill-b")
         self.server: Server | None = None
         self.peer: dict[str, object] = {}
         self.request = self.both

@@ -18,10 +18,9 @@ from demo.common.client import complete
 from demo.common.model import tiny_model
 from demo.common.steps import until
 from demo.servers import ROOT, Server
-from tests.films.scenes.base import PairScene, TwoPodScene
-from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.films.scenes.base import FILMED, PairScene, TwoPodScene, spare_of
 from tests.support.kv.other_weights import copied_model, other_weights
-from tests.support.kv.peers import Spare, signal_group
+from tests.support.kv.peers import signal_group
 from tests.support.stop import stop, stop_group
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class RollingRestart(TwoPodScene):
 
     def __init__(self, kv: Bench) -> None:
         super().__init__(kv)
-        self._next = Spare(kv.stack, "prefill-c")
+        self._next = spare_of(kv, "prefill-c")
 
     def _replace(self) -> None:
         new = self._next.server()
@@ -281,19 +280,19 @@ class Incompatible(_Replaced):
     def start(self, *, fits: bool) -> Iterator[None]:
         """Have it start with another one."""
         arguments = () if fits else ("--dtype", "float16")
-        self.spare = Spare(self.kv.stack, "prefill-b", *arguments)
+        self.spare = spare_of(self.kv, "prefill-b", *arguments)
         yield
 
 
 class OtherWeights(_Replaced):
     """It has other weights under the same path."""
 
-    variant = replace(CPU_DEFAULTS, name="films", model=lambda _: copied_model(_CACHE))
+    variant = replace(FILMED, model=lambda _: copied_model(_CACHE))
 
     def __init__(self, kv: Bench) -> None:
         super().__init__(kv)
         self._model = _CACHE / "tiny-llama-copied"
-        self.spare = Spare(kv.stack, "prefill-b", "--model", str(self._model))
+        self.spare = spare_of(kv, "prefill-b", "--model", str(self._model))
 
     @contextmanager
     def start(self, *, fits: bool) -> Iterator[None]:
