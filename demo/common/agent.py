@@ -75,8 +75,8 @@ class Agent:
             raise ChildError("The agent is not running; start it first.")
         return self._child
 
-    def start(self) -> None:
-        """Start it and wait until it is ready.
+    def start(self, http: str = "") -> None:
+        """Start it and wait until it is ready, its metrics at *http* where that is given.
 
         Raises:
             ChildError: it ended or was not ready in time.
@@ -89,7 +89,7 @@ class Agent:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self._otlp_endpoint
         command = [
             *(sys.executable, "-m", "penstock.agent"),
-            *("--listen", self.endpoint, "--admin-listen", self.admin, "--http", self._http),
+            *("--listen", self.endpoint, "--admin-listen", self.admin, "--http", http or self._http),
             *("--page", "127.0.0.1:0"),
             *("--state-dir", str(self.directory / "state"), "--engines-expected", str(self._engines)),
         ]

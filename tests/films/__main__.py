@@ -7,22 +7,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
-from contextlib import suppress
+import traceback
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 from demo.common.steps import until
 from demo.servers import ROOT
 from tests.films.scenes import SCENES
-from tests.support.incidents.films import PHASES
+from tests.support.engine.forked_child import ForkedChild
+from tests.support.incidents.films import ALERTS, PHASES
 from tests.support.incidents.recording import take_bundle
+from tests.support.prometheus.rules import FILES, RULES
+from tests.support.prometheus.server import Prometheus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from demo.common.agent import Agent
     from tests.films.scenes.base import Scene
 
 # Of the calm before, and between two requests.
@@ -63,7 +73,8 @@ def record(name: str, directory: Path) -> None:
         _print(f"{name}: {time.time() - began:5.0f} s  {words}")
 
     say("starts its engines")
-    with SCENES[name].running(logs) as scene:
+    alerts: dict[str, list[dict[str, object]]] = {}
+    with SCENES[name].running(logs) as scene, _prometheus(scene.agent) as prometheus:
         traffic = _Traffic(scene)
         try:
             scene.open()
@@ -84,6 +95,7 @@ def record(name: str, directory: Path) -> None:
                     say("the remedy")
                     scene.remedy()
                 time.sleep(seconds / _SPEED)
+                alerts[phase] = _firing(prometheus)
                 take_bundle(scene.agent, (target / f"{phase}.bundle").absolute(), began=start)
                 say(f"{phase}: {scene.agent.ctl('diagnose').output.splitlines()[0]}")
         finally:
@@ -91,7 +103,29 @@ def record(name: str, directory: Path) -> None:
                 traffic.end()
             finally:
                 scene.close()
+    (target / ALERTS).write_text(json.dumps(alerts, indent=1) + "\n")
     say("done")
+
+
+@contextmanager
+def _prometheus(agent: Agent) -> Iterator[Prometheus]:
+    """Run a Prometheus that scrapes *agent* as often as in production."""
+    with tempfile.TemporaryDirectory() as directory:
+        rules = [RULES / file for file in FILES]
+        prometheus = Prometheus(Path(directory), [agent.http], rules, interval="15s")
+        try:
+            prometheus.start()
+            yield prometheus
+        finally:
+            prometheus.stop()
+
+
+def _firing(prometheus: Prometheus) -> list[dict[str, object]]:
+    """Return the alerts that fire: name, severity, and of which engine and peer."""
+    rows = (prometheus.get("alerts") or {"alerts": []})["alerts"]
+    fired = [row["labels"] for row in rows if row["state"] == "firing"]
+    told = ("alertname", "severity", "server", "engine", "peer")
+    return [{label: labels[label] for label in told if label in labels} for labels in fired]
 
 
 def _print(line: str) -> None:
@@ -107,8 +141,23 @@ def main(arguments: list[str]) -> None:
     unknown = set(names) - set(SCENES)
     if unknown:
         sys.exit(f"no such film: {', '.join(sorted(unknown))}; there are {', '.join(SCENES)}")
-    for name in names or SCENES:
-        record(name, Path(directory))
+    with ExitStack() as patches:
+        for module in ("demo.servers", "demo.eplb.__main__"):
+            patches.enter_context(patch(f"{module}.Child", ForkedChild))
+        patches.callback(ForkedChild.end_servers)
+        failed = [name for name in names or SCENES if not _recorded(name, Path(directory))]
+    if failed:
+        sys.exit(f"not recorded: {', '.join(failed)}")
+
+
+def _recorded(name: str, directory: Path) -> bool:
+    """Record a film; say why where that fails: the others are worth their minutes."""
+    try:
+        record(name, directory)
+    except Exception:  # noqa: BLE001
+        _print(f"{name}: {traceback.format_exc()}")
+        return False
+    return True
 
 
 if __name__ == "__main__":

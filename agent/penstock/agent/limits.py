@@ -129,6 +129,9 @@ UNLOADED_COUNT: Final = 3
 CLOCK_SECONDS: Final = 1.0
 """Difference to the agent's clock: above it, spans and ages of the two do not compare."""
 
+STALE_ADDRESSES: Final = 3
+"""Peers that refuse connections and from which nothing was ever loaded: so many are no pods, but what a router still names."""
+
 # When it has ended.
 
 QUIET_SECONDS: Final = 60.0
@@ -180,6 +183,9 @@ THREAD_SECONDS: Final = 10.0
 SILENT_SECONDS: Final = 10.0
 """Without a word of a worker while its EngineCore reports and a step is under way: ten snapshots."""
 
+SILENT_SURE_SECONDS: Final = 30.0
+"""From which on that is sure: with 30 processes on two cores, healthy workers said nothing for 13 s amid their steps."""
+
 SILENT_IDLE_SECONDS: Final = 120.0
 """The same while no step is under way: on a busy machine snapshots of healthy workers were 91 s late, and nobody waits."""
 
@@ -191,3 +197,23 @@ IDLE_SECONDS: Final = 60.0
 
 COUNTS_SECONDS: Final = 300.0
 """Window over which an engine's counts of requests are compared: shorter ones hold too few."""
+
+# The agent itself.
+
+READ_SHARE: Final = 0.5
+"""The part of a window that must have been read for "nothing is wrong", or to compare with it."""
+
+CLOCK_SECONDS: Final = 2.0
+"""Between the agent's clock and that of who asks."""
+
+DISK_NOTE_BYTES: Final = 1 << 30
+"""Free where the agent keeps its state: less is worth a word, ..."""
+
+DISK_WRONG_BYTES: Final = 128 << 20
+"""... and so little is wrong."""
+
+EXPORT_LAG_SECONDS: Final = 300.0
+"""Of the oldest entry that a backend has not got."""
+
+UNACKNOWLEDGED_BYTES: Final = 16 << 20
+"""Of an engine's process: half of what it buffers."""

@@ -142,15 +142,50 @@ def test_long_waits_without_a_time_before() -> None:
 
 def test_peers_that_fail_at_one_engine_only() -> None:
     """The engine's own network comes first; another engine that sees a peer fail says that it is the peer."""
-    bad = [failed(f"{peer}-{n}", 60 + n, peer) for peer in ("a:1", "b:1", "c:1") for n in range(3)]
+    late = {"error_type": common.ERROR_TYPE_TIMEOUT}
+    bad = [failed(f"{peer}-{n}", 60 + n, peer, **late) for peer in ("a:1", "b:1", "c:1") for n in range(3)]
     causes = verdict_of([*calm(), *bad]).causes
     assert {cause.confidence for cause in causes} == {Confidence.POSSIBLE}
     assert causes[0].alternatives[0] == "engine decode/0 itself or its network: 2 other peers fail there, too"
     assert causes[0].commands[0] == "agentctl describe engine decode/0"
     assert not any("quarantine" in command for cause in causes for command in cause.commands)
-    more = [(EngineKey("decode", "1"), "decode", failed("elsewhere", 60, "a:1"))]
+    more = [(EngineKey("decode", "1"), "decode", failed("elsewhere", 60, "a:1", **late))]
     sure = {cause.peer: cause.confidence for cause in verdict_of([*calm(), *bad], more=more).causes}
     assert sure == {"a:1": Confidence.CERTAIN, "b:1": Confidence.POSSIBLE, "c:1": Confidence.POSSIBLE}
+
+
+def _refused(*peers: str) -> list[Event]:
+    return [
+        each
+        for n, peer in enumerate(peers)
+        for each in (failed(peer, 60 + n, peer), decided(peer, 59, peer={"address": peer}))
+    ]
+
+
+def test_addresses_that_a_router_still_names() -> None:
+    """Nothing listens at them: one cause, below which are the leases that nobody reads."""
+    log = [*_refused("a:1", "b:1", "c:1"), *_expired()]
+    (cause,) = verdict_of([*calm(), *log]).causes
+    assert (cause.kind, cause.peer, cause.peers) == ("addresses_refuse", "", ("a:1", "b:1", "c:1"))
+    assert cause.sentence == (
+        "3 addresses, from which nothing was loaded, refuse connections: 3 requests failed"
+    )
+    assert (cause.requests, cause.failed, cause.confidence) == (3, 3, Confidence.LIKELY)
+    assert [each.kind for each in cause.effects] == ["leases_expire"]
+    # Where nothing else is loaded, it may be the network of the engine.
+    alone = verdict_of(log, baseline=0).causes[0]
+    assert alone.confidence == Confidence.POSSIBLE
+    assert alone.alternatives[0].startswith("engine decode/0 or the network there")
+
+
+def test_pods_that_refuse_are_no_stale_addresses() -> None:
+    """Two may be two pods; so are those from which something was loaded, or whose engine is known."""
+    assert {each.kind for each in verdict_of([*calm(), *_refused("a:1", "b:1")]).causes} == {"peer_refuses"}
+    before = [waited("once", 900, 0.01, "a:1"), *_refused("a:1", "b:1", "c:1")]
+    assert {each.peer for each in verdict_of([*calm(), *before]).causes} == {"a:1", "b:1", "c:1"}
+    known = engine("prefill", facts={"side_channel": "a:1"})
+    told = verdict_of([*calm(), *_refused("a:1", "b:1", "c:1")], engines=[engine(), known])
+    assert {each.peer for each in told.causes} == {"a:1", "b:1", "c:1"}
 
 
 def test_others_behind_a_dead_peer_are_its_victims() -> None:
@@ -384,6 +419,10 @@ def test_a_worker_that_vanished() -> None:
     assert cause.sentence.endswith("and is not connected")
     dead = verdict_of([*calm(), lost], engines=[engine(connected=False, sources=[gone])])
     assert dead.causes[0].confidence == Confidence.CERTAIN
+    # It was back, and is away again, which is told when that is a loss.
+    again = admin.Source(hello={"process": "worker"})
+    again.last_seen.FromNanoseconds(at(1))
+    assert not verdict_of([*calm(), lost], engines=[engine(sources=[again])]).causes
     # A child that ended, or a worker that was replaced.
     assert not verdict_of([*calm(), lost], engines=[engine(sources=[there])]).causes
 

@@ -103,6 +103,13 @@ def test_rebalances_that_stopped_are_told_once() -> None:
     assert [cause.kind for cause in verdict_of(log, engines=[stalled]).causes] == ["rebalance_overdue"]
 
 
+@pytest.mark.parametrize(("ago", "confidence"), [(12, Confidence.POSSIBLE), (40, Confidence.CERTAIN)])
+def test_a_worker_that_may_only_be_short_of_time(ago: int, confidence: Confidence) -> None:
+    """Its silence is certain, and what it means is not at once."""
+    (cause,) = verdict_of(calm(), engines=[engine(stalls=[_stall("worker_silent", ago=ago)])]).causes
+    assert cause.confidence == confidence
+
+
 def _bare(number: int) -> list[Any]:
     return [closed(f"bare-{n}", 60 + n, kv_role=common.ROLE_UNSPECIFIED) for n in range(number)]
 

@@ -124,7 +124,7 @@ class TwoPodScene(PairScene):
         super().__init__(kv)
         self.spare = spare_of(kv, "prefill-b")
         self.server: Server | None = None
-        self.peer: dict[str, object] = {}
+        self.last: Prefilled | None = None
         self.request = self.both
 
     def open(self) -> None:
@@ -139,9 +139,17 @@ class TwoPodScene(PairScene):
                 self.kv.decode(self.kv.prefilled())
                 return
             request = self.kv.prefilled(server=self.server)
-            names = ("remote_host", "remote_port", "remote_engine_id")
-            self.peer = {name: request.params[name] for name in names}
+            self.last = request
             self.kv.decode(request)
+
+    def stale(self) -> None:
+        """Send a request; one in two as if the second pod, which has gone, had computed its prompt."""
+        self.sent += 1
+        if self.sent % 2 or self.last is None:
+            self.kv.decode(self.kv.prefilled())
+        else:
+            name = new_name("film")
+            self.kv.decode(Prefilled(name, f"{name} {PROMPT * 2}", self.last.params, "", 0))
 
     def remedy(self) -> None:
         """Start a new one."""

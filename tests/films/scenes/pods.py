@@ -59,12 +59,6 @@ class Drained(TwoPodScene):
 class _Gone(TwoPodScene):
     """The router goes on to name the pod."""
 
-    def stale(self) -> None:
-        """Send a request; one in two to the address that has no pod."""
-        self.sent += 1
-        request = self.kv.prefilled()
-        self.kv.decode(request if self.sent % 2 else request.redirected(**self.peer))
-
     def begin(self) -> None:
         """End the pod."""
         server, self.server = self.server, None

@@ -86,9 +86,10 @@ class RouterAndAgent(Router):
     """The same, and the agent restarts in the middle."""
 
     def middle(self) -> None:
-        """Restart it."""
+        """Restart it, where Prometheus finds it again."""
+        http = self.agent.http
         self.agent.stop()
-        self.agent.start()
+        self.agent.start(http)
 
 
 class TwoCauses(RouterOfAThird):

@@ -109,7 +109,10 @@ def _tense(claims: Claims) -> Iterator[str]:
 def _peers(claims: Claims) -> Iterator[str]:
     rows = {(text.engine(each.key), each.peer.address): each for each in claims.peers.peers}
     about = {
-        (text.engine(key), each.peer) for each in claims.all_lasting for key in each.engines if each.peer
+        (text.engine(key), peer)
+        for each in claims.all_lasting
+        for key in each.engines
+        for peer in (*([each.peer] if each.peer else []), *each.peers)
     }
     for place in sorted(about & rows.keys()):
         if not badness(rows[place].condition):

@@ -14,6 +14,9 @@ from tests.support.incidents.table import CAUSES, NOTHING_WRONG
 RECORDED: Final = Path(__file__).parents[2] / "golden" / "films"
 """Where they are: NAME/PHASE.bundle."""
 
+ALERTS: Final = "alerts.json"
+"""Beside them: the alerts of a real Prometheus that fire at each phase."""
+
 PHASES: Final = {
     "calm": 0.0,
     "seconds": 10.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent import limits
 from penstock.agent.badness import NO_SERVERS
 from penstock.agent.diagnosis.facts import LostEntries, Verdict, VerdictKind, attribute, words
 from penstock.agent.diagnosis.rules import RULES
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.agent.diagnosis.facts import Facts, FoundCause, Window
 
 MAX_CAUSES: Final = 20
-# The part of the window that must have been read for "nothing is wrong".
-_ENOUGH = 0.5
 
 
 def diagnose(facts: Facts) -> Verdict:
@@ -53,7 +52,7 @@ def _read(window: Window) -> float:
 
 def _is_known(before: Window) -> bool:
     """Return whether enough of the time before was read to say "none in 1h" of it."""
-    return before.seconds > 0 and _read(before) >= _ENOUGH * before.seconds
+    return before.seconds > 0 and _read(before) >= limits.READ_SHARE * before.seconds
 
 
 def _dated(facts: Facts, cause: FoundCause) -> FoundCause:
@@ -103,6 +102,8 @@ def _without_effects(causes: list[FoundCause]) -> list[FoundCause]:
 _BLIND: Final = "agent_blind"
 _SYMPTOMS: Final = {
     "no_transfer_parameters": frozenset({"leases_expire", "leases_wait"}),
+    # Who has the blocks is not who was asked for them.
+    "addresses_refuse": frozenset({"leases_expire", "leases_wait"}),
     _BLIND: frozenset({"engine_away", "engine_lost", "process_lost", "entries_lost"}),
     # A peer that sends what was not asked for, such as the blocks of another request, seems to corrupt it.
     "answers_suspect": frozenset({"peer_corrupts"}),
@@ -201,7 +202,7 @@ def _unknown(facts: Facts) -> Iterator[str]:
         yield "no engine is connected"
     elif not facts.past and not any(engine.HasField("facts") for engine in connected):
         yield "no engine has sent a snapshot yet"
-    if _read(facts.present) < _ENOUGH * facts.present.seconds:
+    if _read(facts.present) < limits.READ_SHARE * facts.present.seconds:
         yield f"most of the last {since} is not in the log, or was too much to read"
     elif not (facts.present.closed or facts.present.waits):
         yield (

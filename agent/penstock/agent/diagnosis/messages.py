@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2 as admin
@@ -10,6 +10,8 @@ from penstock.proto.v1.common_pb2 import EngineKey
 
 if TYPE_CHECKING:
     from penstock.agent.diagnosis.facts import Facts, FoundCause, Verdict
+
+_MAX_PEERS: Final = 256
 
 
 def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
@@ -35,6 +37,7 @@ def cause_message(cause: FoundCause) -> admin.DiagnosedCause:
         sentence=cause.sentence,
         engines=[EngineKey(server=key.server, engine=key.engine) for key in cause.engines],
         peer=cause.peer,
+        peers=cause.peers[:_MAX_PEERS],
         requests=cause.requests,
         seconds=round(cause.seconds, 3),
         requests_failed=cause.failed,

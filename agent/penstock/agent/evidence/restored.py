@@ -99,6 +99,8 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
         status.CopyFrom(state.status)
 
     stalls = _stalls(state)
+    looks = {EngineKey(each.key.server, each.key.engine): each.seconds for each in state.looks}
+    awaited = {each.source.epoch for each in state.sources if each.awaited}
     return AgentContext(
         journal=journal,
         registry=registry,
@@ -110,7 +112,10 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
         retirement=retirement,
         rollouts=leader,
         state_dir=directory,
+        is_awaited=awaited.__contains__,
         stalls=lambda: stalls,
+        look_seconds=lambda: looks,
+        was_unwritable=state.journal_error,
         clock=lambda: now,
         statuses=(describe,),
     )

@@ -1628,7 +1628,7 @@ class Diagnosis(_message.Message):
     def __init__(self, verdict: _Optional[_Union[DiagnosisVerdict, str]] = ..., sentence: _Optional[str] = ..., causes: _Optional[_Iterable[_Union[DiagnosedCause, _Mapping]]] = ..., looked_at: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., engines: _Optional[int] = ..., at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DiagnosedCause(_message.Message):
-    __slots__ = ("kind", "sentence", "engines", "peer", "requests", "seconds", "requests_failed", "harm", "confidence", "evidence", "alternatives", "commands", "agents", "until", "since", "effects")
+    __slots__ = ("kind", "sentence", "engines", "peer", "requests", "seconds", "requests_failed", "harm", "confidence", "evidence", "alternatives", "commands", "agents", "until", "since", "effects", "peers")
     KIND_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
@@ -1645,6 +1645,7 @@ class DiagnosedCause(_message.Message):
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
     kind: str
     sentence: str
     engines: _containers.RepeatedCompositeFieldContainer[_common_pb2.EngineKey]
@@ -1661,7 +1662,8 @@ class DiagnosedCause(_message.Message):
     until: _timestamp_pb2.Timestamp
     since: _timestamp_pb2.Timestamp
     effects: _containers.RepeatedCompositeFieldContainer[DiagnosedCause]
-    def __init__(self, kind: _Optional[str] = ..., sentence: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ..., peer: _Optional[str] = ..., requests: _Optional[int] = ..., seconds: _Optional[float] = ..., requests_failed: _Optional[int] = ..., harm: _Optional[float] = ..., confidence: _Optional[_Union[DiagnosisConfidence, str]] = ..., evidence: _Optional[_Iterable[_Union[DiagnosisEvidence, _Mapping]]] = ..., alternatives: _Optional[_Iterable[str]] = ..., commands: _Optional[_Iterable[str]] = ..., agents: _Optional[int] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., effects: _Optional[_Iterable[_Union[DiagnosedCause, _Mapping]]] = ...) -> None: ...
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[str] = ..., sentence: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ..., peer: _Optional[str] = ..., requests: _Optional[int] = ..., seconds: _Optional[float] = ..., requests_failed: _Optional[int] = ..., harm: _Optional[float] = ..., confidence: _Optional[_Union[DiagnosisConfidence, str]] = ..., evidence: _Optional[_Iterable[_Union[DiagnosisEvidence, _Mapping]]] = ..., alternatives: _Optional[_Iterable[str]] = ..., commands: _Optional[_Iterable[str]] = ..., agents: _Optional[int] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., effects: _Optional[_Iterable[_Union[DiagnosedCause, _Mapping]]] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DiagnosisEvidence(_message.Message):
     __slots__ = ("fact", "before")

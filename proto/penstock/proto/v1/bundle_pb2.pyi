@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BundledState(_message.Message):
-    __slots__ = ("time", "status", "sources", "subscriptions", "rollouts", "retire_after_seconds", "stalls")
+    __slots__ = ("time", "status", "sources", "subscriptions", "rollouts", "retire_after_seconds", "stalls", "journal_error", "looks")
     TIME_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,8 @@ class BundledState(_message.Message):
     ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
     RETIRE_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STALLS_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOOKS_FIELD_NUMBER: _ClassVar[int]
     time: _timestamp_pb2.Timestamp
     status: _admin_pb2.AgentStatus
     sources: _containers.RepeatedCompositeFieldContainer[BundledSource]
@@ -26,7 +28,17 @@ class BundledState(_message.Message):
     rollouts: _containers.RepeatedCompositeFieldContainer[_admin_pb2.PolicyRollout]
     retire_after_seconds: float
     stalls: _containers.RepeatedCompositeFieldContainer[BundledStall]
-    def __init__(self, time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., status: _Optional[_Union[_admin_pb2.AgentStatus, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[BundledSource, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[BundledSubscription, _Mapping]]] = ..., rollouts: _Optional[_Iterable[_Union[_admin_pb2.PolicyRollout, _Mapping]]] = ..., retire_after_seconds: _Optional[float] = ..., stalls: _Optional[_Iterable[_Union[BundledStall, _Mapping]]] = ...) -> None: ...
+    journal_error: str
+    looks: _containers.RepeatedCompositeFieldContainer[BundledLook]
+    def __init__(self, time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., status: _Optional[_Union[_admin_pb2.AgentStatus, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[BundledSource, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[BundledSubscription, _Mapping]]] = ..., rollouts: _Optional[_Iterable[_Union[_admin_pb2.PolicyRollout, _Mapping]]] = ..., retire_after_seconds: _Optional[float] = ..., stalls: _Optional[_Iterable[_Union[BundledStall, _Mapping]]] = ..., journal_error: _Optional[str] = ..., looks: _Optional[_Iterable[_Union[BundledLook, _Mapping]]] = ...) -> None: ...
+
+class BundledLook(_message.Message):
+    __slots__ = ("key", "seconds")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    seconds: float
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class BundledStall(_message.Message):
     __slots__ = ("key", "stall")
@@ -37,20 +49,22 @@ class BundledStall(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., stall: _Optional[_Union[_admin_pb2.Stall, _Mapping]] = ...) -> None: ...
 
 class BundledSource(_message.Message):
-    __slots__ = ("source", "snapshot", "said_goodbye", "kill_switch_unread", "accounted", "retires_after_seconds")
+    __slots__ = ("source", "snapshot", "said_goodbye", "kill_switch_unread", "accounted", "retires_after_seconds", "awaited")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     SAID_GOODBYE_FIELD_NUMBER: _ClassVar[int]
     KILL_SWITCH_UNREAD_FIELD_NUMBER: _ClassVar[int]
     ACCOUNTED_FIELD_NUMBER: _ClassVar[int]
     RETIRES_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
     source: _admin_pb2.Source
     snapshot: _snapshot_pb2.Snapshot
     said_goodbye: bool
     kill_switch_unread: bool
     accounted: bool
     retires_after_seconds: float
-    def __init__(self, source: _Optional[_Union[_admin_pb2.Source, _Mapping]] = ..., snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ..., said_goodbye: bool = ..., kill_switch_unread: bool = ..., accounted: bool = ..., retires_after_seconds: _Optional[float] = ...) -> None: ...
+    awaited: bool
+    def __init__(self, source: _Optional[_Union[_admin_pb2.Source, _Mapping]] = ..., snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ..., said_goodbye: bool = ..., kill_switch_unread: bool = ..., accounted: bool = ..., retires_after_seconds: _Optional[float] = ..., awaited: bool = ...) -> None: ...
 
 class BundledSubscription(_message.Message):
     __slots__ = ("subscribe", "connected", "hash_taken", "answer")

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from penstock.agent.admin.calls.engines import source_message
 from penstock.agent.admin.calls.policy_rollouts import list_policy_rollouts
 from penstock.agent.admin.calls.status import get_status
-from penstock.agent.admin.support import bundled_sources, bundled_stalls, bundled_subscriptions
+from penstock.agent.admin.support import bundled_looks, bundled_sources, bundled_stalls, bundled_subscriptions
 from penstock.agent.aio import to_completion
 from penstock.agent.errors import ContractError, ImpossibleError, StateError
 from penstock.agent.journal import WindowReader, connect_reader, journal_errors
@@ -90,12 +90,14 @@ async def _files(agent: AgentContext) -> list[tuple[str, bytes]]:
         status=await get_status(agent, admin.GetStatusRequest()),
         rollouts=(await list_policy_rollouts(agent, admin.ListPolicyRolloutsRequest())).rollouts,
         retire_after_seconds=agent.retirement.after,
+        journal_error=agent.blind,
     )
     # Of one moment: nothing is awaited.
     state.time.FromNanoseconds(int(agent.clock() * 1e9))
     state.sources.extend(bundled_sources(agent, source_message))
     state.subscriptions.extend(bundled_subscriptions(agent))
     state.stalls.extend(bundled_stalls(agent))
+    state.looks.extend(bundled_looks(agent))
     pages = await asyncio.to_thread(_pages, agent.pages)
     return [
         ("state.json", await asyncio.to_thread(_masked_json, state)),

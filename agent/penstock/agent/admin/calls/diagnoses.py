@@ -94,7 +94,7 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         pairs=[pair for pair in pairs.pairs if (pair.key.server, pair.key.engine) in names],
         suspects=list(suspects.suspects),
         suspects_cut=suspects.truncated,
-        blind=agent.journal.error,
+        blind=agent.blind,
         policy_changes={
             each.change.name: each.time_unix_nano
             for each in reversed(changes)

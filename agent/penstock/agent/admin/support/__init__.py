@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.agent.admin.support import messages
 from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
 from penstock.agent.admin.support.bundled_state import (
+    bundled_looks,
     bundled_sources,
     bundled_stalls,
     bundled_subscriptions,
@@ -93,6 +94,7 @@ __all__ = [
     "WindowQuestion",
     "add_durations",
     "author_and_reason",
+    "bundled_looks",
     "bundled_sources",
     "bundled_stalls",
     "bundled_subscriptions",

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.messages import key_message, stall_message, timestamp_message
-from penstock.proto.v1.bundle_pb2 import BundledAnswer, BundledSource, BundledStall, BundledSubscription
+from penstock.proto.v1.bundle_pb2 import (
+    BundledAnswer,
+    BundledLook,
+    BundledSource,
+    BundledStall,
+    BundledSubscription,
+)
 from penstock.proto.v1.policy_pb2 import OrderRefusal, Subscribe
 
 if TYPE_CHECKING:
@@ -26,6 +32,7 @@ def bundled_sources(agent: AgentContext, message: Callable[[LiveSource], Source]
             said_goodbye=live.said_goodbye,
             kill_switch_unread=live.kill_switch_unread,
             accounted=live.account is not None,
+            awaited=agent.is_awaited(live.source.epoch),
         )
         if not live.connected:
             kept.retires_after_seconds = agent.retirement.seconds_left(live.source.key)
@@ -60,6 +67,12 @@ def bundled_stalls(agent: AgentContext) -> Iterator[BundledStall]:
     for key, stalls in agent.stalls().items():
         for stall in stalls:
             yield BundledStall(key=key_message(key), stall=stall_message(stall))
+
+
+def bundled_looks(agent: AgentContext) -> Iterator[BundledLook]:
+    """Yield how often the workers of each engine look at their transfers, where that is known."""
+    for key, seconds in agent.look_seconds().items():
+        yield BundledLook(key=key_message(key), seconds=seconds)
 
 
 def _answer(subscriber: Subscriber) -> BundledAnswer | None:

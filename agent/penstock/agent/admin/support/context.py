@@ -64,6 +64,7 @@ class AgentContext:
         stalls: what should go on in each engine and does not; from any thread.
         look_seconds: likewise between two looks of an engine's workers at their transfers.
         judge: keeps the judgement that answers quote.
+        was_unwritable: why the journal of a bundle's agent could not be written; empty where it could.
         clock: seconds since the epoch.
         stopping: set when the agent starts to stop, for threads.
         turns: limits concurrent log queries, which slow down ingest.
@@ -88,6 +89,7 @@ class AgentContext:
     stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict
     look_seconds: Callable[[], Mapping[EngineKey, float]] = dict
     judge: Judge = field(default_factory=Judge)
+    was_unwritable: str = ""
     clock: Callable[[], float] = time.time
     stopping: threading.Event = field(default_factory=threading.Event)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_QUERIES))
@@ -96,6 +98,11 @@ class AgentContext:
     def now(self) -> datetime:
         """The current time."""
         return datetime.fromtimestamp(self.clock(), UTC)
+
+    @property
+    def blind(self) -> str:
+        """Why what engines report now is not stored; empty while it is."""
+        return self.journal.error or self.was_unwritable
 
     @property
     def policies(self) -> PolicySources:

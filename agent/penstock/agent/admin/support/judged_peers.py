@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.admin.support.peer_conditions import Condition
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
     from penstock.agent.admin.support.known_peers import PeerKey
     from penstock.agent.metrics import PeerWindows
 
-_UNREACHABLE: Final = ("peer_refuses", "peer_resets", "peer_times_out", "peer_fails", "encoder_fails")
+_UNREACHABLE: Final = (
+    "peer_refuses",
+    "peer_resets",
+    "peer_times_out",
+    "peer_fails",
+    "encoder_fails",
+    "addresses_refuse",
+)
 _KINDS: Final[dict[str, admin.PeerCondition]] = {
     "weights_differ": admin.PEER_CONDITION_OTHER_WEIGHTS,
     "wrong_engine_at_address": admin.PEER_CONDITION_WRONG_ENGINE,
@@ -129,9 +137,9 @@ def judged_peers(
             gone = {key: away[key] for key in keys if known.get(away.get(key, "")) == key}
             lost.update((address, _judged(cause, admin.PEER_CONDITION_LOST)) for address in gone.values())
         condition = _condition(cause)
-        if cause.peer and condition is not None:
-            for key in keys:
-                causes.setdefault((key, cause.peer), []).append(_judged(cause, condition))
+        if condition is not None:
+            for place in product(keys, (cause.peer,) if cause.peer else cause.peers):
+                causes.setdefault(place, []).append(_judged(cause, condition))
     return JudgedPeers(causes, lost)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.ctl.diagnosis.cause_checks import NOT_ASKED, Judgement
 from penstock.agent.ctl.diagnosis.engine_checks import engine_findings
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
 
 AGENT = "agent"
-# Free bytes: below the first a note, below the second wrong.
-_DISK_NOTE = 1 << 30
-_DISK_WRONG = 128 << 20
-# Seconds of export lag that are wrong.
-_BACKLOG = 300.0
-# Tolerated clock difference, seconds.
-CLOCKS = 2.0
 
 
 def check_agent(
@@ -117,7 +111,7 @@ def _agent(status: admin.AgentStatus, now: float, judgement: Judgement) -> Itera
             "follow that sentence; if it names a field, the engine's penstock breaks the wire contract: "
             "install the agent's version in the engine's image",
         )
-    if abs(now - agent_now) > CLOCKS:
+    if abs(now - agent_now) > limits.CLOCK_SECONDS:
         yield Finding(
             NOTE,
             AGENT,
@@ -129,8 +123,8 @@ def _agent(status: admin.AgentStatus, now: float, judgement: Judgement) -> Itera
 def _disk(status: admin.AgentStatus) -> Iterator[Finding]:
     free, used = _mib(status.disk_free_bytes), _mib(status.state_bytes)
     text = f"state in {status.state_dir}: {used} used, {free} free"
-    if status.disk_free_bytes < _DISK_NOTE:
-        level = WRONG if status.disk_free_bytes < _DISK_WRONG else NOTE
+    if status.disk_free_bytes < limits.DISK_NOTE_BYTES:
+        level = WRONG if status.disk_free_bytes < limits.DISK_WRONG_BYTES else NOTE
         yield Finding(level, AGENT, text, "free disk space: on a full disk nothing is acknowledged")
     else:
         yield Finding(OK, AGENT, text)
@@ -154,7 +148,7 @@ def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
         )
         return
     oldest = status.oldest_unexported.ToNanoseconds() / 1e9
-    if oldest and agent_now - oldest > _BACKLOG:
+    if oldest and agent_now - oldest > limits.EXPORT_LAG_SECONDS:
         yield Finding(
             WRONG,
             AGENT,

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1 import admin_pb2 as admin
 
-# Half of the 32 MiB that an engine buffers.
-_UNACKNOWLEDGED = 16 << 20
 _CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
 _ADVICE_FOR_DROPS = {
     "queue_full": "a burst outran the process's exporter: counts and traces lack these entries; if it continues, "
@@ -196,7 +194,7 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
             f"{process}: its clock is {text.span_of_time(abs(offset))} {direction} the agent's",
             "ages and the order of spans are wrong by as much: synchronize the clocks (NTP)",
         )
-    if source.emitter.unacknowledged_bytes > _UNACKNOWLEDGED:
+    if source.emitter.unacknowledged_bytes > limits.UNACKNOWLEDGED_BYTES:
         yield Finding(
             WRONG,
             subject,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.diagnosis.facts import words
-from penstock.agent.diagnosis.facts.attribution import EC, KV, Attribution, PeerTrouble, attribute
+from penstock.agent.diagnosis.facts.attribution import EC, KV, Attribution, PeerTrouble, attribute, joined
 from penstock.agent.diagnosis.facts.first_tokens import ClosedByPeer, FirstTokens
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.diagnosis.facts.lost_entries import LostEntries
@@ -53,6 +53,7 @@ __all__ = [
     "attribute",
     "ended_at",
     "first_sign",
+    "joined",
     "longest_pause",
     "sane",
     "words",

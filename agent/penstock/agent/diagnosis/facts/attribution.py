@@ -90,6 +90,19 @@ class PeerTrouble:
     tried: int = 0
 
 
+def joined(troubles: Iterable[PeerTrouble]) -> PeerTrouble:
+    """Return the trouble of several peers as that of one."""
+    whole = PeerTrouble()
+    for each in troubles:
+        for name in ("failures", "before", "collateral", "load_ends", "slow", "delayed", "present", "well"):
+            getattr(whole, name).extend(getattr(each, name))
+        whole.waits += each.waits
+        whole.slow_before = [*whole.slow_before, *each.slow_before]
+        whole.tried = max(whole.tried, each.tried)
+    whole.failures.sort(key=lambda each: -each.time)
+    return whole
+
+
 PeerOfChannel = tuple[int, str]
 
 

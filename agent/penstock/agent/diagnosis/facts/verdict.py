@@ -51,7 +51,8 @@ class FoundCause:
         kind: a stable word for programs.
         sentence: without a full stop.
         engines: where it was seen, sorted.
-        peer: empty where it is about none.
+        peer: empty where it is about none, or about several.
+        peers: these several, sorted.
         requests: of the window that it did something to.
         seconds: that these waited for longer than usual.
         failed: requests that failed of it.
@@ -82,6 +83,7 @@ class FoundCause:
     since: int = 0
     begun: int = 0
     effects: tuple[FoundCause, ...] = ()
+    peers: tuple[str, ...] = ()
 
     @property
     def harm(self) -> float:

@@ -59,17 +59,17 @@ def _is_replaced(facts: Facts, key: EngineKey, losses: list[Loss]) -> bool:
     """Return whether other processes than an EngineCore went, and others do their work: a child that ended is no loss."""
     lost = {each.process for each in losses}
     known = any(engine.sources for engine in facts.engines if words.key_of(engine.key) == key)
-    return ENGINE_CORE not in lost and known and not lost & _away_of(facts, key)
+    return ENGINE_CORE not in lost and known and not lost & _away_of(facts, key, losses[0].time)
 
 
-def _away_of(facts: Facts, key: EngineKey) -> set[str]:
-    """Return which kinds of processes of an engine are away."""
+def _away_of(facts: Facts, key: EngineKey, lost: int) -> set[str]:
+    """Return which kinds of processes of an engine are away since a loss at *lost*, nanoseconds: none came back in between."""
     return {
         source.hello.process
         for engine in facts.engines
         if words.key_of(engine.key) == key
         for source in engine.sources
-        if not source.connected
+        if not source.connected and source.last_seen.ToNanoseconds() <= lost
     }
 
 
@@ -86,7 +86,7 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, connec
     processes = sorted({each.process for each in losses})
     core = ENGINE_CORE in processes
     # A process that is not its EngineCore and is back is no loss: this one is away.
-    back = connected and (core or not _away_of(facts, key))
+    back = connected and (core or not _away_of(facts, key, losses[0].time))
     before = _of_engine(facts.before, key)
     times = f" {len(losses)} times" if len(losses) > 1 else ""
     subject = f"engine {key}" if core else f"{', '.join(processes)} process of engine {key}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent import limits
@@ -15,6 +16,7 @@ from penstock.agent.diagnosis.facts import (
     Evidence,
     FoundCause,
     first_sign,
+    joined,
     longest_pause,
     words,
 )
@@ -23,7 +25,7 @@ from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, PeerTrouble
     from penstock.agent.model import EngineKey
@@ -133,14 +135,75 @@ def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
     at_engines, lost = PeersInUse.of(facts), LostEngines.of(facts, shares)
     closed = (ClosedByPeer.of(facts.present), ClosedByPeer.of(facts.before))
-    for (channel, peer), trouble in sorted(shares.peers.items()):
-        own = [each for each in trouble.failures if each.error_type != common.ERROR_TYPE_INCOMPATIBLE]
-        if len(own) < len(trouble.failures):
-            continue
-        if own or trouble.collateral or _is_slow(trouble):
-            first = tuple(_first_tokens(trouble, *closed))
-            evidence = (*first, *_present(trouble), *lost.told(channel, peer))
-            yield _cause(facts, (channel, peer), trouble, _beside(at_engines, peer, trouble), evidence)
+    troubled = {place: trouble for place, trouble in sorted(shares.peers.items()) if _is_in_trouble(trouble)}
+    for stale in _stale_addresses(facts, troubled, lost):
+        yield _stale(facts, {peer: troubled.pop((KV, peer)) for peer in stale})
+    for (channel, peer), trouble in troubled.items():
+        first = tuple(_first_tokens(trouble, *closed))
+        evidence = (*first, *_present(trouble), *lost.told(channel, peer))
+        yield _cause(facts, (channel, peer), trouble, _beside(at_engines, peer, trouble), evidence)
+
+
+def _is_in_trouble(trouble: PeerTrouble) -> bool:
+    """Return whether it is to be told here: not where handshakes are incompatible."""
+    if any(each.error_type == common.ERROR_TYPE_INCOMPATIBLE for each in trouble.failures):
+        return False
+    return bool(trouble.failures or trouble.collateral) or _is_slow(trouble)
+
+
+def _stale_addresses(
+    facts: Facts, troubled: Mapping[tuple[int, str], PeerTrouble], lost: LostEngines
+) -> Iterator[list[str]]:
+    """Yield the peers of each engine at which nothing listens and from which nothing was ever loaded, if they are many."""
+    known = {each.facts.side_channel for each in facts.engines} | {each.peer for each in facts.before.waits}
+    found: dict[tuple[EngineKey, ...], list[str]] = defaultdict(list)
+    for (channel, peer), trouble in troubled.items():
+        strange = peer not in known and peer not in NO_SERVERS and not any(lost.told(channel, peer))
+        if channel == KV and strange and _kind(trouble) == _REFUSES and not (trouble.well or trouble.before):
+            found[_engines(trouble)].append(peer)
+    for peers in found.values():
+        if len(peers) >= limits.STALE_ADDRESSES:
+            yield peers
+
+
+def _stale(facts: Facts, troubles: Mapping[str, PeerTrouble]) -> FoundCause:
+    """Return the cause about several addresses that are no engine's any more."""
+    whole = joined(troubles.values())
+    cause = _cause(facts, (KV, ""), whole, 0, ())
+    untried = _untried(facts, whole).replace(" was ", " were ")
+    others_load = _others_load(facts, cause.engines, troubles)
+    failed, recomputed = _ends(whole)
+    return replace(
+        cause,
+        kind="addresses_refuse",
+        sentence=(
+            f"{len(troubles)} addresses, from which nothing was loaded, {'refused' if untried else 'refuse'} connections"
+            f"{untried}: {_effect(whole, failed, recomputed)}"
+        ),
+        evidence=(Evidence(f"requests named {words.named(troubles, 'peer')}"), *cause.evidence),
+        peers=tuple(sorted(troubles)),
+        confidence=Confidence.LIKELY if others_load else Confidence.POSSIBLE,
+        alternatives=(
+            *(
+                ()
+                if others_load
+                else (f"{words.engines(cause.engines)} or the network there: nothing else is loaded",)
+            ),
+            "pods that have ended, and of which the router has not let go",
+            "a router that takes an address from where it is not kept: compare them with the pods' addresses",
+            "a network policy that forbids the connection",
+        ),
+        commands=(
+            f"agentctl get requests --outcome failed --since {words.window(facts.present.seconds)}",
+            "agentctl get peers",
+        ),
+    )
+
+
+def _others_load(facts: Facts, engines: tuple[EngineKey, ...], peers: Mapping[str, PeerTrouble]) -> bool:
+    """Return whether each of *engines* loads from other peers: then its own network is well."""
+    loading = {each.key for each in facts.present.waits if each.peer and each.peer not in peers}
+    return loading.issuperset(engines)
 
 
 def _beside(at_engines: PeersInUse, peer: str, trouble: PeerTrouble) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import (
     FAILED_SECONDS,
     KV,
@@ -108,6 +109,11 @@ def _commands(facts: Facts, key: EngineKey, kind: _StallWords) -> tuple[str, ...
     return tuple(command.format(engine=key, **times) for command in kind.commands)
 
 
+def _may_be_late(stall: admin.Stall, age: float) -> bool:
+    """Return whether a worker that says nothing may only be short of CPU time."""
+    return stall.kind == "worker_silent" and age < limits.SILENT_SURE_SECONDS
+
+
 def _readers(shares: Attribution, engine: admin.Engine) -> tuple[int, float]:
     """Return how many requests of other engines that read from *engine* failed, and the seconds that they waited too long."""
     trouble = shares.peers.get((KV, engine.facts.side_channel))
@@ -147,7 +153,7 @@ def _cause(
         requests=requests,
         seconds=age * max(1, requests) if kind.stands else 0.0,
         other_harm=standing if kind.stands else RECOMPUTED_SECONDS * max(1, stall.count),
-        confidence=Confidence.CERTAIN,
+        confidence=Confidence.POSSIBLE if _may_be_late(stall, age) else Confidence.CERTAIN,
         alternatives=kind.alternatives,
         commands=_commands(facts, key, kind),
     )
