@@ -178,6 +178,29 @@ def test_addresses_that_a_router_still_names() -> None:
     assert alone.alternatives[0].startswith("engine decode/0 or the network there")
 
 
+def test_a_quarantine_that_was_lifted() -> None:
+    """It is told as ended, with the leases that nobody could read meanwhile below it."""
+    by = common.DECIDED_BY_QUARANTINE
+    rows = [decided(f"r-{n}", 15 + n, peer={"address": "a:1"}, decided_by=by) for n in range(3)]
+    verdict = verdict_of([*calm(), *rows, *_expired()], engines=[engine(facts={"side_channel": "a:1"})])
+    (cause, *rest) = verdict.causes
+    assert (cause.kind, cause.until, cause.requests) == ("healthy_peer_quarantined", at(15), 3)
+    assert cause.sentence.startswith("peer a:1 was in quarantine by order on engine decode/0")
+    assert ([each.kind for each in cause.effects], rest) == (["leases_expire"], [])
+
+
+def test_leases_of_a_peer_that_cannot_be_read() -> None:
+    """Nobody reads them because nobody may: they stand under that; those of another engine do not."""
+    bad = [failed("bad", 60, "a:1", error_type=common.ERROR_TYPE_INCOMPATIBLE), decided("bad", 59)]
+    log = [*calm(), *bad, *_expired()]
+    own = engine(facts={"side_channel": "a:1"})
+    (cause,) = verdict_of(log, engines=[own]).causes
+    assert (cause.kind, [each.kind for each in cause.effects]) == ("incompatible_peer", ["leases_expire"])
+    other = engine(facts={"side_channel": "b:1"})
+    told = {each.kind for each in verdict_of(log, engines=[other]).causes}
+    assert told == {"incompatible_peer", "leases_expire"}
+
+
 def test_pods_that_refuse_are_no_stale_addresses() -> None:
     """Two may be two pods; so are those from which something was loaded, or whose engine is known."""
     assert {each.kind for each in verdict_of([*calm(), *_refused("a:1", "b:1")]).causes} == {"peer_refuses"}

@@ -125,53 +125,54 @@ class RollingRestart(TwoPodScene):
 
 
 class _Stands(TwoPodScene):
-    """Something of the second pod stands still again and again."""
+    """Something of the second pod stands still again and again, each time amid a load from it."""
 
     stands, goes = _STANDS_SECONDS, _GOES_SECONDS
-
-    def __init__(self, kv: Bench) -> None:
-        super().__init__(kv)
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def halt(self) -> Callable[[], object]:
         """Stop it, and return what lets it go on."""
         raise NotImplementedError
 
-    def _halt_again(self) -> None:
-        while not self._over.is_set():
-            go_on = self.halt()
-            try:
-                self._over.wait(self.stands)
-            finally:
+    def _caught(self) -> None:
+        assert self.server is not None
+        self.sent += 2
+        self.kv.decode(self.kv.prefilled())
+        requests = [self.kv.prefilled(server=self.server) for _ in range(2)]
+        go_on = self.halt()
+        try:
+            with ThreadPoolExecutor(len(requests)) as senders:
+                sent = [senders.submit(self.kv.decode, each) for each in requests]
+                time.sleep(self.stands)
                 go_on()
-            self._over.wait(self.goes)
+                for each in sent:
+                    each.result()
+        finally:
+            go_on()
+        time.sleep(self.goes)
 
     def begin(self) -> None:
         """Stop it."""
-        self._thread = threading.Thread(target=self._halt_again, daemon=True)
-        self._thread.start()
+        self.request = self._caught
 
     def remedy(self) -> None:
         """Let it go on for good."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def close(self) -> None:
-        """Do so, whatever happened, and end it."""
-        self.remedy()
-        super().close()
+        self.request = self.both
 
 
 class StandsBriefly(_Stands):
     """Its worker stands still for four seconds of six."""
 
+    _pid = 0
+
+    def begin(self) -> None:
+        """Stop it."""
+        self._pid = worker_of(self.kv, "prefill-b")
+        super().begin()
+
     def halt(self) -> Callable[[], object]:
         """Stop the worker alone."""
-        pid = worker_of(self.kv, "prefill-b")
-        stop(pid)
-        return lambda: os.kill(pid, signal.SIGCONT)
+        stop(self._pid)
+        return lambda: os.kill(self._pid, signal.SIGCONT)
 
 
 class NetworkFlaps(_Stands):

@@ -9,11 +9,13 @@ from penstock.agent import limits
 from penstock.agent.badness import NO_SERVERS
 from penstock.agent.diagnosis.facts import LostEntries, Verdict, VerdictKind, attribute, words
 from penstock.agent.diagnosis.rules import RULES
+from penstock.agent.diagnosis.symptoms import BLIND, under_their_causes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.agent.diagnosis.facts import Facts, FoundCause, Window
+    from penstock.agent.model import EngineKey
 
 MAX_CAUSES: Final = 20
 
@@ -22,7 +24,7 @@ def diagnose(facts: Facts) -> Verdict:
     """Return what is wrong, the most harmful first; that nothing is; or why the facts do not show it."""
     shares = attribute(facts)
     causes = _without_effects([cause for rule in RULES for cause in rule(facts, shares)])
-    causes = sorted((_dated(facts, cause) for cause in _under_their_causes(causes)), key=_rank)
+    causes = sorted((_dated(facts, cause) for cause in under_their_causes(causes, _places(facts))), key=_rank)
     if not _is_known(facts.before):
         causes = [_alone(cause) for cause in causes]
     missing = (*_incomplete(facts), *_left_out(len(causes)))
@@ -42,6 +44,12 @@ def diagnose(facts: Facts) -> Verdict:
         return Verdict(VerdictKind.NOTHING_WRONG, sentence, shown, looked_at, missing)
     sentence = f"{words.well(past=bool(facts.past))} in the last {words.span(_read(facts.present))}"
     return Verdict(VerdictKind.NOTHING_WRONG, sentence, (), looked_at, missing)
+
+
+def _places(facts: Facts) -> dict[EngineKey, str]:
+    return {
+        words.key_of(each.key): each.facts.side_channel for each in facts.engines if each.facts.side_channel
+    }
 
 
 def _read(window: Window) -> float:
@@ -72,7 +80,7 @@ def _rank(cause: FoundCause) -> tuple[object, ...]:
     # What has ended never leads, nor what is no server; who cannot see says so first.
     return (
         bool(cause.until),
-        cause.kind != _BLIND,
+        cause.kind != BLIND,
         cause.peer in NO_SERVERS,
         -max(each.harm for each in (cause, *cause.effects)),
         -cause.confidence,
@@ -95,44 +103,6 @@ def _without_effects(causes: list[FoundCause]) -> list[FoundCause]:
     """Return *causes* without those that others have among their evidence."""
     told = [evidence.fact for cause in causes if cause.kind not in _EFFECTS for evidence in cause.evidence]
     return [cause for cause in causes if not _is_told(cause, told)]
-
-
-# What a cause brings about that is a cause of its own where that one is not there: nobody reads the blocks of a prefill that
-# the router does not name, and an agent that refuses what engines send loses their connections.
-_BLIND: Final = "agent_blind"
-_SYMPTOMS: Final = {
-    "no_transfer_parameters": frozenset({"leases_expire", "leases_wait"}),
-    # Who has the blocks is not who was asked for them.
-    "addresses_refuse": frozenset({"leases_expire", "leases_wait"}),
-    _BLIND: frozenset({"engine_away", "engine_lost", "process_lost", "entries_lost"}),
-    # A peer that sends what was not asked for, such as the blocks of another request, seems to corrupt it.
-    "answers_suspect": frozenset({"peer_corrupts"}),
-}
-
-
-def _under_their_causes(causes: list[FoundCause]) -> list[FoundCause]:
-    """Return *causes* with each symptom among the effects of what explains it, and not beside it."""
-    below: dict[int, list[FoundCause]] = {}
-    told: set[int] = set()
-    for place, cause in enumerate(causes):
-        symptoms = _SYMPTOMS.get(cause.kind, frozenset())
-        if not symptoms or place in told:
-            continue
-        found = [
-            number
-            for number, each in enumerate(causes)
-            if each.kind in symptoms
-            and each.peer in ("", cause.peer)
-            and (each.until or not cause.until or 0 < each.begun <= cause.until)
-            and number not in told
-        ]
-        told.update(found)
-        below[place] = [causes[number] for number in found]
-    return [
-        replace(cause, effects=(*cause.effects, *below[place])) if below.get(place) else cause
-        for place, cause in enumerate(causes)
-        if place not in told
-    ]
 
 
 def _is_told(cause: FoundCause, told: list[str]) -> bool:

@@ -165,12 +165,19 @@ def _add_load_ends(shares: Attribution, facts: Facts, culprits: dict[str, str]) 
         for order in facts.quarantines
         if order.author and order.state == QUARANTINE_STATE_OPEN
     }
+    failing = {(each.key, each.peer) for each in (*facts.present.failures, *facts.before.failures)}
+
+    def is_by_order(each: LoadEnd) -> bool:
+        # Without a failure only an operator puts a peer in quarantine, and has lifted that since.
+        place = (each.key, each.peer)
+        return each.decided_by == common.DECIDED_BY_QUARANTINE and (place in ordered or place not in failing)
+
     blames = PolicyBlames(facts)
     for each in facts.present.load_ends:
         blame = blames.of(each)
         if each.rehearsal:
             shares.drilled.append(each)
-        elif each.decided_by == common.DECIDED_BY_QUARANTINE and (each.key, each.peer) in ordered:
+        elif is_by_order(each):
             shares.ordered.append(each)
         elif blame is not None:
             shares.policies.setdefault(blame, []).append(each)

@@ -120,35 +120,62 @@ def _drill(
 
 
 def _quarantines(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
-    """Yield operators' quarantines of peers of which no failure is known."""
+    """Yield operators' quarantines of peers of which no failure is known, those that were lifted too."""
     failing = {(each.key, each.peer) for each in (*facts.present.failures, *facts.before.failures)}
     by_peer: dict[str, list[admin.Quarantine]] = defaultdict(list)
     for order in facts.quarantines:
         ordered = order.author and order.state == QUARANTINE_STATE_OPEN
         if ordered and (words.key_of(order.key), order.peer.address) not in failing:
             by_peer[order.peer.address].append(order)
+    decided: dict[str, list[LoadEnd]] = defaultdict(list)
+    for each in shares.ordered:
+        decided[each.peer].append(each)
     for peer, orders in sorted(by_peer.items()):
-        keys = words.keys_of(words.key_of(each.key) for each in orders)
-        rows = [each for each in shares.ordered if each.peer == peer]
-        first = orders[0]
-        why = f": {words.cut(first.reason)}" if first.reason else ""
-        yield FoundCause(
-            "healthy_peer_quarantined",
-            f"peer {peer} is in quarantine by order of {first.author} on {words.engines(keys)}, and no failure of it is known",
-            keys,
-            (
-                Evidence(f"ordered by {first.author}{why}"),
-                Evidence(
-                    f"{words.count(len(rows), 'request')} decided by the quarantine in {words.span(facts.present.seconds)}"
-                ),
-            ),
-            peer=peer,
-            requests=len(rows),
-            failed=sum(each.outcome == common.OUTCOME_FAILED for each in rows),
-            other_harm=_STANDING_SECONDS,
-            since=first_sign(facts, (each.time for each in rows)),
-            alternatives=(
-                "the peer failed before the time that was looked at: agentctl describe peer has all of its failures",
-            ),
-            commands=(f"agentctl quarantine lift {peer}", f"agentctl describe peer {peer}"),
-        )
+        yield _quarantine(facts, peer, orders, decided.pop(peer, []))
+    for peer, rows in sorted(decided.items()):
+        if not any((each.key, peer) in failing for each in rows):
+            yield _lifted(facts, peer, rows)
+
+
+def _quarantine(facts: Facts, peer: str, orders: list[admin.Quarantine], rows: list[LoadEnd]) -> FoundCause:
+    keys = words.keys_of(words.key_of(each.key) for each in orders)
+    first = orders[0]
+    why = f": {words.cut(first.reason)}" if first.reason else ""
+    return FoundCause(
+        "healthy_peer_quarantined",
+        f"peer {peer} is in quarantine by order of {first.author} on {words.engines(keys)}, and no failure of it is known",
+        keys,
+        (Evidence(f"ordered by {first.author}{why}"), _decided(facts, rows)),
+        peer=peer,
+        requests=len(rows),
+        failed=sum(each.outcome == common.OUTCOME_FAILED for each in rows),
+        other_harm=_STANDING_SECONDS,
+        since=first_sign(facts, (each.time for each in rows)),
+        alternatives=(
+            "the peer failed before the time that was looked at: agentctl describe peer has all of its failures",
+        ),
+        commands=(f"agentctl quarantine lift {peer}", f"agentctl describe peer {peer}"),
+    )
+
+
+def _lifted(facts: Facts, peer: str, rows: list[LoadEnd]) -> FoundCause:
+    """Return the cause of a quarantine that is over: who ordered it is in the audit log."""
+    keys = words.keys_of(each.key for each in rows)
+    return FoundCause(
+        "healthy_peer_quarantined",
+        f"peer {peer} was in quarantine by order on {words.engines(keys)}, and no failure of it is known",
+        keys,
+        (_decided(facts, rows),),
+        peer=peer,
+        requests=len(rows),
+        failed=sum(each.outcome == common.OUTCOME_FAILED for each in rows),
+        since=first_sign(facts, (each.time for each in rows)),
+        until=max(each.time for each in rows),
+        commands=("agentctl get audit", f"agentctl describe peer {peer}"),
+    )
+
+
+def _decided(facts: Facts, rows: list[LoadEnd]) -> Evidence:
+    return Evidence(
+        f"{words.count(len(rows), 'request')} decided by the quarantine in {words.span(facts.present.seconds)}"
+    )

@@ -1,0 +1,74 @@
+"""What a cause brings about that would be a cause of its own without it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.agent.diagnosis.facts import FoundCause
+    from penstock.agent.model import EngineKey
+
+BLIND: Final = "agent_blind"
+"""An agent that refuses what engines send loses their connections, too."""
+
+_UNREAD: Final = frozenset({"leases_expire", "leases_wait"})
+# Nobody reads the blocks of a prefill that the router does not name.
+_SYMPTOMS: Final = {
+    "no_transfer_parameters": _UNREAD,
+    # Who has the blocks is not who was asked for them.
+    "addresses_refuse": _UNREAD,
+    "wrong_engine_at_address": _UNREAD,
+    BLIND: frozenset({"engine_away", "engine_lost", "process_lost", "entries_lost"}),
+    # A peer that sends what was not asked for, such as the blocks of another request, seems to corrupt it.
+    "answers_suspect": frozenset({"peer_corrupts"}),
+}
+# Nor those of a peer that cannot be read, or must not.
+_NOT_READ: Final = frozenset(
+    {
+        "healthy_peer_quarantined",
+        "incompatible_peer",
+        "incompatible_pair",
+        "peer_refuses",
+        "peer_times_out",
+        "peer_fails",
+    }
+)
+
+
+def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]) -> list[FoundCause]:
+    """Return *causes* with each symptom among the effects of what explains it, and not beside it.
+
+    Args:
+        causes: all, in any order.
+        places: the address of each engine by which others know it.
+
+    """
+    below: dict[int, list[FoundCause]] = {}
+    told: set[int] = set()
+    for place, cause in enumerate(causes):
+        if place in told:
+            continue
+        found = [
+            number
+            for number, each in enumerate(causes)
+            if number not in told
+            and _explains(cause, each, places)
+            and (each.until or not cause.until or 0 < each.begun <= cause.until)
+        ]
+        told.update(found)
+        below[place] = [causes[number] for number in found]
+    return [
+        replace(cause, effects=(*cause.effects, *below[place])) if below.get(place) else cause
+        for place, cause in enumerate(causes)
+        if place not in told
+    ]
+
+
+def _explains(cause: FoundCause, other: FoundCause, places: Mapping[EngineKey, str]) -> bool:
+    if other.kind in _SYMPTOMS.get(cause.kind, ()):
+        return other.peer in ("", cause.peer)
+    unread = cause.kind in _NOT_READ and other.kind in _UNREAD
+    return unread and bool(other.engines) and all(places.get(key) == cause.peer for key in other.engines)
