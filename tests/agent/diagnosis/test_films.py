@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import grpc
@@ -10,7 +11,7 @@ from penstock.agent.evidence.served import BundleServer
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 from tests.support.incidents.claims import Claims, contradictions
-from tests.support.incidents.films import FILMS, PHASES, RECORDED
+from tests.support.incidents.films import ALERTS, FILMS, PHASES, RECORDED
 from tests.support.incidents.table import CAUSES
 
 if TYPE_CHECKING:
@@ -38,6 +39,21 @@ def test_the_headline_of_each_phase(film: Film, phase: str) -> None:
     first = claims.lasting[0].kind if claims.lasting else ""
     assert (first, bool(claims.lasting)) == (kind, code == CAUSES), claims.diagnosis.sentence
     assert contradictions(claims) == []
+
+
+_WITH_ALERTS = sorted(path.parent.name for path in RECORDED.glob(f"*/{ALERTS}"))
+
+
+@pytest.mark.parametrize("name", _WITH_ALERTS)
+def test_alerts_fire_while_something_is_wrong(name: str) -> None:
+    """Those that are expected, and none in the calm before and after; a critical one only where a cause lasts."""
+    phases = json.loads((RECORDED / name / ALERTS).read_text())
+    film = FILMS[name]
+    assert phases["calm"] == phases["after"] == []
+    assert {each["alertname"] for fired in phases.values() for each in fired} == film.alerts
+    for phase, fired in phases.items():
+        critical = [each for each in fired if each["severity"] == "critical"]
+        assert not critical or film.expected(phase)[1], phase
 
 
 def test_all_films_are_whole() -> None:

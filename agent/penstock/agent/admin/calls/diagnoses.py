@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.agent.admin.calls.drills import list_drills
 from penstock.agent.admin.calls.engines import list_engines, suspected_peers
@@ -25,9 +25,13 @@ from penstock.agent.errors import ContractError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from google.protobuf.duration_pb2 import Duration
     from penstock.agent.admin.support import AgentContext
     from penstock.agent.journal import Reader
+    from penstock.agent.sources import EngineView
+    from penstock.proto.v1.admin_pb2 import EngineSelector
 
 _SINCE, _BASELINE = 600.0, 3600.0
 # Of the audit log, the newest; as many as the history of policies has.
@@ -44,17 +48,8 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
     selection = selection_of(request.selector)
     if selection.keys:
         check_engine_names(agent, selection)
-    engines = await list_engines(
-        agent, admin.ListEnginesRequest(selector=request.selector, without_counters=True)
-    )
-    peers = await suspected_peers(agent, request.selector)
-    drills = await list_drills(agent, admin.ListDrillsRequest())
-    orders = await list_quarantines(agent, admin.ListQuarantinesRequest(selector=request.selector))
-    pairs = await list_pairs_of(agent, admin.ListPairsRequest())
-    changes = await agent.store.changes("", _CHANGES)
-    asked = admin.ListSuspectsRequest(selector=request.selector, limit=MAX_SUSPECTS)
-    asked.since.FromNanoseconds(int(since * 1e9))
-    suspects = await list_suspects(agent, asked)
+    fields = await _asked(agent, request.selector, since)
+    # Of one moment, after all that was waited for.
     views = selected_views(agent, selection)
     keys = {view.key for view in views}
     question = WindowQuestion(
@@ -66,41 +61,7 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         ahead=clock_offsets(views),
         policies=agent.policies,
     )
-    held = [
-        Held(view.key, row)
-        for view in views
-        for live in view.sources
-        if live.snapshot is not None
-        for row in live.snapshot.held
-    ]
-    names = {(key.server, key.engine) for key in keys}
-    known = partial(
-        Facts,
-        now=question.now,
-        engines=list(engines.engines),
-        awaited={
-            view.key for view in views if any(agent.is_awaited(live.source.epoch) for live in view.sources)
-        },
-        peers=list(peers.peers),
-        quiet_peers=peers.total - len(peers.peers),
-        drills=[
-            each
-            for each in drills.drills
-            if any((engine.key.server, engine.key.engine) in names for engine in each.engines)
-        ],
-        quarantines=list(orders.quarantines),
-        held=held,
-        look_seconds=agent.look_seconds(),
-        pairs=[pair for pair in pairs.pairs if (pair.key.server, pair.key.engine) in names],
-        suspects=list(suspects.suspects),
-        suspects_cut=suspects.truncated,
-        blind=agent.blind,
-        policy_changes={
-            each.change.name: each.time_unix_nano
-            for each in reversed(changes)
-            if each.change.action in _OF_POLICIES
-        },
-    )
+    known = partial(Facts, now=question.now, **_of(fields, views), **_seen(agent, views))
 
     def run(reader: Reader) -> admin.Diagnosis:
         read = read_windows(reader, question)
@@ -114,6 +75,70 @@ async def diagnose_engines(agent: AgentContext, request: admin.DiagnoseRequest) 
         return diagnosis_message(diagnose(facts), facts)
 
     return await read_in_turn(agent, run)
+
+
+async def _asked(agent: AgentContext, selector: EngineSelector, since: float) -> dict[str, Any]:
+    """Return what other calls say of the selected engines: fields of the facts."""
+    engines = await list_engines(agent, admin.ListEnginesRequest(selector=selector, without_counters=True))
+    peers = await suspected_peers(agent, selector)
+    drills = await list_drills(agent, admin.ListDrillsRequest())
+    orders = await list_quarantines(agent, admin.ListQuarantinesRequest(selector=selector))
+    pairs = await list_pairs_of(agent, admin.ListPairsRequest())
+    asked = admin.ListSuspectsRequest(selector=selector, limit=MAX_SUSPECTS)
+    asked.since.FromNanoseconds(int(since * 1e9))
+    suspects = await list_suspects(agent, asked)
+    changes = await agent.store.changes("", _CHANGES)
+    return {
+        "engines": list(engines.engines),
+        "peers": list(peers.peers),
+        "quiet_peers": peers.total - len(peers.peers),
+        "drills": list(drills.drills),
+        "quarantines": list(orders.quarantines),
+        "pairs": list(pairs.pairs),
+        "suspects": list(suspects.suspects),
+        "suspects_cut": suspects.truncated,
+        "policy_changes": {
+            each.change.name: each.time_unix_nano
+            for each in reversed(changes)
+            if each.change.action in _OF_POLICIES
+        },
+    }
+
+
+def _of(fields: dict[str, Any], views: Sequence[EngineView]) -> dict[str, Any]:
+    """Return *fields* without the drills and pairs of other engines."""
+    names = {(view.key.server, view.key.engine) for view in views}
+    return {
+        **fields,
+        "drills": [
+            each
+            for each in fields["drills"]
+            if any((engine.key.server, engine.key.engine) in names for engine in each.engines)
+        ],
+        "pairs": [pair for pair in fields["pairs"] if (pair.key.server, pair.key.engine) in names],
+    }
+
+
+def _seen(agent: AgentContext, views: Sequence[EngineView]) -> dict[str, Any]:
+    """Return what the agent itself sees of the selected engines now: fields of the facts."""
+    return {
+        "awaited": {
+            view.key for view in views if any(agent.is_awaited(live.source.epoch) for live in view.sources)
+        },
+        "held": _held(views),
+        "look_seconds": agent.look_seconds(),
+        "blind": agent.blind,
+    }
+
+
+def _held(views: Sequence[EngineView]) -> list[Held]:
+    return [
+        Held(view.key, row)
+        for view in views
+        for live in view.sources
+        if live.snapshot is not None
+        for row in live.snapshot.held
+    ]
 
 
 async def judgement(agent: AgentContext) -> admin.Diagnosis | None:
