@@ -98,7 +98,7 @@ def test_its_time_stands_still(page: str) -> None:
 )
 def test_a_detail_is_what_the_command_says(page: str, kind: str, query: dict[str, str], command: str) -> None:
     """Line by line, with ages of the bundle's time; the detail's own command reads the bundle."""
-    peer = document("diagnose")["causes"][1]["peer"]
+    peer = document("diagnose")["causes"][1]["peers"][0]
     found = ask(page, f"/api/{kind}", **{name: value.replace("PEER", peer) for name, value in query.items()})
     assert found.status == 200
     words = command.replace("PEER", peer).split()
