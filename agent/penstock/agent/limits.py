@@ -203,7 +203,7 @@ COUNTS_SECONDS: Final = 300.0
 READ_SHARE: Final = 0.5
 """The part of a window that must have been read for "nothing is wrong", or to compare with it."""
 
-CLOCK_SECONDS: Final = 2.0
+ASKER_CLOCK_SECONDS: Final = 2.0
 """Between the agent's clock and that of who asks."""
 
 DISK_NOTE_BYTES: Final = 1 << 30

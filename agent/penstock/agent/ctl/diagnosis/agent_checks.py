@@ -111,7 +111,7 @@ def _agent(status: admin.AgentStatus, now: float, judgement: Judgement) -> Itera
             "follow that sentence; if it names a field, the engine's penstock breaks the wire contract: "
             "install the agent's version in the engine's image",
         )
-    if abs(now - agent_now) > limits.CLOCK_SECONDS:
+    if abs(now - agent_now) > limits.ASKER_CLOCK_SECONDS:
         yield Finding(
             NOTE,
             AGENT,
