@@ -30,7 +30,7 @@ def _claims(incident: Incident) -> Claims:
 
 @pytest.mark.parametrize("incident", INCIDENTS.values(), ids=INCIDENTS)
 def test_no_two_answers(incident: Incident) -> None:
-    """Verdict, tense, peers, cells, wrong answers, engines, stalls, doctor and metrics."""
+    """Verdict, tense, peers, cells, pairs, wrong answers, engines, stalls, doctor and metrics."""
     claims = _claims(incident)
     assert claims.diagnosis.sentence
     assert contradictions(claims) == []
@@ -69,6 +69,11 @@ def _an_engine_is_away(claims: Claims) -> None:
     engine.key.server = "elsewhere"
 
 
+def _a_pair_that_does_not_fit(claims: Claims) -> None:
+    pair = claims.pairs.pairs.add(weights=admin.PAIR_WEIGHTS_DIFFER)
+    pair.key.server, pair.peer.address = "decode", "10.9.9.9:1"
+
+
 def _a_stall(claims: Claims) -> None:
     claims.engines.engines[0].stalls.add().kind = "step_stuck"
 
@@ -87,6 +92,7 @@ def _no_cause(claims: Claims) -> None:
         (_a_peer_is_lost, {"_peers"}),
         (_nine_wrong_answers, {"_suspects"}),
         (_an_engine_is_away, {"_engines"}),
+        (_a_pair_that_does_not_fit, {"_pairs"}),
         (_a_stall, {"_stalls"}),
         (_no_cause, {"_headline", "_peers", "_series"}),
     ],

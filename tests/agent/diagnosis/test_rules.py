@@ -138,6 +138,10 @@ def test_long_waits_without_a_time_before() -> None:
     assert not verdict_of([waited(f"r-{n}", 20 + n, 2.0) for n in range(10)], baseline=0).causes
     many = verdict_of([waited(f"r-{n}", 20 + n, 2.0) for n in range(20)], baseline=0)
     assert [(cause.kind, cause.confidence) for cause in many.causes] == [("peer_slow", Confidence.POSSIBLE)]
+    # Short ones came first.
+    short = [waited(f"s-{n}", 100 + n, 0.01) for n in range(10)]
+    late = verdict_of([*short, *(waited(f"r-{n}", 20 + n, 2.0) for n in range(20))], baseline=0)
+    assert [(cause.kind, cause.confidence) for cause in late.causes] == [("peer_slow", Confidence.LIKELY)]
 
 
 def test_peers_that_fail_at_one_engine_only() -> None:

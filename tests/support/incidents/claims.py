@@ -31,6 +31,7 @@ _JUDGED: Final = frozenset(
     }
 )
 _SUSPECTING: Final = frozenset({"answers_suspect", "weights_differ", "late_reads"})
+_OF_PAIRS: Final = frozenset({"weights_differ", "incompatible_pair", "incompatible_peer"})
 _GONE: Final = ("engine_lost", "engine_away", "agent_blind")
 _PATIENCE: Final = 60.0
 
@@ -43,6 +44,7 @@ class Claims:
     engines: admin.ListEnginesResponse
     peers: admin.ListPeersResponse
     suspects: admin.ListSuspectsResponse
+    pairs: admin.ListPairsResponse
     screen: Screen
     findings: tuple[Finding, ...]
     series: frozenset[tuple[str, ...]]
@@ -61,6 +63,7 @@ class Claims:
             engines,
             peers,
             stub.ListSuspects(request, timeout=_PATIENCE),
+            stub.ListPairs(admin.ListPairsRequest(), timeout=_PATIENCE),
             build_screen(ScreenAnswers(now=now, diagnosis=diagnosis, engines=engines, peers=peers)),
             tuple(check_causes(Judgement(diagnosis), engines.engines)),
             frozenset(sample.labels for sample in conditions.samples),
@@ -79,7 +82,7 @@ class Claims:
 
 def contradictions(claims: Claims) -> list[str]:
     """Return what two answers say differently, a line each."""
-    rules = (_headline, _tense, _peers, _cells, _suspects, _engines, _stalls, _doctor, _series)
+    rules = (_headline, _tense, _peers, _cells, _pairs, _suspects, _engines, _stalls, _doctor, _series)
     return [f"{rule.__name__}: {each}" for rule in rules for each in rule(claims)]
 
 
@@ -137,6 +140,23 @@ def _cells(claims: Claims) -> Iterator[str]:
                 cell.condition not in ("ok", "idle", "none")
             ):
                 yield f"the cell of {line.address} is {cell.condition}, the list says {latency.condition(row)}"
+
+
+def _pairs(claims: Claims) -> Iterator[str]:
+    about = {
+        (text.engine(key), each.peer): each.kind
+        for each in claims.all_lasting
+        if each.kind in _OF_PAIRS
+        for key in each.engines
+    }
+    for pair in claims.pairs.pairs:
+        differ = pair.weights == admin.PAIR_WEIGHTS_DIFFER
+        apart = differ or pair.compatible == admin.PAIR_COMPATIBILITY_NO
+        place = (text.engine(pair.key), pair.peer.address)
+        if apart and place not in about:
+            yield f"the pair {' and '.join(place)} does not fit ({pair.reason or 'weights'}), and has no cause"
+        if not differ and about.get(place) == "weights_differ":
+            yield f"the pair {' and '.join(place)} has a cause about weights, and has the same ones"
 
 
 def _suspects(claims: Claims) -> Iterator[str]:

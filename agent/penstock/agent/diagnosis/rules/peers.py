@@ -448,12 +448,20 @@ def _confidence(facts: Facts, peer: str, trouble: PeerTrouble, beside: int) -> C
     Where nothing is known of the time before, long waits may be usual; where one engine alone sees several peers fail,
     the fault may be its own.
     """
-    nothing_usual = not trouble.failures and trouble.slow and trouble.usual_share is None
+    nothing_usual = not trouble.failures and trouble.slow and not _is_usual_known(trouble)
     if peer in NO_SERVERS or nothing_usual or beside:
         return Confidence.POSSIBLE
     enough = len(trouble.failures) + len(trouble.slow) + len(trouble.present)
     known = trouble.failures or facts.before.waits
     return Confidence.CERTAIN if enough > 1 and known else Confidence.LIKELY
+
+
+def _is_usual_known(trouble: PeerTrouble) -> bool:
+    """Return whether it is known how long waits for the peer took: of the time before, or in the window, before the first long one."""
+    if trouble.usual_share is not None:
+        return True
+    first = min((each.wait.time - int(each.wait.seconds * NANOS) for each in trouble.slow), default=0)
+    return sum(each < first for each in trouble.well) >= limits.USUAL_LOGGED_COUNT
 
 
 def _engine_itself(trouble: PeerTrouble, beside: int) -> Iterator[str]:
