@@ -177,7 +177,7 @@ def test_answers_from_other_weights(harness: AdminHarness) -> None:
     assert [list(each.reasons) for each in found] == [[events.SUSPECT_REASON_OTHER_WEIGHTS]] * 2
     assert (found[0].peer_key.engine, found[0].peer.address) == ("1", PEER)
     assert found[0].evidence == [
-        "it read KV blocks of engine 1, which has loaded other weights (aaaa here, bbbb there)"
+        "it read KV blocks of engine 1, which had loaded other weights (aaaa here, bbbb there)"
     ]
     assert not ask(harness, selector={"labels": "role=prefill"}).suspects
     cause = harness.stub.Diagnose(admin.DiagnoseRequest()).causes[0]
@@ -190,6 +190,22 @@ def test_answers_from_other_weights(harness: AdminHarness) -> None:
 
     assert said("wrong") == [f"The answer to wrong is suspect: {found[0].evidence[0]}."]
     assert said("before") == said("failed") == []
+
+    # A pod with the right weights takes its place: what was answered before stays wrong, and is over.
+    harness.disconnect(prefill)
+    again = harness.source(
+        "1", labels={"role": "prefill"}, role="prefill", start_time_unix_nano=time.time_ns()
+    )
+    weights_of(harness, again, "aaaa", address=PEER)
+    late = time.time_ns() + MS
+    harness.append(decode, ended("right", time_ns=late + MS, arrival_time_unix_nano=late))
+    assert [each.request_id for each in ask(harness).suspects] == ["also", "wrong"]
+    harness.stub.Diagnose(admin.DiagnoseRequest())
+    over = harness.stub.Diagnose(admin.DiagnoseRequest()).causes[0]
+    assert (over.kind, over.requests, over.HasField("until")) == ("weights_differ", 2, True)
+    assert (
+        "engine 0 and engine 1 had loaded different weights: 2 answers may be wrong; ended" in over.sentence
+    )
 
 
 def test_a_late_write_has_no_known_victim(harness: AdminHarness) -> None:

@@ -84,8 +84,9 @@ def test_two_engines_with_different_weights() -> None:
         *_suspect(events.SUSPECT_REASON_OTHER_WEIGHTS, 2),
         *_suspect(events.SUSPECT_REASON_OTHER_WEIGHTS, 9, peer={"address": "other:1"}),
     ]
-    (cause,) = verdict_of(calm(), pairs=[pair], suspects=others).causes
+    cause, over = verdict_of(calm(), pairs=[pair], suspects=others).causes
     assert (cause.kind, cause.peer, cause.confidence) == ("weights_differ", PEER, Confidence.CERTAIN)
+    assert (over.kind, over.peer, over.requests, bool(over.until)) == ("weights_differ", "other:1", 9, True)
     assert cause.sentence.endswith("have loaded different weights: 2 answers may be wrong")
     assert cause.requests == 2
     assert [each.fact for each in cause.evidence][:3] == [

@@ -8,7 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from google.protobuf import json_format
-from penstock.agent.admin.support import AgentContext, Retirement, compared_counts
+from penstock.agent.admin.support import (
+    AgentContext,
+    DifferentWeights,
+    Retirement,
+    WeightsMemory,
+    compared_counts,
+)
 from penstock.agent.errors import BundleError
 from penstock.agent.evidence.archive import JOURNAL, POLICIES, STATE
 from penstock.agent.journal import Journal, create_schema
@@ -28,8 +34,9 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
+    from penstock.agent.admin.support import Place
     from penstock.proto.v1.admin_pb2 import AgentStatus
-    from penstock.proto.v1.bundle_pb2 import BundledAnswer, BundledSource, BundledSubscription
+    from penstock.proto.v1.bundle_pb2 import BundledAnswer, BundledSource, BundledSubscription, BundledWeights
 
 # The journal of a bundle is far below it, so nothing of it is trimmed.
 _LIMIT = 16 << 30
@@ -116,6 +123,7 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
         stalls=lambda: stalls,
         look_seconds=lambda: looks,
         was_unwritable=state.journal_error,
+        weights=WeightsMemory(map(_weights, state.ended_weights)),
         clock=lambda: now,
         statuses=(describe,),
     )
@@ -139,6 +147,12 @@ def _stalls(state: BundledState) -> dict[EngineKey, list[Stall]]:
             stall = Stall(kind, each.count, each.since.ToNanoseconds() / 1e9, each.sentence, each.peer)
             found[EngineKey(saved.key.server, saved.key.engine)].append(stall)
     return dict(found)
+
+
+def _weights(saved: BundledWeights) -> tuple[Place, DifferentWeights]:
+    key, peer = (EngineKey(each.server, each.engine) for each in (saved.key, saved.peer_key))
+    span = DifferentWeights(saved.since_unix_nano, peer, saved.evidence, (), saved.until_unix_nano)
+    return (key, saved.peer), span
 
 
 def _registry(state: BundledState) -> Registry:

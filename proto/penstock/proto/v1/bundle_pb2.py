@@ -29,7 +29,7 @@ from penstock.proto.v1 import policy_pb2 as penstock_dot_proto_dot_v1_dot_policy
 from penstock.proto.v1 import snapshot_pb2 as penstock_dot_proto_dot_v1_dot_snapshot__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/bundle.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dpenstock/proto/v1/admin.proto\x1a\x1epenstock/proto/v1/common.proto\x1a\x1epenstock/proto/v1/policy.proto\x1a penstock/proto/v1/snapshot.proto\"\xff\x02\n\x0c\x42undledState\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x06status\x18\x02 \x01(\x0b\x32\x18.penstock.v1.AgentStatus\x12+\n\x07sources\x18\x03 \x03(\x0b\x32\x1a.penstock.v1.BundledSource\x12\x37\n\rsubscriptions\x18\x04 \x03(\x0b\x32 .penstock.v1.BundledSubscription\x12,\n\x08rollouts\x18\x05 \x03(\x0b\x32\x1a.penstock.v1.PolicyRollout\x12\x1c\n\x14retire_after_seconds\x18\x06 \x01(\x01\x12)\n\x06stalls\x18\x07 \x03(\x0b\x32\x19.penstock.v1.BundledStall\x12\x15\n\rjournal_error\x18\x08 \x01(\t\x12\'\n\x05looks\x18\t \x03(\x0b\x32\x18.penstock.v1.BundledLook\"C\n\x0b\x42undledLook\x12#\n\x03key\x18\x01 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"V\n\x0c\x42undledStall\x12#\n\x03key\x18\x01 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12!\n\x05stall\x18\x02 \x01(\x0b\x32\x12.penstock.v1.Stall\"\xf1\x01\n\rBundledSource\x12#\n\x06source\x18\x01 \x01(\x0b\x32\x13.penstock.v1.Source\x12\'\n\x08snapshot\x18\x02 \x01(\x0b\x32\x15.penstock.v1.Snapshot\x12\x14\n\x0csaid_goodbye\x18\x03 \x01(\x08\x12\x1a\n\x12kill_switch_unread\x18\x04 \x01(\x08\x12\x11\n\taccounted\x18\x05 \x01(\x08\x12\"\n\x15retires_after_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x61waited\x18\x07 \x01(\x08\x42\x18\n\x16_retires_after_seconds\"\x93\x01\n\x13\x42undledSubscription\x12)\n\tsubscribe\x18\x01 \x01(\x0b\x32\x16.penstock.v1.Subscribe\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x12\n\nhash_taken\x18\x03 \x01(\t\x12*\n\x06\x61nswer\x18\x04 \x01(\x0b\x32\x1a.penstock.v1.BundledAnswer\"\xcf\x01\n\rBundledAnswer\x12\x0f\n\x07settled\x18\x01 \x01(\x08\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\r\n\x05\x66ield\x18\x05 \x01(\t\x12\x31\n\x0erefused_orders\x18\x06 \x03(\x0b\x32\x19.penstock.v1.OrderRefusal\x12(\n\x04time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0ctook_seconds\x18\x08 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/bundle.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dpenstock/proto/v1/admin.proto\x1a\x1epenstock/proto/v1/common.proto\x1a\x1epenstock/proto/v1/policy.proto\x1a penstock/proto/v1/snapshot.proto\"\xb3\x03\n\x0c\x42undledState\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x06status\x18\x02 \x01(\x0b\x32\x18.penstock.v1.AgentStatus\x12+\n\x07sources\x18\x03 \x03(\x0b\x32\x1a.penstock.v1.BundledSource\x12\x37\n\rsubscriptions\x18\x04 \x03(\x0b\x32 .penstock.v1.BundledSubscription\x12,\n\x08rollouts\x18\x05 \x03(\x0b\x32\x1a.penstock.v1.PolicyRollout\x12\x1c\n\x14retire_after_seconds\x18\x06 \x01(\x01\x12)\n\x06stalls\x18\x07 \x03(\x0b\x32\x19.penstock.v1.BundledStall\x12\x15\n\rjournal_error\x18\x08 \x01(\t\x12\'\n\x05looks\x18\t \x03(\x0b\x32\x18.penstock.v1.BundledLook\x12\x32\n\rended_weights\x18\n \x03(\x0b\x32\x1b.penstock.v1.BundledWeights\"\xb1\x01\n\x0e\x42undledWeights\x12#\n\x03key\x18\x01 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12\x0c\n\x04peer\x18\x02 \x01(\t\x12(\n\x08peer_key\x18\x03 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12\x10\n\x08\x65vidence\x18\x04 \x01(\t\x12\x17\n\x0fsince_unix_nano\x18\x05 \x01(\x06\x12\x17\n\x0funtil_unix_nano\x18\x06 \x01(\x06\"C\n\x0b\x42undledLook\x12#\n\x03key\x18\x01 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"V\n\x0c\x42undledStall\x12#\n\x03key\x18\x01 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12!\n\x05stall\x18\x02 \x01(\x0b\x32\x12.penstock.v1.Stall\"\xf1\x01\n\rBundledSource\x12#\n\x06source\x18\x01 \x01(\x0b\x32\x13.penstock.v1.Source\x12\'\n\x08snapshot\x18\x02 \x01(\x0b\x32\x15.penstock.v1.Snapshot\x12\x14\n\x0csaid_goodbye\x18\x03 \x01(\x08\x12\x1a\n\x12kill_switch_unread\x18\x04 \x01(\x08\x12\x11\n\taccounted\x18\x05 \x01(\x08\x12\"\n\x15retires_after_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x61waited\x18\x07 \x01(\x08\x42\x18\n\x16_retires_after_seconds\"\x93\x01\n\x13\x42undledSubscription\x12)\n\tsubscribe\x18\x01 \x01(\x0b\x32\x16.penstock.v1.Subscribe\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x12\n\nhash_taken\x18\x03 \x01(\t\x12*\n\x06\x61nswer\x18\x04 \x01(\x0b\x32\x1a.penstock.v1.BundledAnswer\"\xcf\x01\n\rBundledAnswer\x12\x0f\n\x07settled\x18\x01 \x01(\x08\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\r\n\x05\x66ield\x18\x05 \x01(\t\x12\x31\n\x0erefused_orders\x18\x06 \x03(\x0b\x32\x19.penstock.v1.OrderRefusal\x12(\n\x04time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0ctook_seconds\x18\x08 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,15 +37,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.v1.bundle_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BUNDLEDSTATE']._serialized_start=210
-  _globals['_BUNDLEDSTATE']._serialized_end=593
-  _globals['_BUNDLEDLOOK']._serialized_start=595
-  _globals['_BUNDLEDLOOK']._serialized_end=662
-  _globals['_BUNDLEDSTALL']._serialized_start=664
-  _globals['_BUNDLEDSTALL']._serialized_end=750
-  _globals['_BUNDLEDSOURCE']._serialized_start=753
-  _globals['_BUNDLEDSOURCE']._serialized_end=994
-  _globals['_BUNDLEDSUBSCRIPTION']._serialized_start=997
-  _globals['_BUNDLEDSUBSCRIPTION']._serialized_end=1144
-  _globals['_BUNDLEDANSWER']._serialized_start=1147
-  _globals['_BUNDLEDANSWER']._serialized_end=1354
+  _globals['_BUNDLEDSTATE']._serialized_end=645
+  _globals['_BUNDLEDWEIGHTS']._serialized_start=648
+  _globals['_BUNDLEDWEIGHTS']._serialized_end=825
+  _globals['_BUNDLEDLOOK']._serialized_start=827
+  _globals['_BUNDLEDLOOK']._serialized_end=894
+  _globals['_BUNDLEDSTALL']._serialized_start=896
+  _globals['_BUNDLEDSTALL']._serialized_end=982
+  _globals['_BUNDLEDSOURCE']._serialized_start=985
+  _globals['_BUNDLEDSOURCE']._serialized_end=1226
+  _globals['_BUNDLEDSUBSCRIPTION']._serialized_start=1229
+  _globals['_BUNDLEDSUBSCRIPTION']._serialized_end=1376
+  _globals['_BUNDLEDANSWER']._serialized_start=1379
+  _globals['_BUNDLEDANSWER']._serialized_end=1586
 # @@protoc_insertion_point(module_scope)

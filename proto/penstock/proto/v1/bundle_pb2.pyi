@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BundledState(_message.Message):
-    __slots__ = ("time", "status", "sources", "subscriptions", "rollouts", "retire_after_seconds", "stalls", "journal_error", "looks")
+    __slots__ = ("time", "status", "sources", "subscriptions", "rollouts", "retire_after_seconds", "stalls", "journal_error", "looks", "ended_weights")
     TIME_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class BundledState(_message.Message):
     STALLS_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_ERROR_FIELD_NUMBER: _ClassVar[int]
     LOOKS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     time: _timestamp_pb2.Timestamp
     status: _admin_pb2.AgentStatus
     sources: _containers.RepeatedCompositeFieldContainer[BundledSource]
@@ -30,7 +31,24 @@ class BundledState(_message.Message):
     stalls: _containers.RepeatedCompositeFieldContainer[BundledStall]
     journal_error: str
     looks: _containers.RepeatedCompositeFieldContainer[BundledLook]
-    def __init__(self, time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., status: _Optional[_Union[_admin_pb2.AgentStatus, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[BundledSource, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[BundledSubscription, _Mapping]]] = ..., rollouts: _Optional[_Iterable[_Union[_admin_pb2.PolicyRollout, _Mapping]]] = ..., retire_after_seconds: _Optional[float] = ..., stalls: _Optional[_Iterable[_Union[BundledStall, _Mapping]]] = ..., journal_error: _Optional[str] = ..., looks: _Optional[_Iterable[_Union[BundledLook, _Mapping]]] = ...) -> None: ...
+    ended_weights: _containers.RepeatedCompositeFieldContainer[BundledWeights]
+    def __init__(self, time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., status: _Optional[_Union[_admin_pb2.AgentStatus, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[BundledSource, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[BundledSubscription, _Mapping]]] = ..., rollouts: _Optional[_Iterable[_Union[_admin_pb2.PolicyRollout, _Mapping]]] = ..., retire_after_seconds: _Optional[float] = ..., stalls: _Optional[_Iterable[_Union[BundledStall, _Mapping]]] = ..., journal_error: _Optional[str] = ..., looks: _Optional[_Iterable[_Union[BundledLook, _Mapping]]] = ..., ended_weights: _Optional[_Iterable[_Union[BundledWeights, _Mapping]]] = ...) -> None: ...
+
+class BundledWeights(_message.Message):
+    __slots__ = ("key", "peer", "peer_key", "evidence", "since_unix_nano", "until_unix_nano")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PEER_KEY_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    peer: str
+    peer_key: _common_pb2.EngineKey
+    evidence: str
+    since_unix_nano: int
+    until_unix_nano: int
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[str] = ..., peer_key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., evidence: _Optional[str] = ..., since_unix_nano: _Optional[int] = ..., until_unix_nano: _Optional[int] = ...) -> None: ...
 
 class BundledLook(_message.Message):
     __slots__ = ("key", "seconds")

@@ -10,7 +10,13 @@ from google.protobuf import json_format
 from penstock.agent.admin.calls.engines import source_message
 from penstock.agent.admin.calls.policy_rollouts import list_policy_rollouts
 from penstock.agent.admin.calls.status import get_status
-from penstock.agent.admin.support import bundled_looks, bundled_sources, bundled_stalls, bundled_subscriptions
+from penstock.agent.admin.support import (
+    bundled_looks,
+    bundled_sources,
+    bundled_stalls,
+    bundled_subscriptions,
+    bundled_weights,
+)
 from penstock.agent.aio import to_completion
 from penstock.agent.errors import ContractError, ImpossibleError, StateError
 from penstock.agent.journal import WindowReader, connect_reader, journal_errors
@@ -98,6 +104,7 @@ async def _files(agent: AgentContext) -> list[tuple[str, bytes]]:
     state.subscriptions.extend(bundled_subscriptions(agent))
     state.stalls.extend(bundled_stalls(agent))
     state.looks.extend(bundled_looks(agent))
+    state.ended_weights.extend(bundled_weights(agent))
     pages = await asyncio.to_thread(_pages, agent.pages)
     return [
         ("state.json", await asyncio.to_thread(_masked_json, state)),

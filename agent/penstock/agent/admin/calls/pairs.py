@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import clock_offsets, pair_engines
+from penstock.agent.admin.support import DifferentWeights, clock_offsets, pair_engines
 from penstock.agent.model import EngineKey
 from penstock.agent.pairs import list_pairs
 from penstock.proto.v1 import admin_pb2 as admin
@@ -13,54 +13,8 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.support import AgentContext, OtherWeights, Place
     from penstock.agent.metrics import PairKey, Speed
-    from penstock.agent.traces.spans import RequestFacts
-
-
-class _OtherWeights(NamedTuple):
-    since: int
-    peer_key: EngineKey
-    evidence: str
-
-
-class OtherWeights:
-    """The engines whose peers have loaded other weights than they.
-
-    What a process had loaded that ran before under the same name is not known: requests from before the younger of the
-    two processes are left out.
-    """
-
-    def __init__(self, found: Mapping[tuple[EngineKey, str], _OtherWeights]) -> None:
-        """Create the set.
-
-        Args:
-            found: by reader and the address of the peer that it reads from; since when by the reader's clock.
-
-        """
-        self._found = found
-
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
-    def may_read(self, key: EngineKey, address: str) -> bool:
-        """Return whether a request of engine *key* with the peer *address* is worth a look."""
-        return (key, address) in self._found
-
-    def peer_of(self, facts: RequestFacts) -> EngineKey | None:
-        """Return the engine that has other weights and that a request had as its peer."""
-        found = self._of(facts)
-        return found.peer_key if found is not None else None
-
-    def evidence(self, facts: RequestFacts) -> str:
-        """Return a sentence without its full stop about the weights of the peer of a request; empty where they do not differ."""
-        found = self._of(facts)
-        return found.evidence if found is not None else ""
-
-    def _of(self, facts: RequestFacts) -> _OtherWeights | None:
-        closing = facts.closing
-        found = self._found.get((facts.source.key, closing.peer.address)) if closing is not None else None
-        return found if found is not None and facts.start_unix_nano >= found.since else None
 
 
 async def list_pairs_of(agent: AgentContext, _: admin.ListPairsRequest) -> admin.ListPairsResponse:
@@ -79,22 +33,32 @@ async def list_pairs_of(agent: AgentContext, _: admin.ListPairsRequest) -> admin
 
 
 async def other_weights_of(agent: AgentContext) -> OtherWeights:
-    """Return the pairs of engines here that are known to have loaded different weights."""
+    """Return the pairs of engines here that are known to have loaded different weights, now or since the agent began."""
     views = {view.key: view for view in agent.registry.engines()}
     ahead = clock_offsets(views.values())
-    found: dict[tuple[EngineKey, str], _OtherWeights] = {}
+
+    def began(key: EngineKey) -> int:
+        """Return when the process of an engine began, by the agent's clock; 0 for not known."""
+        return views[key].start_time_unix_nano - ahead.get(key, 0) if key in views else 0
+
+    found: dict[Place, DifferentWeights] = {}
     for pair in (await list_pairs_of(agent, admin.ListPairsRequest())).pairs:
         if pair.weights != admin.PAIR_WEIGHTS_DIFFER or not (pair.peer.address and pair.HasField("peer_key")):
             continue
         key, peer = (EngineKey(each.server, each.engine) for each in (pair.key, pair.peer_key))
-        begun = [
-            views[each].start_time_unix_nano - ahead.get(each, 0) for each in (key, peer) if each in views
-        ]
         values = next((each for each in pair.differences if each.fact == "weights"), admin.FactDifference())
         which = f" ({values.value} here, {values.peer_value} there)" if values.value else ""
-        found[key, pair.peer.address] = _OtherWeights(
-            since=max(begun, default=0) + ahead.get(key, 0),
+        found[key, pair.peer.address] = DifferentWeights(
+            since=max(began(key), began(peer)) + ahead.get(key, 0),
             peer_key=peer,
-            evidence=f"it read KV blocks of engine {peer}, which has loaded other weights{which}",
+            evidence=f"it read KV blocks of engine {peer}, which had loaded other weights{which}",
+            processes=tuple(views[each].start_time_unix_nano for each in (key, peer) if each in views),
         )
-    return OtherWeights(found)
+
+    def end(place: Place, each: DifferentWeights) -> int:
+        # Until another process took the peer's place, which is seen a little later.
+        key, now = place[0], int(agent.clock() * 1e9)
+        next_began = began(each.peer_key) + ahead.get(key, 0)
+        return next_began if each.since < next_began < now else now + ahead.get(key, 0)
+
+    return agent.weights.update(found, end)

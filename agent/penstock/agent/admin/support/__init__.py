@@ -9,6 +9,7 @@ from penstock.agent.admin.support.bundled_state import (
     bundled_sources,
     bundled_stalls,
     bundled_subscriptions,
+    bundled_weights,
 )
 from penstock.agent.admin.support.context import AgentContext
 from penstock.agent.admin.support.deferrals import deferred_requests
@@ -39,6 +40,7 @@ from penstock.agent.admin.support.order_fields import (
     new_order_id,
     timedelta_of,
 )
+from penstock.agent.admin.support.other_weights import DifferentWeights, OtherWeights, Place, WeightsMemory
 from penstock.agent.admin.support.pair_sides import pair_engines
 from penstock.agent.admin.support.past_engines import PastEngines, past_engines
 from penstock.agent.admin.support.past_orders import CHANGES_READ, PastOrders, past_orders
@@ -78,19 +80,23 @@ __all__ = [
     "MAX_UINT32",
     "ORDERS",
     "AgentContext",
+    "DifferentWeights",
     "EventScan",
     "FeedState",
     "FoundEvent",
     "Judge",
     "MergedPolicies",
+    "OtherWeights",
     "PastEngines",
     "PastOrders",
     "PeerKey",
     "PeerSources",
+    "Place",
     "PolicyStates",
     "ReadWindows",
     "RequestLog",
     "Retirement",
+    "WeightsMemory",
     "WindowQuestion",
     "add_durations",
     "author_and_reason",
@@ -98,6 +104,7 @@ __all__ = [
     "bundled_sources",
     "bundled_stalls",
     "bundled_subscriptions",
+    "bundled_weights",
     "check_confirmed",
     "check_engine_names",
     "checked_peer",

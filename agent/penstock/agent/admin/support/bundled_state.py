@@ -11,6 +11,7 @@ from penstock.proto.v1.bundle_pb2 import (
     BundledSource,
     BundledStall,
     BundledSubscription,
+    BundledWeights,
 )
 from penstock.proto.v1.policy_pb2 import OrderRefusal, Subscribe
 
@@ -73,6 +74,19 @@ def bundled_looks(agent: AgentContext) -> Iterator[BundledLook]:
     """Yield how often the workers of each engine look at their transfers, where that is known."""
     for key, seconds in agent.look_seconds().items():
         yield BundledLook(key=key_message(key), seconds=seconds)
+
+
+def bundled_weights(agent: AgentContext) -> Iterator[BundledWeights]:
+    """Yield which engines had read from peers with other weights, as far as that is over."""
+    for (key, address), each in agent.weights.ended:
+        yield BundledWeights(
+            key=key_message(key),
+            peer=address,
+            peer_key=key_message(each.peer_key),
+            evidence=each.evidence,
+            since_unix_nano=each.since,
+            until_unix_nano=each.until,
+        )
 
 
 def _answer(subscriber: Subscriber) -> BundledAnswer | None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.agent.admin.support.judge import Judge
+from penstock.agent.admin.support.other_weights import WeightsMemory
 from penstock.agent.policy.distribution import PolicySources
 from penstock.agent.policy.manifest import effective_schedule
 
@@ -65,6 +66,7 @@ class AgentContext:
         look_seconds: likewise between two looks of an engine's workers at their transfers.
         judge: keeps the judgement that answers quote.
         was_unwritable: why the journal of a bundle's agent could not be written; empty where it could.
+        weights: remembers which engines have read from peers with other weights.
         clock: seconds since the epoch.
         stopping: set when the agent starts to stop, for threads.
         turns: limits concurrent log queries, which slow down ingest.
@@ -90,6 +92,7 @@ class AgentContext:
     look_seconds: Callable[[], Mapping[EngineKey, float]] = dict
     judge: Judge = field(default_factory=Judge)
     was_unwritable: str = ""
+    weights: WeightsMemory = field(default_factory=WeightsMemory)
     clock: Callable[[], float] = time.time
     stopping: threading.Event = field(default_factory=threading.Event)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_QUERIES))

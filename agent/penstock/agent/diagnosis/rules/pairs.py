@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis.facts import (
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.agent.diagnosis.facts import Attribution, Facts
+    from penstock.agent.model import EngineKey
 
 # What a pair counts for between which nothing has been moved, seconds.
 _PAIR_SECONDS = 5.0
@@ -32,6 +34,7 @@ def pair_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
         for (_, peer), trouble in shares.peers.items()
         if any(each.error_type == common.ERROR_TYPE_INCOMPATIBLE for each in trouble.failures)
     }
+    yield from _weights_before(facts)
     for pair in facts.pairs:
         if pair.weights == admin.PAIR_WEIGHTS_DIFFER:
             yield _weights(facts, pair)
@@ -92,6 +95,40 @@ def _weights(facts: Facts, pair: admin.Pair) -> FoundCause:
             ),
         ),
     )
+
+
+def _weights_before(facts: Facts) -> Iterator[FoundCause]:
+    """Yield pairs that had different weights, and whose wrong answers are in the window: these stay wrong."""
+    differ = {
+        (words.key_of(pair.key), pair.peer.address)
+        for pair in facts.pairs
+        if pair.weights == admin.PAIR_WEIGHTS_DIFFER
+    }
+    found: dict[tuple[EngineKey, str], list[admin.Suspect]] = defaultdict(list)
+    for each in facts.suspects:
+        place = (words.key_of(each.key), each.peer.address)
+        if SUSPECT_REASON_OTHER_WEIGHTS in each.reasons and place not in differ:
+            found[place].append(each)
+    for (key, peer), suspects in sorted(found.items()):
+        answers = sorted({each.request_id for each in suspects})
+        name = f"engine {words.key_of(suspects[0].peer_key)}" if suspects[0].HasField("peer_key") else f"peer {peer}"
+        seen = [each.seen.ToNanoseconds() for each in suspects]
+        yield FoundCause(
+            "weights_differ",
+            f"engine {key} and {name} had loaded different weights: {words.count(len(answers), 'answer')} may be wrong",
+            (key,),
+            (Evidence(words.named(answers, "request")), Evidence("no handshake compares weights: nothing fails")),
+            peer=peer,
+            requests=len(answers),
+            other_harm=SUSPECT_SECONDS * len(answers),
+            since=first_sign(facts, seen),
+            until=max(seen) or facts.now,
+            confidence=Confidence.CERTAIN,
+            commands=(
+                f"agentctl get suspects --since {words.window(facts.present.seconds)}",
+                f"agentctl explain {answers[0]}",
+            ),
+        )
 
 
 def _incompatible(pair: admin.Pair) -> FoundCause:
