@@ -25,9 +25,10 @@ _SYMPTOMS: Final = {
     # A peer that sends what was not asked for, such as the blocks of another request, seems to corrupt it.
     "answers_suspect": frozenset({"peer_corrupts"}),
 }
-# Nor those of a peer that cannot be read, or must not.
+# Nor those of a peer that cannot be read, or must not, or in whose place others are read.
 _NOT_READ: Final = frozenset(
     {
+        "answers_suspect",
         "healthy_peer_quarantined",
         "incompatible_peer",
         "incompatible_pair",
