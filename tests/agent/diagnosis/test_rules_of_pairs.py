@@ -194,6 +194,8 @@ def test_a_prefill_pod_that_was_drained_in_mid_transfer(facts: dict[str, str] | 
     (cause,) = verdict_of([*calm(), reset], engines=[engine(), left]).causes
     assert cause.kind == "peer_resets"
     assert any(each.fact.startswith("engine prefill/0 said goodbye and ended") for each in cause.evidence)
+    assert " and was stopped" in cause.sentence
+    assert cause.alternatives[0].startswith("the router has not let go of it")
 
 
 def _killed(address: str | None) -> dict[str, Any]:

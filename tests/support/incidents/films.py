@@ -73,6 +73,7 @@ _ALL = (
     # Three other films, and tests, ran beside its end: a load in ten took a second.
     Film("forgotten-quarantine", "healthy_peer_quarantined", {"after": "peer_slow"}),
     Film("pod-killed", "peer_resets", {"remedied": "peer_resets"}),
+    Film("pod-undrained", "peer_resets", {"remedied": "peer_resets"}, frozenset({"PenstockRequestsFailing"})),
     Film("network-flaps", "peer_slow", {"seconds": "", "remedied": "peer_slow"}),
     Film("rolling-restart"),
 )

@@ -111,13 +111,20 @@ def _weights_before(facts: Facts) -> Iterator[FoundCause]:
             found[place].append(each)
     for (key, peer), suspects in sorted(found.items()):
         answers = sorted({each.request_id for each in suspects})
-        name = f"engine {words.key_of(suspects[0].peer_key)}" if suspects[0].HasField("peer_key") else f"peer {peer}"
+        name = (
+            f"engine {words.key_of(suspects[0].peer_key)}"
+            if suspects[0].HasField("peer_key")
+            else f"peer {peer}"
+        )
         seen = [each.seen.ToNanoseconds() for each in suspects]
         yield FoundCause(
             "weights_differ",
             f"engine {key} and {name} had loaded different weights: {words.count(len(answers), 'answer')} may be wrong",
             (key,),
-            (Evidence(words.named(answers, "request")), Evidence("no handshake compares weights: nothing fails")),
+            (
+                Evidence(words.named(answers, "request")),
+                Evidence("no handshake compares weights: nothing fails"),
+            ),
             peer=peer,
             requests=len(answers),
             other_harm=SUSPECT_SECONDS * len(answers),

@@ -127,6 +127,8 @@ _SLOW = _Kind(
         "the transfers are as fast as ever and the handshakes wait: agentctl explain REQUEST_ID has the parts",
     ),
 )
+_STOPPED: Final = " and was stopped"
+_NOT_DRAINED: Final = "the router has not let go of it: let it drain a pod before that is stopped"
 _ENCODER_KINDS: Final = {"peer_slow": "encoder_slow"}
 _ENCODER_FAILS = "encoder_fails"
 
@@ -244,9 +246,9 @@ def _cause(
     failed, recomputed = _ends(trouble)
     harm = RECOMPUTED_SECONDS * recomputed + _FAILURE_SECONDS * len(trouble.failures)
     subject = "encoder" if channel == EC else "peer"
-    vanished = any(" vanished without a goodbye " in each.fact for each in more)
+    gone = _gone(more)
     until, untried = _end(facts, trouble), _untried(facts, trouble)
-    verb = f"{kind.said if until or untried else kind.says}{' and vanished' if vanished else ''}{untried}"
+    verb = f"{kind.said if until or untried else kind.says}{gone}{untried}"
     return FoundCause(
         _name(kind, channel),
         f"{subject} {peer} {verb}: {_effect(trouble, failed, recomputed)}",
@@ -258,11 +260,22 @@ def _cause(
         failed=failed,
         other_harm=harm,
         confidence=_confidence(facts, peer, trouble, beside),
-        alternatives=(*_engine_itself(trouble, beside), *kind.alternatives),
+        alternatives=(
+            *((_NOT_DRAINED,) if gone == _STOPPED else ()),
+            *_engine_itself(trouble, beside),
+            *kind.alternatives,
+        ),
         commands=_commands(facts, channel, peer, trouble, late=bool(late), beside=beside, ended=bool(until)),
         until=until,
         since=_began(facts, trouble),
     )
+
+
+def _gone(evidence: tuple[Evidence, ...]) -> str:
+    """Return that the engine behind a peer has gone, and how, by the evidence of what surrounds it; or ""."""
+    if any(" vanished without a goodbye " in each.fact for each in evidence):
+        return " and vanished"
+    return _STOPPED if any(" said goodbye and ended " in each.fact for each in evidence) else ""
 
 
 def _end(facts: Facts, trouble: PeerTrouble) -> int:
