@@ -122,7 +122,11 @@ def test_a_pair_that_will_not_shake_hands() -> None:
         "engine prefill/0: TP2, 16-token blocks",
     ]
     bad = failed("bad", 60, error_type=common.ERROR_TYPE_INCOMPATIBLE)
-    assert [cause.kind for cause in verdict_of([*calm(), bad], pairs=[pair]).causes] == ["incompatible_peer"]
+    nowhere = _pair(compatible=admin.PAIR_COMPATIBILITY_NO, peer=None)
+    for each in (pair, nowhere):
+        kinds = [cause.kind for cause in verdict_of([*calm(), bad], pairs=[each]).causes]
+        assert kinds == ["incompatible_peer"]
+    assert [cause.kind for cause in verdict_of(calm(), pairs=[nowhere]).causes] == ["incompatible_pair"]
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ _ALL = (
     Film("pod-killed", "peer_resets", {"remedied": "peer_resets"}),
     Film("pod-undrained", "peer_resets", {"remedied": "peer_resets"}, frozenset({"PenstockRequestsFailing"})),
     Film("network-flaps", "peer_slow", {"seconds": "", "remedied": "peer_slow"}),
+    Film("stale-reference", "answers_suspect", {"remedied": "answers_suspect"}),
     Film("rolling-restart"),
 )
 FILMS: Final = {film.name: film for film in _ALL}

@@ -30,16 +30,23 @@ _PAIR_SECONDS = 5.0
 def pair_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield pairs with different weights, and those that will not shake hands."""
     failing = {
-        peer
+        (each.key, peer)
         for (_, peer), trouble in shares.peers.items()
-        if any(each.error_type == common.ERROR_TYPE_INCOMPATIBLE for each in trouble.failures)
+        for each in trouble.failures
+        if each.error_type == common.ERROR_TYPE_INCOMPATIBLE
     }
     yield from _weights_before(facts)
     for pair in facts.pairs:
         if pair.weights == admin.PAIR_WEIGHTS_DIFFER:
             yield _weights(facts, pair)
-        elif pair.compatible == admin.PAIR_COMPATIBILITY_NO and pair.peer.address not in failing:
+        elif pair.compatible == admin.PAIR_COMPATIBILITY_NO and not _is_failing(pair, failing):
             yield _incompatible(pair)
+
+
+def _is_failing(pair: admin.Pair, failing: set[tuple[EngineKey, str]]) -> bool:
+    """Return whether its handshakes fail: that is told by them. A pair whose address is not known may be any of them."""
+    address, peers = pair.peer.address, {peer for _, peer in failing}
+    return address in peers if address else words.key_of(pair.key) in {key for key, _ in failing}
 
 
 def _name(pair: admin.Pair) -> str:
