@@ -119,6 +119,9 @@ def _readers(shares: Attribution, engine: admin.Engine) -> tuple[int, float]:
     trouble = shares.peers.get((KV, engine.facts.side_channel))
     if trouble is None or not engine.facts.side_channel:
         return 0, 0.0
+    if any(each.error_type == common.ERROR_TYPE_WRONG_ENGINE for each in trouble.failures):
+        # Who asks it for another engine's blocks does not fail because it stands still.
+        return 0, 0.0
     failed = sum(each.outcome == common.OUTCOME_FAILED for each in trouble.load_ends)
     late = sum(each.excess for each in (*trouble.slow, *trouble.delayed))
     return failed, late + sum(each.age * each.number for each in trouble.present)
@@ -142,7 +145,9 @@ def _cause(
         evidence.append(
             Evidence(f"in the engines that read from it: {words.count(failed, 'request')} failed{waited}")
         )
-    standing = _STANDS_SECONDS + FAILED_SECONDS * failed + late
+    # What may only be late has done nothing to others.
+    late_only = _may_be_late(stall, age)
+    standing = _STANDS_SECONDS + (0.0 if late_only else FAILED_SECONDS * failed + late)
     return FoundCause(
         stall.kind,
         f"engine {key}: {words.cut(stall.sentence)}",
@@ -153,7 +158,7 @@ def _cause(
         requests=requests,
         seconds=age * max(1, requests) if kind.stands else 0.0,
         other_harm=standing if kind.stands else RECOMPUTED_SECONDS * max(1, stall.count),
-        confidence=Confidence.POSSIBLE if _may_be_late(stall, age) else Confidence.CERTAIN,
+        confidence=Confidence.POSSIBLE if late_only else Confidence.CERTAIN,
         alternatives=kind.alternatives,
         commands=_commands(facts, key, kind),
     )
