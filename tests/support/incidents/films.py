@@ -76,6 +76,9 @@ _ALL = (
     Film("pod-undrained", "peer_resets", {"remedied": "peer_resets"}, frozenset({"PenstockRequestsFailing"})),
     Film("network-flaps", "peer_slow", {"seconds": "", "remedied": "peer_slow"}),
     Film("stale-reference", "answers_suspect", {"remedied": "answers_suspect"}),
+    # Sixty processes waited for the two cores in the end of these two: to be recorded anew.
+    Film("worker-stands-briefly", "peer_slow", {"remedied": "peer_slow", "after": "worker_silent"}),
+    Film("other-weights", "weights_differ", {"after": "process_lost"}, frozenset({"PenstockWeightsDiffer"})),
     Film("rolling-restart"),
 )
 FILMS: Final = {film.name: film for film in _ALL}
