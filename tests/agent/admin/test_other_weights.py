@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.admin.support import DifferentWeights, WeightsMemory
+from penstock.agent.admin.support import DifferentWeights, Place, WeightsMemory
 from penstock.agent.model import EngineKey
 
 _PLACE = (EngineKey("decode", "0"), "10.0.0.7:5600")
@@ -11,6 +11,10 @@ _PLACE = (EngineKey("decode", "0"), "10.0.0.7:5600")
 
 def _differ(since: int, *processes: int) -> DifferentWeights:
     return DifferentWeights(since, EngineKey("prefill", "0"), "it read", processes)
+
+
+def _ended(memory: WeightsMemory) -> list[tuple[Place, int]]:
+    return [(place, each.until) for place, each in memory.ended]
 
 
 @pytest.mark.parametrize(
@@ -27,14 +31,14 @@ def test_one_that_is_gone_is_kept_and_one_that_comes_back_lasts() -> None:
     memory = WeightsMemory()
     found = {_PLACE: _differ(5, 1, 2)}
     assert memory.update(found, lambda *_: 0)
-    assert memory.ended == ()
+    assert _ended(memory) == []
     assert memory.update({}, lambda *_: 10)
-    assert [(place, each.until) for place, each in memory.ended] == [(_PLACE, 10)]
+    assert _ended(memory) == [(_PLACE, 10)]
     memory.update(found, lambda *_: 0)
-    assert memory.ended == ()
+    assert _ended(memory) == []
     other = {_PLACE: _differ(20, 1, 3)}
     memory.update(other, lambda *_: 15)
-    assert [each.until for _, each in memory.ended] == [15]
+    assert _ended(memory) == [(_PLACE, 15)]
 
 
 def test_it_is_bounded() -> None:
