@@ -71,7 +71,7 @@ def _an_engine_is_away(claims: Claims) -> None:
 
 def _a_pair_that_does_not_fit(claims: Claims) -> None:
     pair = claims.pairs.pairs.add(weights=admin.PAIR_WEIGHTS_DIFFER)
-    pair.key.server, pair.peer.address = "decode", "10.9.9.9:1"
+    pair.key.server, pair.peer.address, pair.peer_key.server = "decode", "10.9.9.9:1", "prefill"
 
 
 def _a_stall(claims: Claims) -> None:

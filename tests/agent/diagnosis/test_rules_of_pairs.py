@@ -127,6 +127,9 @@ def test_a_pair_that_will_not_shake_hands() -> None:
         kinds = [cause.kind for cause in verdict_of([*calm(), bad], pairs=[each]).causes]
         assert kinds == ["incompatible_peer"]
     assert [cause.kind for cause in verdict_of(calm(), pairs=[nowhere]).causes] == ["incompatible_pair"]
+    # Of a peer that is no engine here, an old handshake is all that is known: its pod may have gone.
+    gone = _pair(compatible=admin.PAIR_COMPATIBILITY_NO, peer_key=None)
+    assert not verdict_of(calm(), pairs=[gone]).causes
 
 
 @pytest.mark.parametrize(

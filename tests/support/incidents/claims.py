@@ -153,7 +153,9 @@ def _pairs(claims: Claims) -> Iterator[str]:
         differ = pair.weights == admin.PAIR_WEIGHTS_DIFFER
         apart = differ or pair.compatible == admin.PAIR_COMPATIBILITY_NO
         place = (text.engine(pair.key), pair.peer.address)
-        if apart and place not in about:
+        # One whose address is not known may be any that its reader has a cause about.
+        told = place in about if pair.peer.address else place[0] in {engine for engine, _ in about}
+        if apart and pair.HasField("peer_key") and not told:
             yield f"the pair {' and '.join(place)} does not fit ({pair.reason or 'weights'}), and has no cause"
         if not differ and about.get(place) == "weights_differ":
             yield f"the pair {' and '.join(place)} has a cause about weights, and has the same ones"

@@ -79,6 +79,12 @@ _ALL = (
     # Sixty processes waited for the two cores in the end of these two: to be recorded anew.
     Film("worker-stands-briefly", "peer_slow", {"remedied": "peer_slow", "after": "worker_silent"}),
     Film("other-weights", "weights_differ", {"after": "process_lost"}, frozenset({"PenstockWeightsDiffer"})),
+    Film(
+        "incompatible-pod",
+        "incompatible_peer",
+        {"remedied": "incompatible_peer"},
+        frozenset({"PenstockIncompatiblePeers", "PenstockRequestsFailing"}),
+    ),
     Film("rolling-restart"),
 )
 FILMS: Final = {film.name: film for film in _ALL}

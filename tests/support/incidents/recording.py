@@ -51,6 +51,7 @@ def _names() -> dict[str, str]:
     """Return what stands for the person and the machine that record."""
     return {
         str(ROOT / ".cache" / "models"): "/models",
+        str(ROOT / ".cache" / "films" / "models"): "/models",
         f"{getpass.getuser()}@{socket.gethostname()}": "ada@ops",
         f"@{socket.gethostname()}": "@ops",
     }

@@ -39,14 +39,20 @@ def pair_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     for pair in facts.pairs:
         if pair.weights == admin.PAIR_WEIGHTS_DIFFER:
             yield _weights(facts, pair)
-        elif pair.compatible == admin.PAIR_COMPATIBILITY_NO and not _is_failing(pair, failing):
+        elif pair.compatible == admin.PAIR_COMPATIBILITY_NO and _is_known(pair, failing):
             yield _incompatible(pair)
 
 
-def _is_failing(pair: admin.Pair, failing: set[tuple[EngineKey, str]]) -> bool:
-    """Return whether its handshakes fail: that is told by them. A pair whose address is not known may be any of them."""
+def _is_known(pair: admin.Pair, failing: set[tuple[EngineKey, str]]) -> bool:
+    """Return whether both sides are known here, so that it needs no handshake, and none fails, which would be told by that.
+
+    Of a peer that is no engine here only its failed handshakes are known: without one of late, its pod may have gone. A pair
+    whose address is not known may be any that fails.
+    """
+    if not pair.HasField("peer_key"):
+        return False
     address, peers = pair.peer.address, {peer for _, peer in failing}
-    return address in peers if address else words.key_of(pair.key) in {key for key, _ in failing}
+    return address not in peers if address else words.key_of(pair.key) not in {key for key, _ in failing}
 
 
 def _name(pair: admin.Pair) -> str:
