@@ -443,7 +443,9 @@ def test_a_worker_that_vanished() -> None:
     # An engine does not outlive its worker: while it goes on, the worker may only have lost its connection.
     (cause,) = left.causes
     assert (cause.kind, cause.confidence) == ("process_lost", Confidence.POSSIBLE)
-    assert cause.sentence.endswith("and is not connected")
+    assert cause.sentence == (
+        "the agent lost sight of the worker process of engine decode/0, last 50s ago; it is not connected"
+    )
     dead = verdict_of([*calm(), lost], engines=[engine(connected=False, sources=[gone])])
     assert dead.causes[0].confidence == Confidence.CERTAIN
     # It was back, and is away again, which is told when that is a loss.

@@ -91,9 +91,14 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, connec
     times = f" {len(losses)} times" if len(losses) > 1 else ""
     subject = f"engine {key}" if core else f"{', '.join(processes)} process of engine {key}"
     state = "is connected again" if back else "is not connected"
+    last = f"{times}, last {words.ago(losses[0].time, facts.now)}"
+    # An engine does not outlive its worker: where it goes on, the worker has lost its connection, such as a starved one.
+    unsure = connected and not core
     return FoundCause(
         "engine_lost" if core else "process_lost",
-        f"{subject} vanished without a goodbye{times}, last {words.ago(losses[0].time, facts.now)}, and {state}",
+        f"the agent lost sight of the {subject}{last}; it {state}"
+        if unsure
+        else f"{subject} vanished without a goodbye{last}, and {state}",
         (key,),
         (
             Evidence(
@@ -105,8 +110,7 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, connec
         requests=lost,
         failed=0,
         other_harm=(_BACK_SECONDS if back else _GONE_SECONDS) * len(losses) + FAILED_SECONDS * lost,
-        # An engine does not outlive its worker: where it goes on, the worker has lost its connection, such as a starved one.
-        confidence=Confidence.POSSIBLE if connected and not core else Confidence.CERTAIN,
+        confidence=Confidence.POSSIBLE if unsure else Confidence.CERTAIN,
         until=ended_at((each.time for each in losses), facts.now) if back else 0,
         since=first_sign(facts, (each.time for each in losses), (each.time for each in before)),
         alternatives=(
