@@ -85,6 +85,8 @@ _ALL = (
         {"remedied": "incompatible_peer"},
         frozenset({"PenstockIncompatiblePeers", "PenstockRequestsFailing"}),
     ),
+    Film("wrong-engine", "wrong_engine_at_address", {"remedied": "wrong_engine_at_address"}),
+    Film("disk-full", "agent_blind", alerts=frozenset({"PenstockAgentDegraded"})),
     Film("rolling-restart"),
 )
 FILMS: Final = {film.name: film for film in _ALL}
