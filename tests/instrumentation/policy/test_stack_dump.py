@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from penstock.instrumentation.policy.stack_dump import (
     BYTES_MAX,
     FRAMES_MAX,
@@ -101,6 +104,26 @@ def test_once_a_second() -> None:
     assert dumper.answer(2, "").stacks.refusal == TOO_SOON
     clock.now += 1.1
     assert dumper.answer(3, "").stacks.threads
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_amid_it(monkeypatch: pytest.MonkeyPatch, collects: bool) -> None:
+    """CPython 3.11 would stand still; afterwards it is as it was before, also where it fails."""
+    seen: list[bool] = []
+
+    def frames() -> dict[int, Any]:
+        seen.append(gc.isenabled())
+        raise RuntimeError
+
+    monkeypatch.setattr(sys, "_current_frames", frames)
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        with pytest.raises(RuntimeError):
+            _dump()
+        assert (seen, gc.isenabled()) == ([False], collects)
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_deep_stacks_and_many_threads_are_cut() -> None:

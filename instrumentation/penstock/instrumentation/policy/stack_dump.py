@@ -5,6 +5,7 @@ The frames of other threads are read without stopping them, so that a thread tha
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -58,7 +59,7 @@ def _fill(dump: StackDump) -> None:
     threads = {thread.ident: thread for thread in threading.enumerate()}
     main = threading.main_thread().ident
     # A copy: the threads go on meanwhile.
-    frames = sorted(sys._current_frames().items(), key=lambda each: (each[0] != main, each[0]))  # noqa: SLF001  (CPython's only way)
+    frames = sorted(_current_frames().items(), key=lambda each: (each[0] != main, each[0]))
     size = dump.ByteSize()
     for ident, frame in frames:
         thread = threads.get(ident)
@@ -69,6 +70,21 @@ def _fill(dump: StackDump) -> None:
             dump.threads_left_out = len(frames) - len(dump.threads)
             return
         dump.threads.append(stack)
+
+
+def _current_frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread.
+
+    CPython 3.11 makes them while it holds a lock and the GIL; a collection of garbage that begins amid that may wait for the
+    lock, for ever (python/cpython#106883). So none may begin. From 3.12 on collections begin elsewhere.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()  # noqa: SLF001  (CPython's only way)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _stack(frame: FrameType | None, name: str, *, daemon: bool) -> ThreadStack:
