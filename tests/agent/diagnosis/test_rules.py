@@ -189,8 +189,15 @@ def test_a_quarantine_that_was_lifted() -> None:
     verdict = verdict_of([*calm(), *rows, *_expired()], engines=[engine(facts={"side_channel": "a:1"})])
     (cause, *rest) = verdict.causes
     assert (cause.kind, cause.until, cause.requests) == ("healthy_peer_quarantined", at(15), 3)
-    assert cause.sentence.startswith("peer a:1 was in quarantine by order on engine decode/0")
+    assert cause.sentence.startswith("peer a:1 was in quarantine on engine decode/0")
     assert ([each.kind for each in cause.effects], rest) == (["leases_expire"], [])
+    # One that the engine opened before the log begins, such as of an incompatible peer, goes on.
+    own = admin.Quarantine(
+        key={"server": "decode", "engine": "0"},
+        peer={"address": "a:1"},
+        state=events.QUARANTINE_STATE_OPEN,
+    )
+    assert not verdict_of([*calm(), *rows], quarantines=[own]).causes
 
 
 def test_leases_of_a_peer_that_cannot_be_read() -> None:

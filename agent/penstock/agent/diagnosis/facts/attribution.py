@@ -166,6 +166,8 @@ def _add_load_ends(shares: Attribution, facts: Facts, culprits: dict[str, str]) 
         if order.author and order.state == QUARANTINE_STATE_OPEN
     }
     failing = {(each.key, each.peer) for each in (*facts.present.failures, *facts.before.failures)}
+    # What an engine has put in quarantine itself may stay there for longer than the log tells why.
+    failing |= {(key_of(each.key), each.peer.address) for each in facts.quarantines if not each.author}
 
     def is_by_order(each: LoadEnd) -> bool:
         # Without a failure only an operator puts a peer in quarantine, and has lifted that since.

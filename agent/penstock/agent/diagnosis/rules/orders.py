@@ -159,11 +159,11 @@ def _quarantine(facts: Facts, peer: str, orders: list[admin.Quarantine], rows: l
 
 
 def _lifted(facts: Facts, peer: str, rows: list[LoadEnd]) -> FoundCause:
-    """Return the cause of a quarantine that is over: who ordered it is in the audit log."""
+    """Return the cause of a quarantine that is over: if somebody ordered it, that is in the audit log."""
     keys = words.keys_of(each.key for each in rows)
     return FoundCause(
         "healthy_peer_quarantined",
-        f"peer {peer} was in quarantine by order on {words.engines(keys)}, and no failure of it is known",
+        f"peer {peer} was in quarantine on {words.engines(keys)}, and no failure of it is known",
         keys,
         (_decided(facts, rows),),
         peer=peer,
