@@ -6,8 +6,12 @@ from typing import Final
 
 from penstock.proto.v1 import admin_pb2 as admin
 
-NO_SERVERS: Final = frozenset({"host", "disk", "unknown"})
-"""Peers that are none: this machine's own memory and disk, and what connectors do not name."""
+NO_SERVERS: Final = {
+    "host": "this machine's memory",
+    "disk": "this machine's disk",
+    "unknown": "an unknown peer",
+}
+"""Peers that are none, and what sentences call them: where engines keep state themselves, and what connectors do not name."""
 
 # The best first. What is quarantined is taken care of; wrong answers are worse than late ones, and late ones than none.
 _ORDER: Final = (

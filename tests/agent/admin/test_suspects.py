@@ -68,6 +68,18 @@ def test_both_sides_in_one_log(harness: AdminHarness) -> None:
     assert "already freed" in said
 
 
+def test_late_reads_that_spoil_no_answer_are_cleared(harness: AdminHarness) -> None:
+    """Only where all readers are known to have given none, whatever engines are asked about."""
+    decode, prefill = harness.source("0"), harness.source("1", labels={"role": "prefill"}, role="prefill")
+    now = time.time_ns()
+    harness.append(decode, closed_decode("left", "of-left", time_ns=now, finish_reason="error"))
+    harness.append(decode, closed_decode("answer", "of-both", time_ns=now))
+    harness.append(decode, closed_decode("gone", "of-both", time_ns=now, finish_reason="error"))
+    harness.append(prefill, *(late_read(each) for each in ("of-left", "of-both", "of-nobody")))
+    for selector in ({}, {"labels": "role=prefill"}):
+        assert list(ask(harness, selector=selector).cleared_late_request_ids) == ["of-left"]
+
+
 def test_one_side_alone(harness: AdminHarness) -> None:
     """The owner of the blocks lists its half and says what is missing; the reader answers a relay's question."""
     prefill = harness.source("1", labels={"role": "prefill"}, role="prefill")
@@ -133,6 +145,7 @@ def test_what_was_not_searched_is_not_missing(harness: AdminHarness, monkeypatch
     monkeypatch.setattr(calls, "_MAX_BYTES", 0)
     response = ask(harness)
     assert [each.missing for each in response.suspects] == [calls._NOT_SEARCHED]
+    assert not response.cleared_late_request_ids
     assert response.truncated
 
 

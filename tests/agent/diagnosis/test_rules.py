@@ -365,6 +365,16 @@ def test_a_peer_that_stays_cut_off(status: dict[str, Any], kind: str) -> None:
     assert verdict_of(calm(), peers=[row]).causes[0].kind == kind
 
 
+@pytest.mark.parametrize(
+    ("peer", "name"),
+    [("unknown", "an unknown peer"), ("disk", "this machine's disk"), (OTHER, f"peer {OTHER}")],
+)
+def test_what_is_no_server_is_not_named_as_one(peer: str, name: str) -> None:
+    """The address unknown is no name, and a disk is no peer."""
+    slow = [waited(f"slow-{n}", 60, 20.0, peer) for n in range(4)]
+    assert verdict_of([*calm(), *slow]).causes[0].sentence.startswith(f"{name} was slow, and was not tried")
+
+
 def test_late_reads() -> None:
     """Answers that may be wrong are worse than requests that failed."""
     late = failed("p-1", 30, "unknown", mode=common.FAILURE_MODE_LATE_READ)

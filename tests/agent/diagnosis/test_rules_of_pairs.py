@@ -71,6 +71,16 @@ def test_late_reads_name_the_answers() -> None:
     assert causes[0].evidence[-1].fact == "computed from them: request d-0 of engine decode/0"
 
 
+def test_late_reads_of_which_no_answer_is_wrong() -> None:
+    """Their clients had left, for instance: only those of which that is not known are told."""
+    late = [failed(f"p-{n}", 60, "unknown", mode=common.FAILURE_MODE_LATE_READ) for n in range(3)]
+    cleared = {"p-0", "p-2"}
+    (cause,) = verdict_of([*calm(), *late], cleared_late_reads=cleared).causes
+    assert "1 answer may be wrong" in cause.sentence
+    assert "request p-1 at prefill" in cause.evidence[1].fact
+    assert not verdict_of([*calm(), *late], cleared_late_reads={*cleared, "p-1"}).causes
+
+
 def _pair(**fields: Any) -> admin.Pair:
     values = {"key": DECODES, "peer": {"address": PEER}, "peer_key": PREFILL, "connected": True}
     return admin.Pair(**{**values, **fields})

@@ -106,7 +106,9 @@ class RebalancesStall(Scene):
     def well(self) -> None:
         """Run two ranks for some steps."""
         self.sent += 1
-        run_ranks(self.agent, self._directory / f"{self.sent}", "--steps", "26", late=self._late)
+        # One rebalance a run: more would take a hundredth of the time, which is told, even if none is late.
+        out = self._directory / f"{self.sent}"
+        run_ranks(self.agent, out, "--steps", "20", "--interval", "24", late=self._late)
 
     def begin(self) -> None:
         """Delay one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,9 +13,10 @@ from penstock.agent.ctl.render import latency, text
 from penstock.agent.daemon.condition_gauges import condition_families
 from penstock.agent.page.screen import ScreenAnswers, build_screen
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.agent.ctl.diagnosis.findings import Finding
     from penstock.agent.page.screen import Screen
@@ -33,18 +35,33 @@ _JUDGED: Final = frozenset(
 _SUSPECTING: Final = frozenset({"answers_suspect", "weights_differ", "late_reads"})
 _OF_PAIRS: Final = frozenset({"weights_differ", "incompatible_pair", "incompatible_peer"})
 _GONE: Final = ("engine_lost", "engine_away", "agent_blind")
+# Requests of each kind that are explained: wrong answers and failed ones.
+_EXPLAINED: Final = 20
+# "1 leases", "1 request wait", "1 request failed because their …".
+_MANY_OF_ONE: Final = re.compile(
+    r"(?<![\w.,:/-])1 (?!more\b)(?:[a-z]+s (?:of|were|are|have|wait|fail)\b|[a-z]+ (?:were|are|have|wait|fail)\b|[^.,;:]* their\b)"
+)
 _PATIENCE: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The answers of one moment to each question."""
+    """The answers of one moment to each question.
+
+    Attributes:
+        failed: requests that failed in the window of the diagnosis.
+        explained: what ``explain`` says of these and of the suspects, by request id.
+
+    """
 
     diagnosis: admin.Diagnosis
     engines: admin.ListEnginesResponse
     peers: admin.ListPeersResponse
     suspects: admin.ListSuspectsResponse
     pairs: admin.ListPairsResponse
+    failed: admin.ListRequestsResponse
+    bill: admin.Bill
+    explained: dict[str, str]
     screen: Screen
     findings: tuple[Finding, ...]
     series: frozenset[tuple[str, ...]]
@@ -52,9 +69,13 @@ class Claims:
     @classmethod
     def of(cls, stub: AdminStub, now: float) -> Claims:
         """Ask an agent whose clock stands at *now*, seconds since the epoch."""
-        request = admin.ListSuspectsRequest()
-        request.since.FromSeconds(600)
         diagnosis = stub.Diagnose(admin.DiagnoseRequest(), timeout=_PATIENCE)
+        since = diagnosis.since
+        suspects = stub.ListSuspects(admin.ListSuspectsRequest(since=since), timeout=_PATIENCE)
+        failed = stub.ListRequests(
+            admin.ListRequestsRequest(outcome=common.OUTCOME_FAILED, since=since, limit=1_000),
+            timeout=_PATIENCE,
+        )
         engines = stub.ListEngines(admin.ListEnginesRequest(), timeout=_PATIENCE)
         peers = stub.ListPeers(admin.ListPeersRequest(), timeout=_PATIENCE)
         conditions, *_ = condition_families(diagnosis)
@@ -62,8 +83,11 @@ class Claims:
             diagnosis,
             engines,
             peers,
-            stub.ListSuspects(request, timeout=_PATIENCE),
+            suspects,
             stub.ListPairs(admin.ListPairsRequest(), timeout=_PATIENCE),
+            failed,
+            stub.GetBill(admin.GetBillRequest(since=since), timeout=_PATIENCE),
+            _explained(stub, (suspects.suspects, failed.requests)),
             build_screen(ScreenAnswers(now=now, diagnosis=diagnosis, engines=engines, peers=peers)),
             tuple(check_causes(Judgement(diagnosis), engines.engines)),
             frozenset(sample.labels for sample in conditions.samples),
@@ -80,9 +104,33 @@ class Claims:
         return [each for cause in self.lasting for each in (cause, *cause.effects)]
 
 
+def _explained(
+    stub: AdminStub, lists: Iterable[Sequence[admin.Suspect] | Sequence[admin.RequestSummary]]
+) -> dict[str, str]:
+    names = (each.request_id for rows in lists for each in rows[:_EXPLAINED] if each.request_id)
+    return {
+        name: "\n".join(stub.Explain(admin.GetTraceRequest(request_id=name), timeout=_PATIENCE).sentences)
+        for name in names
+    }
+
+
 def contradictions(claims: Claims) -> list[str]:
     """Return what two answers say differently, a line each."""
-    rules = (_headline, _tense, _peers, _cells, _pairs, _suspects, _engines, _stalls, _doctor, _series)
+    rules = (
+        _headline,
+        _tense,
+        _peers,
+        _cells,
+        _pairs,
+        _suspects,
+        _engines,
+        _stalls,
+        _doctor,
+        _series,
+        _explain,
+        _bill,
+        _number,
+    )
     return [f"{rule.__name__}: {each}" for rule in rules for each in rule(claims)]
 
 
@@ -167,6 +215,9 @@ def _suspects(claims: Claims) -> Iterator[str]:
     told = sum(each.requests for each in causes)
     if told < len(real):
         yield f"get suspects has {len(real)} answers, the causes {told}"
+    wrong = sum(each.requests for each in causes if "may be wrong" in each.sentence)
+    if wrong > len(real) and not claims.suspects.truncated:
+        yield f"the causes have {wrong} answers that may be wrong, get suspects {len(real)}"
     facts = " ".join(fact.fact for each in causes for fact in each.evidence)
     for each in real:
         if len(real) == 1 and each.request_id and each.request_id not in facts:
@@ -220,3 +271,37 @@ def _series(claims: Claims) -> Iterator[str]:
     kinds = {labels[0] for labels in claims.series}
     if kinds != {each.kind for each in claims.lasting}:
         yield f"penstock_condition has {sorted(kinds)}, diagnose {[each.kind for each in claims.lasting]}"
+
+
+def _explain(claims: Claims) -> Iterator[str]:
+    for suspect in claims.suspects.suspects:
+        words = claims.explained.get(suspect.request_id, "")
+        for fact in suspect.evidence if words else ():
+            if fact not in words:
+                yield f"explain does not say of {suspect.request_id}: {fact}"
+    for request in claims.failed.requests:
+        words = claims.explained.get(request.request_id, "failed")
+        if "failed" not in words:
+            yield f"explain does not say that {request.request_id} failed: {words}"
+
+
+def _bill(claims: Claims) -> Iterator[str]:
+    told = sum(each.requests_failed for each in claims.diagnosis.causes)
+    billed, listed = claims.bill.total.failed, len(claims.failed.requests)
+    if told > billed:
+        yield f"the causes have {told} requests that failed, the bill {billed}"
+    if listed != billed:
+        yield f"get requests has {listed} requests that failed, the bill {billed}"
+
+
+def _number(claims: Claims) -> Iterator[str]:
+    said = [
+        claims.diagnosis.sentence,
+        *claims.explained.values(),
+        *(each.what for each in claims.findings),
+        *(cause.sentence for cause in claims.diagnosis.causes),
+        *(fact.fact for cause in claims.diagnosis.causes for fact in cause.evidence),
+    ]
+    for each in said:
+        if _MANY_OF_ONE.search(each):
+            yield f"one is spoken of as many: {each}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent.badness import NO_SERVERS
 from penstock.agent.stalls.stall import Stall, StallKind
 from penstock.proto.v1 import common_pb2 as common
 
@@ -43,8 +44,8 @@ def loads_not_started(engine: EngineState, limits: Limits) -> Iterator[Stall]:
                 StallKind.LOAD_NOT_STARTED,
                 count,
                 engine.now - waited,
-                f"{_requests(count)} for KV from {peer}, the oldest for {waited:.0f} s, and no transfer and no "
-                "handshake has been begun",
+                f"{_requests(count)} for KV from {NO_SERVERS.get(peer, peer)}, the oldest for {waited:.0f} s, and no transfer "
+                "and no handshake has been begun",
                 peer,
             )
 

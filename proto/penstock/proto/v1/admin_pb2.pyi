@@ -1550,14 +1550,16 @@ class ListSuspectsRequest(_message.Message):
     def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ..., late_request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListSuspectsResponse(_message.Message):
-    __slots__ = ("suspects", "truncated", "unreadable_batches")
+    __slots__ = ("suspects", "truncated", "unreadable_batches", "cleared_late_request_ids")
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_LATE_REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
     suspects: _containers.RepeatedCompositeFieldContainer[Suspect]
     truncated: bool
     unreadable_batches: int
-    def __init__(self, suspects: _Optional[_Iterable[_Union[Suspect, _Mapping]]] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
+    cleared_late_request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, suspects: _Optional[_Iterable[_Union[Suspect, _Mapping]]] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ..., cleared_late_request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Suspect(_message.Message):
     __slots__ = ("key", "request_id", "trace_id", "reasons", "peer", "peer_key", "peer_request_id", "finish_reason", "output_tokens", "ended", "seen", "evidence", "rehearsal", "missing", "cleared")

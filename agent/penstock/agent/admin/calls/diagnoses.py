@@ -97,6 +97,7 @@ async def _asked(agent: AgentContext, selector: EngineSelector, since: float) ->
         "pairs": list(pairs.pairs),
         "suspects": list(suspects.suspects),
         "suspects_cut": suspects.truncated,
+        "cleared_late_reads": frozenset(suspects.cleared_late_request_ids),
         "policy_changes": {
             each.change.name: each.time_unix_nano
             for each in reversed(changes)

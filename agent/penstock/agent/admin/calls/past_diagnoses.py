@@ -244,6 +244,7 @@ class PastMoment(NamedTuple):
             pairs=self._pairs(),
             suspects=list(suspects.suspects),
             suspects_cut=suspects.truncated,
+            cleared_late_reads=frozenset(suspects.cleared_late_request_ids),
             policies=read.policies,
             policy_changes=self.orders.policy_changes,
             unreadable=read.unreadable,

@@ -154,6 +154,8 @@ def _list(
         suspects=suspects[:limit],
         truncated=cut or allowance.cut or len(suspects) > limit,
         unreadable_batches=clamp_unsigned(reader.unreadable, MAX_UINT32),
+        # Of what was read in part, nothing is sure.
+        cleared_late_request_ids=() if allowance.cut else sorted(search.cleared),
     )
 
 
@@ -175,9 +177,15 @@ def _candidates(reader: Reader, since: int, until: int, weights: OtherWeights) -
 
 
 class _Search:
-    """Joins what events point at with the requests of the log."""
+    """Joins what events point at with the requests of the log.
+
+    Attributes:
+        cleared: requests whose blocks were read late, and whose readers all gave no answer that may be wrong.
+
+    """
 
     def __init__(self, log: RequestLog, selection: Selection, weights: OtherWeights) -> None:
+        self.cleared: set[str] = set()
         self._log = log
         self._selection = selection
         self._weights = weights
@@ -187,28 +195,38 @@ class _Search:
         owners: dict[RequestKey, RequestKey] = {}
         for owner in candidates.late:
             readers = self._log.readers(owner.request_id)
+            # One that read from two is asked about the second only.
+            self.cleared -= {owners[each].request_id for each in readers if each in owners}
             owners |= dict.fromkeys(readers, owner)
             if not readers:
                 yield from self._half(owner, candidates.late[owner])
+            elif owner.request_id:
+                self.cleared.add(owner.request_id)
         for key in {**owners, **candidates.suspected, **candidates.loads, **candidates.other_weights}:
-            facts = self._facts(key)
-            if facts is None or not self._selects(facts):
-                continue
-            owner_key = owners.get(key)
-            late = candidates.late[owner_key] if owner_key is not None else []
-            found = suspicions(facts, late, self._weights.evidence)
-            if found:
-                suspect = _suspect(facts, found)
-                peer = self._weights.peer_of(facts)
-                if peer is not None:
-                    suspect.peer_key.CopyFrom(key_message(peer))
-                if owner_key is not None:
-                    suspect.peer_request_id = owner_key.request_id
-                    suspect.peer_key.CopyFrom(key_message(late[0].source.key))
+            owner = owners.get(key)
+            suspect = self._of(key, owner, candidates.late[owner] if owner is not None else [])
+            if suspect is not None:
                 yield suspect
         for write in candidates.writes:
             if self._selection.matches(source_target(write.source)):
                 yield _victimless(write)
+
+    def _of(self, key: RequestKey, owner: RequestKey | None, late: list[EventEntry]) -> admin.Suspect | None:
+        """Return the suspect *key* of a selected engine, if it is one; *late* are reads of *owner*'s blocks."""
+        facts = self._facts(key)
+        found = suspicions(facts, late, self._weights.evidence) if facts is not None else []
+        if owner is not None and (facts is None or found):
+            self.cleared.discard(owner.request_id)
+        if facts is None or not found or not self._selects(facts):
+            return None
+        suspect = _suspect(facts, found)
+        peer = self._weights.peer_of(facts)
+        if peer is not None:
+            suspect.peer_key.CopyFrom(key_message(peer))
+        if owner is not None:
+            suspect.peer_request_id = owner.request_id
+            suspect.peer_key.CopyFrom(key_message(late[0].source.key))
+        return suspect
 
     def readers_of(self, late_request_ids: Iterable[str]) -> Iterator[admin.Suspect]:
         """Yield what read from requests of another agent's prefill side; their owners know that it was too late."""

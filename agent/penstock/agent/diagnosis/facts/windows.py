@@ -84,6 +84,7 @@ class Facts:
         pairs: of engines, with what differs between them; those of the selected engines.
         suspects: answers of the window that may be wrong.
         suspects_cut: there was too much to read to look for all of them.
+        cleared_late_reads: prefill requests whose blocks were read too late, and of whose answers none is wrong.
         policies: the policies behind a hash in an engine, where they are known.
         policy_changes: the newest change of each policy that was changed, a deletion among them; nanoseconds.
         blind: why the agent stores nothing of what engines report now; empty while it does.
@@ -107,6 +108,7 @@ class Facts:
     pairs: Sequence[admin.Pair] = ()
     suspects: Sequence[admin.Suspect] = ()
     suspects_cut: bool = False
+    cleared_late_reads: Collection[str] = ()
     policies: Mapping[tuple[EngineKey, str], Sequence[PolicySource | PolicySourceMessage]] = field(
         default_factory=dict
     )

@@ -6,6 +6,7 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from penstock.agent.badness import NO_SERVERS
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import format_duration
 from penstock.proto.names import NANOS
@@ -23,6 +24,11 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return ``1 request``, ``12 requests``."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def peer(address: str, noun: str = "peer") -> str:
+    """Return ``peer 10.0.0.7:5600``, or what it is if it is no server."""
+    return NO_SERVERS.get(address) or f"{noun} {address}"
 
 
 def span(seconds: float) -> str:

@@ -53,7 +53,7 @@ def held_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
         )
         share = row.blocks / total if total else 0.0
         peer = row.peer.address
-        of_peer = f", from peer {peer}" if peer else ""
+        of_peer = f", from {words.peer(peer)}" if peer else ""
         yield FoundCause(
             kind,
             f"engine {key}: {words.count(row.blocks, 'block')} {'is' if row.blocks == 1 else 'are'} still held by "

@@ -42,9 +42,11 @@ def lease_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
 
 
 def _late_reads(facts: Facts) -> Iterator[FoundCause]:
+    """Yield those of which an answer may be wrong: not where the log shows that none is."""
     by_peer: dict[str, list[Failure]] = defaultdict(list)
     for each in facts.present.failures:
-        if each.mode == common.FAILURE_MODE_LATE_READ and not each.rehearsal:
+        real = not each.rehearsal and each.request_id not in facts.cleared_late_reads
+        if real and each.mode == common.FAILURE_MODE_LATE_READ:
             by_peer[each.peer].append(each)
     before = [each for each in facts.before.failures if each.mode == common.FAILURE_MODE_LATE_READ]
     for peer, rows in sorted(by_peer.items()):

@@ -245,13 +245,13 @@ def _cause(
     names |= {each.request_id for each in (*trouble.failures, *trouble.collateral) if each.request_id}
     failed, recomputed = _ends(trouble)
     harm = RECOMPUTED_SECONDS * recomputed + _FAILURE_SECONDS * len(trouble.failures)
-    subject = "encoder" if channel == EC else "peer"
+    subject = words.peer(peer, "encoder" if channel == EC else "peer")
     gone = _gone(more)
     until, untried = _end(facts, trouble), _untried(facts, trouble)
     verb = f"{kind.said if until or untried else kind.says}{gone}{untried}"
     return FoundCause(
         _name(kind, channel),
-        f"{subject} {peer} {verb}: {_effect(trouble, failed, recomputed)}",
+        f"{subject} {verb}: {_effect(trouble, failed, recomputed)}",
         _engines(trouble),
         (*_evidence(facts, trouble, failed, recomputed), *more),
         peer=peer,

@@ -68,7 +68,7 @@ def _failing(facts: Facts, blame: PolicyBlame, rows: list[LoadEnd]) -> FoundCaus
     name = f"policy {blame.name} (generation {blame.generation}{author})"
     return FoundCause(
         "policy_fails_loads",
-        f"{name} {says}: {words.count(len(rows), 'request')} failed because their "
+        f"{name} {says}: {words.count(len(rows), 'request')} failed because {'its' if len(rows) == 1 else 'their'} "
         f"{_load(blame)} load failed and this policy {'did' if until else 'does'} not allow recomputation",
         keys,
         (

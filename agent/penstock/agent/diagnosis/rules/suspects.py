@@ -58,7 +58,7 @@ def _cause(facts: Facts, reason: int, peer: str, rows: Sequence[admin.Suspect]) 
     what, other = _REASONS[reason]
     keys = words.keys_of(words.key_of(each.key) for each in rows if each.HasField("key"))
     ids = sorted({each.request_id for each in rows if each.request_id})
-    of_peer = f", with blocks from peer {peer}" if peer else ""
+    of_peer = f", with blocks from {words.peer(peer)}" if peer else ""
     sentence = next((each.evidence[0] for each in rows if each.evidence), "")
     return FoundCause(
         "answers_suspect",

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+from penstock.agent.badness import NO_SERVERS
 from penstock.agent.traces.spans import attributes
 from penstock.proto.v1 import common_pb2
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-# Peers that are no address, in words.
-_PLACES = {
-    "": "an unknown peer",
-    "unknown": "an unknown peer",
-    "host": "this machine's memory",
-    "disk": "this machine's disk",
-}
 
 
 def channel(number: int) -> str:
@@ -22,7 +16,7 @@ def channel(number: int) -> str:
 
 def peer(of: common_pb2.Peer) -> str:
     """Return a peer's address, or what it is if it has none."""
-    return _PLACES.get(of.address, of.address)
+    return NO_SERVERS.get(of.address or "unknown", of.address)
 
 
 def words(mode: int, error_type: int) -> str:
