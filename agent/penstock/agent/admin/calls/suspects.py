@@ -203,8 +203,9 @@ class _Search:
             elif owner.request_id:
                 self.cleared.add(owner.request_id)
         for key in {**owners, **candidates.suspected, **candidates.loads, **candidates.other_weights}:
-            owner = owners.get(key)
-            suspect = self._of(key, owner, candidates.late[owner] if owner is not None else [])
+            read_from = owners.get(key)
+            late = candidates.late[read_from] if read_from is not None else []
+            suspect = self._of(key, read_from, late)
             if suspect is not None:
                 yield suspect
         for write in candidates.writes:
