@@ -383,6 +383,20 @@ def test_late_reads() -> None:
     assert "p-1" in verdict.causes[0].evidence[1].fact
 
 
+def test_leases_that_were_read_late_are_late_reads_only() -> None:
+    """Nothing is told twice: of nine, five were read afterwards, and four never."""
+    ended = [
+        event("lease_closed", f"p-{n}", time_ns=at(90), ending=events.LEASE_ENDING_EXPIRED, blocks=1)
+        for n in range(9)
+    ]
+    late = [failed(f"p-{n}", 80, "unknown", mode=common.FAILURE_MODE_LATE_READ) for n in range(5)]
+    first, second = verdict_of([*calm(), *ended, *late]).causes
+    assert (first.kind, second.kind) == ("late_reads", "leases_expire")
+    assert "4 leases of engine" in second.sentence
+    (only,) = verdict_of([*calm(), *ended[:5], *late]).causes
+    assert only.kind == "late_reads"
+
+
 def test_leases_that_expire() -> None:
     """By engine, with those that were read."""
     rows = [
@@ -440,6 +454,27 @@ def test_blocks_that_are_held(holder: int, kind: str) -> None:
     assert cause.kind == kind
     assert cause.sentence.startswith("engine decode/0: 400 blocks are still held by ")
     assert verdict_of(calm(), held=[held(1)]).answer == VerdictKind.NOTHING_WRONG
+
+
+def test_blocks_that_a_peer_in_trouble_holds_stand_under_it() -> None:
+    """The blocks of loads from it, and no other's."""
+    rows = [
+        Held(
+            DECODE,
+            snapshots.HeldBlocks(
+                holder=snapshots.BLOCK_HOLDER_ABORTED,
+                peer={"address": peer},
+                requests=1,
+                blocks=4,
+                oldest_start_time_unix_nano=at(100),
+            ),
+        )
+        for peer in (PEER, OTHER)
+    ]
+    causes = verdict_of([*calm(), *_failures(common.ERROR_TYPE_REFUSED)], held=rows).causes
+    assert [each.kind for each in causes] == ["peer_refuses", "aborted_loads_hold_blocks"]
+    assert [each.peer for each in causes[0].effects] == [PEER]
+    assert causes[1].peer == OTHER
 
 
 def test_an_engine_that_vanished() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent.diagnosis.facts import Confidence
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -37,6 +39,10 @@ _NOT_READ: Final = frozenset(
         "peer_fails",
     }
 )
+
+# A peer that does not end its part of a load keeps the blocks of that, also when the request has ended.
+_HELD: Final = frozenset({"aborted_loads_hold_blocks", "pinned_blocks"})
+_HOLDING: Final = frozenset({"peer_slow", "peer_refuses", "peer_resets", "peer_times_out", "peer_fails"})
 
 
 def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]) -> list[FoundCause]:
@@ -71,5 +77,7 @@ def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]
 def _explains(cause: FoundCause, other: FoundCause, places: Mapping[EngineKey, str]) -> bool:
     if other.kind in _SYMPTOMS.get(cause.kind, ()):
         return other.peer in ("", cause.peer)
+    if cause.kind in _HOLDING and other.kind in _HELD:
+        return cause.confidence != Confidence.POSSIBLE and bool(cause.peer) and other.peer == cause.peer
     unread = cause.kind in _NOT_READ and other.kind in _UNREAD
     return unread and bool(other.engines) and all(places.get(key) == cause.peer for key in other.engines)

@@ -99,9 +99,13 @@ def _answers(facts: Facts, prefill_ids: list[str]) -> Iterator[Evidence]:
 
 
 def _expired(facts: Facts) -> Iterator[FoundCause]:
+    """Yield the engines of which leases end unread; those that were read afterwards are late reads."""
+    late = {each.request_id for each in facts.present.failures if each.mode == common.FAILURE_MODE_LATE_READ}
     for key in words.keys_of(each.key for each in facts.present.lease_ends):
         rows = [each for each in facts.present.lease_ends if each.key == key]
-        expired = [each for each in rows if each.ending == LEASE_ENDING_EXPIRED]
+        expired = [
+            each for each in rows if each.ending == LEASE_ENDING_EXPIRED and each.request_id not in late
+        ]
         released, blocks = _released(rows), sum(each.blocks for each in expired)
         if len(expired) <= max(limits.EXPIRED_COUNT, limits.EXPIRED_SHARE * released):
             continue
