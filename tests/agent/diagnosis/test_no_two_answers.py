@@ -30,7 +30,7 @@ def _claims(incident: Incident) -> Claims:
 
 @pytest.mark.parametrize("incident", INCIDENTS.values(), ids=INCIDENTS)
 def test_no_two_answers(incident: Incident) -> None:
-    """Verdict, tense, peers, cells, pairs, wrong answers, engines, stalls, doctor and metrics."""
+    """Verdict, tense, peers, cells, pairs, wrong answers, engines, stalls, doctor, metrics, explanations and bill."""
     claims = _claims(incident)
     assert claims.diagnosis.sentence
     assert contradictions(claims) == []
@@ -82,6 +82,22 @@ def _no_cause(claims: Claims) -> None:
     del claims.diagnosis.causes[:]
 
 
+def _other_words_about_a_request(claims: Claims) -> None:
+    claims.explained.update(dict.fromkeys(claims.explained, "It was served."))
+
+
+def _a_failed_request_more(claims: Claims) -> None:
+    claims.bill.total.failed += 1
+
+
+def _failures_that_nobody_pays_for(claims: Claims) -> None:
+    claims.diagnosis.causes[0].requests_failed += 100
+
+
+def _one_of_many(claims: Claims) -> None:
+    claims.diagnosis.causes[0].sentence = "1 requests were recomputed"
+
+
 @pytest.mark.parametrize(
     ("change", "rules"),
     [
@@ -95,6 +111,10 @@ def _no_cause(claims: Claims) -> None:
         (_a_pair_that_does_not_fit, {"_pairs"}),
         (_a_stall, {"_stalls"}),
         (_no_cause, {"_headline", "_peers", "_series"}),
+        (_other_words_about_a_request, {"_explain"}),
+        (_a_failed_request_more, {"_bill"}),
+        (_failures_that_nobody_pays_for, {"_bill"}),
+        (_one_of_many, {"_number"}),
     ],
 )
 def test_a_contradiction_is_seen(change: Callable[[Claims], None], rules: set[str]) -> None:

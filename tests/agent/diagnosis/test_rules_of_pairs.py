@@ -108,6 +108,17 @@ def test_two_engines_with_different_weights() -> None:
     assert cause.commands[2:] == ("agentctl get suspects --since 10m", "agentctl explain d-0")
 
 
+@pytest.mark.parametrize(("fields", "ended"), [({"said_goodbye": True}, True), ({}, False)])
+def test_weights_of_an_engine_that_is_away_may_still_differ(fields: dict[str, Any], ended: bool) -> None:
+    """One that vanished may come back as it was; one that said goodbye does not."""
+    away = engine("prefill", common.ROLE_PREFILL, connected=False, **fields)
+    answers = _suspect(events.SUSPECT_REASON_OTHER_WEIGHTS, peer_key=PREFILL)
+    causes = verdict_of(calm(), engines=[engine(), away], suspects=answers).causes
+    (cause,) = (each for each in causes if each.kind == "weights_differ")
+    assert bool(cause.until) == ended
+    assert ("engine prefill/0 is not connected" in cause.evidence[-1].fact) != ended
+
+
 def test_different_weights_without_a_suspect_answer() -> None:
     """What the rule counts is what the list of suspects names: none so far."""
     (cause,) = verdict_of(calm(), pairs=[_pair(weights=admin.PAIR_WEIGHTS_DIFFER)]).causes

@@ -130,6 +130,7 @@ def _weights_before(facts: Facts) -> Iterator[FoundCause]:
             else f"peer {peer}"
         )
         seen = [each.seen.ToNanoseconds() for each in suspects]
+        unseen = _unseen(facts, key, words.key_of(suspects[0].peer_key))
         yield FoundCause(
             "weights_differ",
             f"engine {key} and {name} had loaded different weights: {words.count(len(answers), 'answer')} may be wrong",
@@ -137,18 +138,30 @@ def _weights_before(facts: Facts) -> Iterator[FoundCause]:
             (
                 Evidence(words.named(answers, "request")),
                 Evidence("no handshake compares weights: nothing fails"),
+                *(
+                    Evidence(f"whether they still differ is not known: engine {each} is not connected")
+                    for each in unseen
+                ),
             ),
             peer=peer,
             requests=len(answers),
             other_harm=SUSPECT_SECONDS * len(answers),
             since=first_sign(facts, seen),
-            until=max(seen) or facts.now,
+            until=0 if unseen else max(seen) or facts.now,
             confidence=Confidence.CERTAIN,
             commands=(
                 f"agentctl get suspects --since {words.window(facts.present.seconds)}",
                 f"agentctl explain {answers[0]}",
             ),
         )
+
+
+def _unseen(facts: Facts, *keys: EngineKey) -> list[EngineKey]:
+    """Return which of the engines *keys* are away without a goodbye: they may come back as they were."""
+    away = {
+        words.key_of(each.key) for each in facts.engines if not each.connected and not each.said_goodbye
+    }
+    return [key for key in keys if key in away]
 
 
 def _incompatible(pair: admin.Pair) -> FoundCause:
