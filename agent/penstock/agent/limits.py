@@ -198,6 +198,12 @@ IDLE_SECONDS: Final = 60.0
 COUNTS_SECONDS: Final = 300.0
 """Window over which an engine's counts of requests are compared: shorter ones hold too few."""
 
+ENDED_STALL_LEAST_SECONDS: Final = 30.0
+"""How long it must have lasted to be told when it is over: shorter ones are many on a busy machine, ..."""
+
+ENDED_STALL_SECONDS: Final = 600.0
+"""... and how long it is told: a diagnosis looks back as far."""
+
 # The agent itself.
 
 READ_SHARE: Final = 0.5

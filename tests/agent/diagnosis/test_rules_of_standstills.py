@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.agent.diagnosis import Confidence
+from penstock.agent.diagnosis import Confidence, VerdictKind
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
@@ -53,6 +53,24 @@ def test_each_stall_is_a_cause(kind: str) -> None:
     assert cause.harm > 0
     assert cause.alternatives
     assert any("decode/0" in command or "deferred" in command for command in cause.commands)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_stall_that_is_over_is_told_as_ended(connected: bool) -> None:
+    """Below what lasts, without a remedy; that its engine ended with it is said."""
+    stall = _stall("call_stuck", ago=330)
+    stall.until.FromNanoseconds(at(30))
+    one = engine(connected=connected, said_goodbye=not connected, ended_stalls=[stall])
+    one.last_seen.FromNanoseconds(at(30))
+    verdict = verdict_of(calm(), engines=[one])
+    (cause,) = verdict.causes
+    assert (cause.until, cause.since) == (at(30), at(330))
+    assert cause.sentence == "engine decode/0: what is call_stuck; ended 30s ago"
+    facts = [each.fact for each in cause.evidence]
+    assert facts == ["for 5m", *([] if connected else ["engine decode/0 said goodbye and ended then"])]
+    assert cause.commands == ("agentctl describe engine decode/0",)
+    expected = VerdictKind.NOTHING_WRONG if connected else VerdictKind.CANNOT_TELL
+    assert verdict.answer == expected
 
 
 def test_a_newer_stall_is_left_to_doctor() -> None:

@@ -174,6 +174,9 @@ def _fill(both: _Taken) -> None:
     harness.stalls[EngineKey("", "1")] = (
         Stall(StallKind.CALL_STUCK, 1, now / 1e9 - 60, "a call does not return"),
     )
+    harness.ended_stalls[EngineKey("", "1")] = (
+        Stall(StallKind.STEP_STUCK, 1, now / 1e9 - 300, "no step ended for 200 s", until=now / 1e9 - 100),
+    )
     gone = harness.source("7")
     harness.append(gone, transfer_failure("req-4", time_ns=now))
     harness.disconnect(gone)

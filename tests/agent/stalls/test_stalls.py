@@ -60,6 +60,10 @@ class Scene:
             self.watch.look()
         return self.watch.now.get(KEY, ())
 
+    def ended(self) -> tuple[Stall, ...]:
+        """Return the stalls that are over."""
+        return self.watch.ended.found.get(KEY, ())
+
     def kinds(self) -> list[StallKind]:
         """Return the kinds of the present stalls."""
         return [stall.kind for stall in self.watch.now.get(KEY, ())]
@@ -348,6 +352,59 @@ def test_a_paused_engine_and_an_older_one_have_none() -> None:
         scene.registry.snapshot(epoch, Snapshot(time_unix_nano=scene.ago(0)))
     scene.watch.look()
     assert not scene.kinds()
+
+
+def _stuck(scene: Scene) -> None:
+    scene.progress[SIBLING].calls.add(
+        name="start_load_kv", connector="Some", rank=1, start_time_unix_nano=scene.ago(0)
+    )
+
+
+def test_what_is_over_is_kept_in_the_past_tense() -> None:
+    """For ten minutes; not while it lasts, nor where it comes back."""
+    scene = Scene()
+    _stuck(scene)
+    scene.tick(50)
+    assert not scene.ended()
+    del scene.progress[SIBLING].calls[:]
+    scene.tick()
+    (stall,) = scene.ended()
+    assert stall.sentence == "worker 1 was in Some.start_load_kv for 50 s"
+    assert (round(stall.since - START), stall.until) == (0, scene.now)
+    _stuck(scene)
+    scene.tick(31)
+    assert scene.kinds() == [StallKind.CALL_STUCK]
+    assert not scene.ended()
+    del scene.progress[SIBLING].calls[:]
+    scene.tick(599)
+    assert len(scene.ended()) == 1
+    scene.tick(10)
+    assert not scene.ended()
+
+
+@pytest.mark.parametrize(("goodbye", "told"), [(True, 1), (False, 0)])
+def test_an_engine_that_ended_while_it_stood_still(goodbye: bool, told: int) -> None:
+    """VLLM ends an engine whose step does not return in five minutes; of one that vanished nothing is known."""
+    scene = Scene()
+    _stuck(scene)
+    scene.tick(40)
+    for epoch in (CORE, WORKER, SIBLING):
+        scene.registry.disconnect(epoch, said_goodbye=goodbye and epoch == CORE)
+    scene.now += 5
+    scene.watch.look()
+    assert len(scene.ended()) == told
+    assert all(each.until <= scene.now - 5 for each in scene.ended())
+
+
+def test_what_an_engine_does_that_is_paused_is_not_known() -> None:
+    """Nothing has ended."""
+    scene = Scene()
+    _stuck(scene)
+    scene.tick(40)
+    scene.paused = True
+    scene.tick(5)
+    assert not scene.kinds()
+    assert not scene.ended()
 
 
 def test_kinds_are_a_closed_set() -> None:

@@ -10,9 +10,11 @@ from unittest import mock
 
 from demo.common.agent import Agent
 from demo.common.client import complete
+from demo.common.model import tiny_model
 from demo.ec.stack import start_ec_stack
 from demo.ec.steps import new_encoder
 from demo.eplb.__main__ import run_ranks
+from demo.servers import ROOT, Server
 from tests.films.scenes.base import PairScene, Scene
 from tests.support.agent.agent import short_directory
 from tests.support.agent.disk import full_disk
@@ -120,7 +122,10 @@ class RebalancesStall(Scene):
 
 
 class StuckLoad(Scene):
-    """The store of a connector hangs, and a call into it with it."""
+    """The store of a connector hangs, and a call into it with it; five minutes later vLLM ends its engine.
+
+    The remedy is a store that answers, and a new engine.
+    """
 
     def __init__(self, found: Trial) -> None:
         super().__init__(found.agent)
@@ -128,6 +133,7 @@ class StuckLoad(Scene):
         self._hung = ExitStack()
         # The last one is in the store alone until the fault: others are soon in the engine's own cache.
         self._prompts = PROMPTS[:-1]
+        self._new: Server | None = None
 
     @classmethod
     @contextmanager
@@ -158,9 +164,17 @@ class StuckLoad(Scene):
         self._prompts = PROMPTS[-1:]
 
     def remedy(self) -> None:
-        """Let it answer."""
+        """Let it answer, and start the engine anew."""
         self._hung.close()
+        old = self._found.engine
+        old.stop()
+        self._prompts = PROMPTS[:-1]
+        self._new = Server(old.spec, model=tiny_model(ROOT / ".cache" / "models"), logs=old.child.log.parent)
+        self._new.wait_ready()
+        self._found.engine = self._new
 
     def close(self) -> None:
-        """Do so, whatever happened."""
-        self.remedy()
+        """Let the store answer, whatever happened, and end the new engine."""
+        self._hung.close()
+        if self._new is not None:
+            self._new.stop()

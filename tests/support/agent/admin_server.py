@@ -175,6 +175,7 @@ class AdminHarness:
         # The clock that engines are retired by.
         self.now = 0.0
         self.stalls: dict[EngineKey, tuple[Stall, ...]] = {}
+        self.ended_stalls: dict[EngineKey, tuple[Stall, ...]] = {}
         self.pages: dict[str, Callable[[], bytes]] = {}
         self.journal = Journal.open(self._directory)
         self.registry = Registry(time.time_ns)
@@ -213,6 +214,7 @@ class AdminHarness:
                 pages=self.pages,
                 statuses=(_describe,),
                 stalls=lambda: self.stalls,
+                ended_stalls=lambda: self.ended_stalls,
             )
         )
         self._servers = [grpc.aio.server(), grpc.aio.server()]

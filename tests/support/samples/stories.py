@@ -5,6 +5,7 @@ A block of a document names its story: ``console upgrade``; ``console`` alone is
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.proto.constants import (
@@ -203,6 +204,9 @@ def upgrade(engine: StandInEngine, _: Run) -> None:
             text="NIXL compatibility hash mismatch",
             incompatibility=difference,
         )
+    engine.settle()
+    # Answers quote a judgement that is up to a second old.
+    time.sleep(1.1)
 
 
 def fail_everywhere(engine: StandInEngine, run: Run) -> None:

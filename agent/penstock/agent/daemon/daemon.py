@@ -289,6 +289,7 @@ class Daemon:
             },
             statuses=(self._report.describe, policies.describe),
             stalls=lambda: stalls.now,
+            ended_stalls=lambda: stalls.ended.found,
             look_seconds=lambda: stalls.look_seconds,
             judge=self._judge,
         )

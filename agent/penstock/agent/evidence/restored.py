@@ -105,7 +105,7 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
     def describe(status: AgentStatus) -> None:
         status.CopyFrom(state.status)
 
-    stalls = _stalls(state)
+    stalls, ended_stalls = (_stalls(state, ended=ended) for ended in (False, True))
     looks = {EngineKey(each.key.server, each.key.engine): each.seconds for each in state.looks}
     awaited = {each.source.epoch for each in state.sources if each.awaited}
     return AgentContext(
@@ -121,6 +121,7 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
         state_dir=directory,
         is_awaited=awaited.__contains__,
         stalls=lambda: stalls,
+        ended_stalls=lambda: ended_stalls,
         look_seconds=lambda: looks,
         was_unwritable=state.journal_error,
         weights=WeightsMemory(map(_weights, state.ended_weights)),
@@ -137,14 +138,16 @@ def _check_databases(directory: Path) -> None:
             raise BundleError(f"its {name} cannot be used: {error}") from error
 
 
-def _stalls(state: BundledState) -> dict[EngineKey, list[Stall]]:
-    """Return the stalls by engine; kinds of a newer agent are left out."""
+def _stalls(state: BundledState, *, ended: bool) -> dict[EngineKey, list[Stall]]:
+    """Return the stalls by engine, those that last or those that are over; kinds of a newer agent are left out."""
     found: dict[EngineKey, list[Stall]] = defaultdict(list)
     for saved in state.stalls:
         each = saved.stall
+        if each.HasField("until") != ended:
+            continue
+        since, until = (time.ToNanoseconds() / 1e9 for time in (each.since, each.until))
         with suppress(ValueError):
-            kind = StallKind(each.kind)
-            stall = Stall(kind, each.count, each.since.ToNanoseconds() / 1e9, each.sentence, each.peer)
+            stall = Stall(StallKind(each.kind), each.count, since, each.sentence, each.peer, until=until)
             found[EngineKey(saved.key.server, saved.key.engine)].append(stall)
     return dict(found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.agent.stalls.stall import Stall, StallKind
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from penstock.agent.stalls.limits import Limits
     from penstock.agent.stalls.process_state import EngineState, ProcessState
     from penstock.proto.v1.snapshot_pb2 import EplbFacts, EplbProgress
+
+# Of a worker, now and in the past.
+_SILENT: Final = ("has reported nothing", "reported nothing")
+_STANDS: Final = ("has begun no step, while others go on", "began no step, while others went on")
 
 
 def calls_stuck(engine: EngineState, limits: Limits) -> Iterator[Stall]:
@@ -29,6 +33,7 @@ def calls_stuck(engine: EngineState, limits: Limits) -> Iterator[Stall]:
             len(stuck),
             engine.now - lasted,
             f"{process.name} has been in {call.connector}.{call.name} for {lasted:.0f} s{_more(len(stuck), 'call')}",
+            past=f"{process.name} was in {call.connector}.{call.name} for {lasted:.0f} s{_more(len(stuck), 'call')}",
         )
 
 
@@ -44,6 +49,7 @@ def step_stuck(engine: EngineState, limits: Limits) -> Iterator[Stall]:
             1,
             engine.now - lasted,
             f"no step of the engine has ended for {lasted:.0f} s",
+            past=f"no step of the engine ended for {lasted:.0f} s",
         )
 
 
@@ -64,6 +70,7 @@ def threads_dead(engine: EngineState, limits: Limits) -> Iterator[Stall]:
             len(dead),
             engine.now - longest,
             f"thread {names} ended {longest:.0f} s ago and the process goes on without it",
+            past=f"thread {names} had ended and the process went on without it",
         )
 
 
@@ -89,6 +96,7 @@ def _rebalance(
             1,
             engine.now - lasted,
             f"rank {row.rank} has not ended a rebalance of experts that began {lasted:.0f} s and {steps} steps ago",
+            past=f"rank {row.rank} did not end a rebalance of experts for {lasted:.0f} s and {steps} steps",
         )
     elif not lasted and steps > limits.intervals * facts.step_interval:
         yield Stall(
@@ -97,6 +105,7 @@ def _rebalance(
             engine.now,
             f"rank {row.rank} has begun no rebalance of experts for {steps} steps; one is due every "
             f"{facts.step_interval}",
+            past=f"rank {row.rank} began no rebalance of experts for {steps} steps; one was due every {facts.step_interval}",
         )
 
 
@@ -113,24 +122,25 @@ def workers_silent(engine: EngineState, limits: Limits) -> Iterator[Stall]:
         and core.history.standing < limits.silent / 2
     )
     silent = [
-        (engine.silence(each), each, "has reported nothing")
+        (engine.silence(each), each, _SILENT)
         for each in workers
         if not each.live.said_goodbye and not steps_go_on
     ]
     behind = [
-        (each.history.standing, each, "has begun no step, while others go on")
+        (each.history.standing, each, _STANDS)
         for each in workers
         if each.progress is not None and _falls_behind(each, workers, limits)
     ]
     found = [each for each in silent if each[0] >= _least_silence(core, limits)] + behind
     if found:
-        lasted, process, what = max(found, key=lambda each: each[0])
+        lasted, process, (what, past) = max(found, key=lambda each: each[0])
         count = len({id(each[1]) for each in found})
         yield Stall(
             StallKind.WORKER_SILENT,
             count,
             engine.now - lasted,
             f"{process.name} {what} for {lasted:.0f} s{_more(count, 'worker')}",
+            past=f"{process.name} {past} for {lasted:.0f} s{_more(count, 'worker')}",
         )
 
 

@@ -47,6 +47,8 @@ def loads_not_started(engine: EngineState, limits: Limits) -> Iterator[Stall]:
                 f"{_requests(count)} for KV from {NO_SERVERS.get(peer, peer)}, the oldest for {waited:.0f} s, and no transfer "
                 "and no handshake has been begun",
                 peer,
+                f"{count} request{'s' if count > 1 else ''} waited for KV from {NO_SERVERS.get(peer, peer)} for up to {waited:.0f} s, and no "
+                "transfer and no handshake was begun",
             )
 
 

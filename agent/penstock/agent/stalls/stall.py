@@ -33,6 +33,8 @@ class Stall:
         since: when it began, seconds since the epoch by the agent's clock.
         sentence: what does not happen, for people.
         peer: empty where it concerns none.
+        past: the sentence once it is over; empty where that is not worth a word.
+        until: when it ended, as *since*; 0 while it lasts.
 
     """
 
@@ -41,3 +43,5 @@ class Stall:
     since: float
     sentence: str
     peer: str = ""
+    past: str = ""
+    until: float = 0.0

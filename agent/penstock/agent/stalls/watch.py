@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 from penstock.agent.stalls import process_detectors, request_detectors
+from penstock.agent.stalls.ended import EndedStalls
 from penstock.agent.stalls.history import CountHistory, Reading
 from penstock.agent.stalls.limits import Limits
 from penstock.agent.stalls.looks import LookIntervals
 from penstock.agent.stalls.process_state import EngineState, ProcessState
 from penstock.agent.stalls.stall import Stall, StallKind
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,6 +35,7 @@ class StallWatch:
 
     Attributes:
         now: the stalls of each engine that has some.
+        ended: those that are over since some minutes, in the past tense.
         look_seconds: how long passes between two looks of an engine's workers at their transfers, where that is known.
 
     """
@@ -51,6 +54,7 @@ class StallWatch:
         self._histories: dict[int, CountHistory] = {}
         self._looks: dict[int, LookIntervals] = {}
         self.now: Mapping[EngineKey, tuple[Stall, ...]] = {}
+        self.ended = EndedStalls()
         self.look_seconds: Mapping[EngineKey, float] = {}
 
     async def keep_looking(self) -> None:
@@ -80,17 +84,20 @@ class StallWatch:
         found: dict[EngineKey, tuple[Stall, ...]] = {}
         looks: dict[int, LookIntervals] = {}
         seconds: dict[EngineKey, float] = {}
+        seen: dict[EngineKey, float] = {}
         for key, sources in engines.items():
             states = [self._read(live, now) for live in sources]
             present |= {state.live.source.epoch: state.history for state in states}
             found[key] = self._stalls(key, EngineState(now, states, self._begin))
             looked = {live.source.epoch: self._looked(live) for live in sources if live.connected}
             looks |= looked
+            seen[key] = _seen(sources, now)
             seconds[key] = max((each.seconds for each in looked.values()), default=0.0)
             yield
         self._histories, self._looks = present, looks
         self.look_seconds = {key: each for key, each in seconds.items() if each}
         self._report(found)
+        self.ended.update(self.now, found, seen, now)
         self.now = {key: stalls for key, stalls in found.items() if stalls}
 
     def _read(self, live: LiveSource, now: float) -> ProcessState:
@@ -140,3 +147,13 @@ class StallWatch:
                     _log.warning("stall", engine=str(key), kind=str(stall.kind), what=stall.sentence)
             for kind, peer in before - after.keys():
                 _log.info("stall is over", engine=str(key), kind=str(kind), peer=peer)
+
+
+def _seen(sources: Iterable[LiveSource], now: float) -> float:
+    """Return until when an engine's processes have told what they do; 0 where that is not known now."""
+    connected = [live for live in sources if live.connected]
+    if connected:
+        silent = any(live.snapshot is None or live.snapshot.paused for live in connected)
+        return 0.0 if silent else now
+    last = max(sources, key=lambda live: live.last_seen_unix_nano)
+    return last.last_seen_unix_nano / NANOS if last.said_goodbye else 0.0

@@ -545,7 +545,7 @@ class ListEnginesResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ...) -> None: ...
 
 class Engine(_message.Message):
-    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires", "pause", "policies", "wanted_policies", "last_loads", "compared", "stalls")
+    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires", "pause", "policies", "wanted_policies", "last_loads", "compared", "stalls", "ended_stalls")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -580,6 +580,7 @@ class Engine(_message.Message):
     LAST_LOADS_FIELD_NUMBER: _ClassVar[int]
     COMPARED_FIELD_NUMBER: _ClassVar[int]
     STALLS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_STALLS_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     connected: bool
     last_seen: _timestamp_pb2.Timestamp
@@ -607,21 +608,24 @@ class Engine(_message.Message):
     last_loads: _containers.RepeatedCompositeFieldContainer[LastLoads]
     compared: ComparedEngine
     stalls: _containers.RepeatedCompositeFieldContainer[Stall]
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., last_loads: _Optional[_Iterable[_Union[LastLoads, _Mapping]]] = ..., compared: _Optional[_Union[ComparedEngine, _Mapping]] = ..., stalls: _Optional[_Iterable[_Union[Stall, _Mapping]]] = ...) -> None: ...
+    ended_stalls: _containers.RepeatedCompositeFieldContainer[Stall]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., last_loads: _Optional[_Iterable[_Union[LastLoads, _Mapping]]] = ..., compared: _Optional[_Union[ComparedEngine, _Mapping]] = ..., stalls: _Optional[_Iterable[_Union[Stall, _Mapping]]] = ..., ended_stalls: _Optional[_Iterable[_Union[Stall, _Mapping]]] = ...) -> None: ...
 
 class Stall(_message.Message):
-    __slots__ = ("kind", "peer", "count", "since", "sentence")
+    __slots__ = ("kind", "peer", "count", "since", "sentence", "until")
     KIND_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
     kind: str
     peer: str
     count: int
     since: _timestamp_pb2.Timestamp
     sentence: str
-    def __init__(self, kind: _Optional[str] = ..., peer: _Optional[str] = ..., count: _Optional[int] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., sentence: _Optional[str] = ...) -> None: ...
+    until: _timestamp_pb2.Timestamp
+    def __init__(self, kind: _Optional[str] = ..., peer: _Optional[str] = ..., count: _Optional[int] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., sentence: _Optional[str] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ComparedEngine(_message.Message):
     __slots__ = ("identity", "model", "requests", "failed", "deferred_seconds", "recomputed_tokens", "refuses")

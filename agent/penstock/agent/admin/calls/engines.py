@@ -174,6 +174,7 @@ def _engine(
         if snapshot.HasField("eplb"):
             engine.eplb.CopyFrom(snapshot.eplb)
     engine.stalls.extend(map(messages.stall_message, agent.stalls().get(view.key, ())))
+    engine.ended_stalls.extend(map(messages.stall_message, agent.ended_stalls().get(view.key, ())))
     _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
     return engine
 

@@ -64,8 +64,8 @@ def bundled_subscriptions(agent: AgentContext) -> Iterator[BundledSubscription]:
 
 
 def bundled_stalls(agent: AgentContext) -> Iterator[BundledStall]:
-    """Yield the stalls of all engines."""
-    for key, stalls in agent.stalls().items():
+    """Yield the stalls of all engines, also those that are over."""
+    for key, stalls in (*agent.stalls().items(), *agent.ended_stalls().items()):
         for stall in stalls:
             yield BundledStall(key=key_message(key), stall=stall_message(stall))
 

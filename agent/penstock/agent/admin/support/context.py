@@ -63,6 +63,7 @@ class AgentContext:
         statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
         is_awaited: whether the source of an epoch is away, and neither lost nor stopped yet.
         stalls: what should go on in each engine and does not; from any thread.
+        ended_stalls: those that are over since some minutes, likewise.
         look_seconds: likewise between two looks of an engine's workers at their transfers.
         judge: keeps the judgement that answers quote.
         was_unwritable: why the journal of a bundle's agent could not be written; empty where it could.
@@ -89,6 +90,7 @@ class AgentContext:
     try_backend: Callable[[], Awaitable[str]] = _no_backend
     is_awaited: Callable[[int], bool] = lambda _: False
     stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict
+    ended_stalls: Callable[[], Mapping[EngineKey, Sequence[Stall]]] = dict
     look_seconds: Callable[[], Mapping[EngineKey, float]] = dict
     judge: Judge = field(default_factory=Judge)
     was_unwritable: str = ""

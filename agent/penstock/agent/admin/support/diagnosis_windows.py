@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey, PolicySource, Source
     from penstock.proto.v1.events_pb2 import Event
 
-# The first batch may hold what happened so long before it was received: engines send once a second.
+# A batch may hold what happened so long before it was received: engines send once a second.
 _SENT_SECONDS = 5.0
+# So many are looked at for what happened earlier: engines keep what they could not send to an agent.
+_FIRST_BATCHES = 16
 # Of each kind: some 20 MiB of records, and about as many as two seconds allow.
 _MAX_EVENTS = 100_000
 
@@ -68,14 +70,31 @@ class WindowQuestion(NamedTuple):
         return self.past and event.time_unix_nano - self.ahead.get(key, 0) > self.now
 
 
+def _begins(reader: Reader, question: WindowQuestion) -> float:
+    """Return how many seconds ago the log begins; 0 if that is before the two times, or if it is empty."""
+    number, whole = reader.first(), question.since + question.baseline
+    first = reader.batch(number)
+    if first is None:
+        return _SENT_SECONDS
+    age = max(0.0, (question.now - first.received_unix_nano) / NANOS) + _SENT_SECONDS
+    if age >= whole:
+        return 0.0
+    for each in filter(None, map(reader.batch, range(number, number + _FIRST_BATCHES))):
+        times, source = (
+            [event.time_unix_nano for event in reader.parse(each).events],
+            reader.source(each.epoch),
+        )
+        if times and source is not None:
+            age = max(age, (question.now - min(times) + question.ahead.get(source.key, 0)) / NANOS)
+    return min(age, whole)
+
+
 def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
     """Read the two times that a diagnosis compares: at most two seconds for each kind of event, the newest first.
 
     vLLM's clean-up requests, and their failures, are left out: no user waits for these.
     """
-    first = reader.batch(reader.first())
-    age = (question.now - first.received_unix_nano) / NANOS if first is not None else 0.0
-    begins = max(age, 0.0) + _SENT_SECONDS if age < question.since + question.baseline else 0.0
+    begins = _begins(reader, question)
     since = min(question.since, begins) if begins else question.since
     baseline = min(question.baseline, begins - since) if begins else question.baseline
     fold = WindowFold(question.now, since, baseline, question.ahead)

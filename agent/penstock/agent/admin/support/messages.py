@@ -125,6 +125,7 @@ def stall_message(stall: Stall) -> admin.Stall:
         count=clamp_unsigned(stall.count, MAX_UINT32),
         since=timestamp_message(int(stall.since * 1e9)),
         sentence=stall.sentence,
+        until=timestamp_message(int(stall.until * 1e9)) if stall.until else None,
     )
 
 

@@ -158,9 +158,7 @@ def _weights_before(facts: Facts) -> Iterator[FoundCause]:
 
 def _unseen(facts: Facts, *keys: EngineKey) -> list[EngineKey]:
     """Return which of the engines *keys* are away without a goodbye: they may come back as they were."""
-    away = {
-        words.key_of(each.key) for each in facts.engines if not each.connected and not each.said_goodbye
-    }
+    away = {words.key_of(each.key) for each in facts.engines if not each.connected and not each.said_goodbye}
     return [key for key in keys if key in away]
 
 

@@ -101,6 +101,10 @@ def stall_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
             kind = _KINDS.get(stall.kind)
             if kind is not None:
                 yield _cause(facts, shares, engine, stall, kind)
+        for stall in engine.ended_stalls:
+            kind = _KINDS.get(stall.kind)
+            if kind is not None:
+                yield _ended(facts, engine, stall, kind)
 
 
 def _commands(facts: Facts, key: EngineKey, kind: _StallWords) -> tuple[str, ...]:
@@ -125,6 +129,31 @@ def _readers(shares: Attribution, engine: admin.Engine) -> tuple[int, float]:
     failed = sum(each.outcome == common.OUTCOME_FAILED for each in trouble.load_ends)
     late = sum(each.excess for each in (*trouble.slow, *trouble.delayed))
     return failed, late + sum(each.age * each.number for each in trouble.present)
+
+
+def _ended(facts: Facts, engine: admin.Engine, stall: admin.Stall, kind: _StallWords) -> FoundCause:
+    """Return the cause about a stall that is over: what it did to requests is not known any more."""
+    key = words.key_of(engine.key)
+    until = stall.until.ToNanoseconds()
+    with_it = not engine.connected and abs(engine.last_seen.ToNanoseconds() - until) < NANOS
+    goodbye = (Evidence(f"engine {key} said goodbye and ended then"),) if with_it else ()
+    return FoundCause(
+        stall.kind,
+        f"engine {key}: {words.cut(stall.sentence)}",
+        (key,),
+        (Evidence(f"for {words.span(_seconds(stall))}"), *goodbye),
+        peer="" if stall.peer == "unknown" else stall.peer,
+        since=sane(facts, stall.since.ToNanoseconds()),
+        until=sane(facts, until) or facts.now,
+        other_harm=_STANDS_SECONDS,
+        confidence=Confidence.CERTAIN,
+        alternatives=kind.alternatives,
+        commands=(_DESCRIBE.format(engine=key),),
+    )
+
+
+def _seconds(stall: admin.Stall) -> float:
+    return max(1.0, (stall.until.ToNanoseconds() - stall.since.ToNanoseconds()) / NANOS)
 
 
 def _cause(
