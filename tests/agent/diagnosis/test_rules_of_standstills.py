@@ -71,6 +71,20 @@ def test_a_stall_that_is_over_is_told_as_ended(connected: bool) -> None:
     assert cause.commands == ("agentctl describe engine decode/0",)
     expected = VerdictKind.NOTHING_WRONG if connected else VerdictKind.CANNOT_TELL
     assert verdict.answer == expected
+    assert verdict.sentence.endswith("; 1 cause ended, the last one 30s ago")
+
+
+def test_a_step_that_does_not_end_stands_under_what_holds_it_up() -> None:
+    """A call of its own engine, and of no other."""
+    stalls = [_stall("step_stuck", ago=90), _stall("call_stuck", ago=90)]
+    other = engine("other", stalls=[_stall("step_stuck", ago=90)])
+    causes = verdict_of(calm(), engines=[engine(stalls=stalls), other]).causes
+    assert {(each.kind, str(each.engines[0])) for each in causes} == {
+        ("call_stuck", "decode/0"),
+        ("step_stuck", "other/0"),
+    }
+    (cause,) = (each for each in causes if each.kind == "call_stuck")
+    assert [each.kind for each in cause.effects] == ["step_stuck"]
 
 
 def test_a_newer_stall_is_left_to_doctor() -> None:

@@ -35,15 +35,22 @@ def diagnose(facts: Facts) -> Verdict:
         return Verdict(VerdictKind.CAUSES, _summary(lasting, causes), shown, looked_at, missing)
     unknown = tuple(_unknown(facts))
     if unknown:
-        sentence = f"I cannot tell: {unknown[0]}"
+        sentence = f"I cannot tell: {unknown[0]}{_over(facts, causes)}"
         return Verdict(VerdictKind.CANNOT_TELL, sentence, shown, looked_at, (*unknown, *missing))
     if causes:
-        newest = max(cause.until for cause in causes)
-        ended = f"{words.count(len(causes), 'cause')} ended, the last one {words.ago(newest, facts.now)}"
-        sentence = f"{words.well(past=bool(facts.past))} {'then' if facts.past else 'now'}; {ended}"
+        then = "then" if facts.past else "now"
+        sentence = f"{words.well(past=bool(facts.past))} {then}{_over(facts, causes)}"
         return Verdict(VerdictKind.NOTHING_WRONG, sentence, shown, looked_at, missing)
     sentence = f"{words.well(past=bool(facts.past))} in the last {words.span(_read(facts.present))}"
     return Verdict(VerdictKind.NOTHING_WRONG, sentence, (), looked_at, missing)
+
+
+def _over(facts: Facts, ended: Sequence[FoundCause]) -> str:
+    """Return how many causes have ended and when the last one did, after a semicolon; or ""."""
+    if not ended:
+        return ""
+    newest = max(cause.until for cause in ended)
+    return f"; {words.count(len(ended), 'cause')} ended, the last one {words.ago(newest, facts.now)}"
 
 
 def _places(facts: Facts) -> dict[EngineKey, str]:

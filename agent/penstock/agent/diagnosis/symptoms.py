@@ -44,6 +44,9 @@ _NOT_READ: Final = frozenset(
 _HELD: Final = frozenset({"aborted_loads_hold_blocks", "pinned_blocks"})
 _HOLDING: Final = frozenset({"peer_slow", "peer_refuses", "peer_resets", "peer_times_out", "peer_fails"})
 
+# No step of an engine ends while a part of it stands still.
+_PARTS: Final = frozenset({"call_stuck", "worker_silent", "rebalance_unfinished"})
+
 
 def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]) -> list[FoundCause]:
     """Return *causes* with each symptom among the effects of what explains it, and not beside it.
@@ -79,5 +82,7 @@ def _explains(cause: FoundCause, other: FoundCause, places: Mapping[EngineKey, s
         return other.peer in ("", cause.peer)
     if cause.kind in _HOLDING and other.kind in _HELD:
         return cause.confidence != Confidence.POSSIBLE and bool(cause.peer) and other.peer == cause.peer
+    if cause.kind in _PARTS and other.kind == "step_stuck":
+        return cause.confidence != Confidence.POSSIBLE and cause.engines == other.engines
     unread = cause.kind in _NOT_READ and other.kind in _UNREAD
     return unread and bool(other.engines) and all(places.get(key) == cause.peer for key in other.engines)
