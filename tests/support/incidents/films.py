@@ -59,26 +59,32 @@ class Film:
 # Of a share of few requests it cannot be said whether that is new.
 _ROUTER: Final = {"seconds": "", "remedied": "no_transfer_parameters"}
 _ALL = (
-    # Ten others ran on its two cores in the end: prefill was slow.
-    Film(
-        "router-without-parameters",
-        "no_transfer_parameters",
-        {"remedied": "no_transfer_parameters", "after": "peer_slow"},
-    ),
+    Film("no-traffic"),
+    Film("router-without-parameters", "no_transfer_parameters", {"remedied": "no_transfer_parameters"}),
     Film("router-of-a-third", "no_transfer_parameters", _ROUTER),
     Film("router-and-agent", "no_transfer_parameters", _ROUTER, frozenset({"PenstockStalled"})),
     # The router still sends requests to where nothing listens.
     Film("policy-of-fail", "policy_fails_loads", {"remedied": "addresses_refuse"}),
     Film("two-causes", "healthy_peer_quarantined", {"remedied": "no_transfer_parameters"}),
-    # Three other films, and tests, ran beside its end: a load in ten took a second.
-    Film("forgotten-quarantine", "healthy_peer_quarantined", {"after": "peer_slow"}),
+    Film(
+        "forgotten-quarantine",
+        "healthy_peer_quarantined",
+        alerts=frozenset({"PenstockPeerQuarantined", "PenstockRequestsFailing"}),
+    ),
     Film("pod-killed", "peer_resets", {"remedied": "peer_resets"}),
     Film("pod-undrained", "peer_resets", {"remedied": "peer_resets"}, frozenset({"PenstockRequestsFailing"})),
     Film("network-flaps", "peer_slow", {"seconds": "", "remedied": "peer_slow"}),
     Film("stale-reference", "answers_suspect", {"remedied": "answers_suspect"}),
-    # Sixty processes waited for the two cores in the end of these two: to be recorded anew.
-    Film("worker-stands-briefly", "peer_slow", {"remedied": "peer_slow", "after": "worker_silent"}),
-    Film("other-weights", "weights_differ", {"after": "process_lost"}, frozenset({"PenstockWeightsDiffer"})),
+    Film("worker-stands-briefly", "peer_slow", {"remedied": "peer_slow"}),
+    Film("pod-stands-still", "peer_slow", alerts=frozenset({"PenstockEngineDark", "PenstockTransferStuck"})),
+    Film("leases-unread", "leases_expire", {"seconds": "", "remedied": "leases_expire"}),
+    Film("other-weights", "weights_differ", alerts=frozenset({"PenstockWeightsDiffer"})),
+    Film(
+        "encoder-dies",
+        "encoder_fails",
+        {"remedied": "encoder_fails"},
+        frozenset({"PenstockEngineDark"}),
+    ),
     Film(
         "incompatible-pod",
         "incompatible_peer",
