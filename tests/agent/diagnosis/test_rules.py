@@ -500,6 +500,12 @@ def test_a_worker_that_vanished() -> None:
     )
     dead = verdict_of([*calm(), lost], engines=[engine(connected=False, sources=[gone])])
     assert dead.causes[0].confidence == Confidence.CERTAIN
+    # vLLM ends an engine whose worker does not answer in time: that is over then.
+    ended = engine(connected=False, said_goodbye=True, sources=[gone])
+    ended.last_seen.FromNanoseconds(at(20))
+    (over,) = verdict_of([*calm(), lost], engines=[engine("other"), ended]).causes
+    assert over.until == at(20)
+    assert "its engine has said goodbye since" in over.sentence
     # It was back, and is away again, which is told when that is a loss.
     again = admin.Source(hello={"process": "worker"})
     again.last_seen.FromNanoseconds(at(1))

@@ -88,9 +88,10 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, connec
     # A process that is not its EngineCore and is back is no loss: this one is away.
     back = connected and (core or not _away_of(facts, key, losses[0].time))
     before = _of_engine(facts.before, key)
+    left = _left(facts, key, losses[0].time)
     times = f" {len(losses)} times" if len(losses) > 1 else ""
     subject = f"engine {key}" if core else f"{', '.join(processes)} process of engine {key}"
-    state = "is connected again" if back else "is not connected"
+    state = f"{'is connected again' if back else 'is not connected'}{'; its engine has said goodbye since' if left else ''}"
     last = f"{times}, last {words.ago(losses[0].time, facts.now)}"
     # An engine does not outlive its worker: where it goes on, the worker has lost its connection, such as a starved one.
     unsure = connected and not core
@@ -111,7 +112,7 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, connec
         failed=0,
         other_harm=(_BACK_SECONDS if back else _GONE_SECONDS) * len(losses) + FAILED_SECONDS * lost,
         confidence=Confidence.POSSIBLE if unsure else Confidence.CERTAIN,
-        until=ended_at((each.time for each in losses), facts.now) if back else 0,
+        until=ended_at((each.time for each in losses), facts.now) if back else left,
         since=first_sign(facts, (each.time for each in losses), (each.time for each in before)),
         alternatives=(
             "it was killed from outside (out of memory, a node drain): kubectl describe pod has the reason",
@@ -122,6 +123,16 @@ def _loss(facts: Facts, key: EngineKey, losses: list[Loss], lost: int, *, connec
             f"agentctl get events --kind source_lost --since {words.window(facts.present.seconds)}",
         ),
     )
+
+
+def _left(facts: Facts, key: EngineKey, lost: int) -> int:
+    """Return when an engine that had lost a process at *lost* said goodbye and ended, nanoseconds; 0 if it did not."""
+    seen = (
+        each.last_seen.ToNanoseconds()
+        for each in facts.engines
+        if words.key_of(each.key) == key and each.said_goodbye and not each.connected
+    )
+    return next((each for each in seen if each >= lost), 0)
 
 
 def _away(facts: Facts) -> Iterator[FoundCause]:
