@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from penstock.agent.diagnosis import Confidence, VerdictKind
+from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
-from tests.support.agent.batches import PEER
+from tests.support.agent.batches import PEER, event
 from tests.support.agent.diagnosed import (
     DECODE,
     at,
@@ -22,6 +23,8 @@ from tests.support.agent.diagnosed import (
     verdict_of,
     waited,
 )
+
+OTHER = EngineKey("other", "0")
 
 
 def _stall(kind: str, *, ago: float = 60, count: int = 1, peer: str = "") -> admin.Stall:
@@ -85,6 +88,17 @@ def test_a_step_that_does_not_end_stands_under_what_holds_it_up() -> None:
     }
     (cause,) = (each for each in causes if each.kind == "call_stuck")
     assert [each.kind for each in cause.effects] == ["step_stuck"]
+
+
+def test_a_worker_that_stands_still_is_not_lost_beside() -> None:
+    """The agent loses sight of it, as it says nothing: that is one thing; another engine's worker is another."""
+    losses = [
+        (key, "decode", event("source_lost", time_ns=at(50), process="worker")) for key in (DECODE, OTHER)
+    ]
+    standing = engine(stalls=[_stall("worker_silent", ago=90)])
+    causes = verdict_of(calm(), engines=[standing, engine("other")], more=losses).causes
+    assert [each.kind for each in causes] == ["worker_silent", "process_lost"]
+    assert [each.kind for each in causes[0].effects] == ["process_lost"]
 
 
 def test_a_newer_stall_is_left_to_doctor() -> None:

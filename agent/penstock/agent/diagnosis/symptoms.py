@@ -44,8 +44,13 @@ _NOT_READ: Final = frozenset(
 _HELD: Final = frozenset({"aborted_loads_hold_blocks", "pinned_blocks"})
 _HOLDING: Final = frozenset({"peer_slow", "peer_refuses", "peer_resets", "peer_times_out", "peer_fails"})
 
-# No step of an engine ends while a part of it stands still.
-_PARTS: Final = frozenset({"call_stuck", "worker_silent", "rebalance_unfinished"})
+# No step of an engine ends while a part of it stands still, and what stands still does not talk to the agent either.
+_STEP: Final = frozenset({"step_stuck"})
+_OF_THE_ENGINE: Final = {
+    "call_stuck": _STEP,
+    "rebalance_unfinished": _STEP,
+    "worker_silent": frozenset({*_STEP, "process_lost"}),
+}
 
 
 def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]) -> list[FoundCause]:
@@ -82,7 +87,7 @@ def _explains(cause: FoundCause, other: FoundCause, places: Mapping[EngineKey, s
         return other.peer in ("", cause.peer)
     if cause.kind in _HOLDING and other.kind in _HELD:
         return cause.confidence != Confidence.POSSIBLE and bool(cause.peer) and other.peer == cause.peer
-    if cause.kind in _PARTS and other.kind == "step_stuck":
+    if other.kind in _OF_THE_ENGINE.get(cause.kind, ()):
         return cause.confidence != Confidence.POSSIBLE and cause.engines == other.engines
     unread = cause.kind in _NOT_READ and other.kind in _UNREAD
     return unread and bool(other.engines) and all(places.get(key) == cause.peer for key in other.engines)
