@@ -89,12 +89,7 @@ BURSTS: Final = {
     "PenstockCorruptTransfers": Burst(
         (Counter('penstock_verified_transfers_total{L,channel="kv",peer="{peer}",result="mismatch"}', 1),)
     ),
-    "PenstockLateReads": Burst(
-        (
-            Counter('penstock_late_reads_total{L,peer="{peer}"}', 1),
-            Counter('penstock_condition{L,kind="late_reads",peer="",confidence="certain"}', 1),
-        )
-    ),
+    "PenstockLateReads": Burst((Counter('penstock_late_reads_total{L,peer="{peer}"}', 1),)),
     "PenstockSuspectAnswers": Burst((Counter('penstock_suspect_answers_total{L,reason="nan"}', 1),)),
     "PenstockEventsDropped": Burst((Counter('penstock_events_dropped_total{L,reason="queue_full"}', 12),)),
     "PenstockEplbFailed": Burst(

@@ -56,6 +56,9 @@ SLOW_WAITS_SHARE: Final = 0.01
 SLOW_WAITS_SECONDS: Final = 10.0
 """... but not seconds beyond the usual, of all slow waits together."""
 
+SLOW_WAITS_LEAST_SECONDS: Final = 1.0
+"""Of all slow waits together: three of a tenth of a second are no cause to look at a peer."""
+
 SLOW_WAITS_TIMES: Final = 2.0
 """Times the share of slow waits of the time before: where waits scatter, some are always slow."""
 

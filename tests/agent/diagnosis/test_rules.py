@@ -397,6 +397,18 @@ def test_leases_that_were_read_late_are_late_reads_only() -> None:
     assert only.kind == "late_reads"
 
 
+def test_leases_whose_late_reads_spoil_nothing_expired() -> None:
+    """They are told as leases, as the reads are no cause."""
+    ended = [
+        event("lease_closed", f"p-{n}", time_ns=at(90), ending=events.LEASE_ENDING_EXPIRED, blocks=1)
+        for n in range(9)
+    ]
+    late = [failed(f"p-{n}", 80, "unknown", mode=common.FAILURE_MODE_LATE_READ) for n in range(9)]
+    (cause,) = verdict_of([*calm(), *ended, *late], cleared_late_reads={f"p-{n}" for n in range(9)}).causes
+    assert cause.kind == "leases_expire"
+    assert "9 leases of engine" in cause.sentence
+
+
 def test_leases_that_expire() -> None:
     """By engine, with those that were read."""
     rows = [
@@ -475,6 +487,23 @@ def test_blocks_that_a_peer_in_trouble_holds_stand_under_it() -> None:
     assert [each.kind for each in causes] == ["peer_refuses", "aborted_loads_hold_blocks"]
     assert [each.peer for each in causes[0].effects] == [PEER]
     assert causes[1].peer == OTHER
+
+
+@pytest.mark.parametrize(("key", "ago"), [({"server": "d2", "engine": "0"}, 100), ({}, 3000)])
+def test_blocks_that_were_held_before_or_elsewhere_have_a_cause_of_their_own(
+    key: dict[str, str], ago: float
+) -> None:
+    """What a peer does to one engine now is no reason for what another one holds, or has held for long."""
+    row = snapshots.HeldBlocks(
+        holder=snapshots.BLOCK_HOLDER_PINNED,
+        peer={"address": PEER},
+        requests=1,
+        blocks=4,
+        oldest_start_time_unix_nano=at(ago),
+    )
+    owner = EngineKey(**key) if key else DECODE
+    causes = verdict_of([*calm(), *_failures(common.ERROR_TYPE_REFUSED)], held=[Held(owner, row)]).causes
+    assert {each.kind for each in causes} == {"peer_refuses", "pinned_blocks"}
 
 
 def test_an_engine_that_vanished() -> None:

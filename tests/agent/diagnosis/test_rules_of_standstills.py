@@ -90,6 +90,16 @@ def test_a_step_that_does_not_end_stands_under_what_holds_it_up() -> None:
     assert [each.kind for each in cause.effects] == ["step_stuck"]
 
 
+def test_a_step_that_stood_still_before_has_a_cause_of_its_own() -> None:
+    """One call explains no step that had ended when it began."""
+    step, call = _stall("step_stuck", ago=580), _stall("call_stuck", ago=100)
+    step.until.FromNanoseconds(at(540))
+    call.until.FromNanoseconds(at(60))
+    causes = verdict_of(calm(), engines=[engine(ended_stalls=[step, call])]).causes
+    assert {each.kind for each in causes} == {"step_stuck", "call_stuck"}
+    assert not verdict_of(calm(), since=50, engines=[engine(ended_stalls=[step, call])]).causes
+
+
 def test_a_worker_that_stands_still_is_not_lost_beside() -> None:
     """The agent loses sight of it, as it says nothing: that is one thing; another engine's worker is another."""
     losses = [

@@ -260,6 +260,7 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
     assert missing == {
         # nobody has judged
         "penstock_condition",
+        "penstock_late_reads_harmless",
         "penstock_condition_judged_timestamp_seconds",
         # nothing was folded, evicted, resumed or hidden
         "penstock_label_sets_folded_total",

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
-from penstock.agent.daemon.condition_gauges import condition_families
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition.text_formats import OPENMETRICS
 from penstock.agent.metrics.gatherer import Gatherer
-from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -41,8 +39,6 @@ RULES = [
     Path(__file__).parents[3] / "dashboards" / "prometheus" / name for name in ("rules.yml", "alerts.yml")
 ]
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-# The answers of whose late reads may be wrong.
-_LATE = admin.Diagnosis(causes=[{"kind": "late_reads", "engines": [{"engine": "0"}]}])
 
 
 class Busy:
@@ -59,7 +55,7 @@ class Busy:
             self._aggregator,
             lambda: [live(source(), Snapshot(leases={"count": 2}), seen=time.time_ns())],
             self._exemplars,
-            AgentMetrics(time.time_ns(), conditions=lambda: condition_families(_LATE)),
+            AgentMetrics(time.time_ns()),
         )
         self.content_types: set[str] = set()
 

@@ -407,6 +407,18 @@ def test_what_an_engine_does_that_is_paused_is_not_known() -> None:
     assert not scene.ended()
 
 
+def test_what_nobody_tells_of_any_more_has_not_ended() -> None:
+    """A worker is silent, then its EngineCore, too: of neither is known what it does."""
+    scene = Scene()
+    scene.progress[CORE].step_start_time_unix_nano = scene.ago(0)
+    scene.mute = {WORKER}
+    scene.tick(60)
+    assert StallKind.WORKER_SILENT in scene.kinds()
+    scene.mute = {CORE, WORKER, SIBLING}
+    scene.tick(120)
+    assert not scene.ended()
+
+
 def test_kinds_are_a_closed_set() -> None:
     """The documents name each."""
     assert len(KINDS) == 9

@@ -31,6 +31,8 @@ def condition_families(judgement: admin.Diagnosis | None) -> Iterator[Family]:
         for labels in _labels(cause)
     }
     yield Family(c.CONDITION, list(found.values())[:_MOST])
+    harmless = [Sample((key.server, key.engine), 1) for key in judgement.harmless_late_reads[:_MOST]]
+    yield Family(c.HARMLESS_LATE_READS, harmless)
     yield Family(c.JUDGED, [Sample((), judgement.at.ToNanoseconds() / NANOS)])
 
 

@@ -23,6 +23,9 @@ def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
         looked_at=verdict.looked_at,
         missing=verdict.missing,
         engines=len(facts.engines),
+        harmless_late_reads=[
+            EngineKey(server=key.server, engine=key.engine) for key in facts.harmless_late_reads
+        ],
     )
     message.at.FromNanoseconds(facts.now)
     message.since.FromNanoseconds(int(facts.present.read * NANOS))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.diagnosis.facts import Confidence
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +53,9 @@ _OF_THE_ENGINE: Final = {
     "worker_silent": frozenset({*_STEP, "process_lost"}),
 }
 
+# Between two signs of one thing, nanoseconds.
+_SLACK: Final = 60 * NANOS
+
 
 def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]) -> list[FoundCause]:
     """Return *causes* with each symptom among the effects of what explains it, and not beside it.
@@ -86,8 +90,10 @@ def _explains(cause: FoundCause, other: FoundCause, places: Mapping[EngineKey, s
     if other.kind in _SYMPTOMS.get(cause.kind, ()):
         return other.peer in ("", cause.peer)
     if cause.kind in _HOLDING and other.kind in _HELD:
-        return cause.confidence != Confidence.POSSIBLE and bool(cause.peer) and other.peer == cause.peer
+        same = bool(cause.peer) and other.peer == cause.peer and set(other.engines) <= set(cause.engines)
+        return cause.confidence != Confidence.POSSIBLE and same and cause.since <= other.since + _SLACK
     if other.kind in _OF_THE_ENGINE.get(cause.kind, ()):
-        return cause.confidence != Confidence.POSSIBLE and cause.engines == other.engines
+        at_once = other.since <= (cause.until or other.since) and cause.since <= (other.until or cause.since)
+        return cause.confidence != Confidence.POSSIBLE and cause.engines == other.engines and at_once
     unread = cause.kind in _NOT_READ and other.kind in _UNREAD
     return unread and bool(other.engines) and all(places.get(key) == cause.peer for key in other.engines)

@@ -96,7 +96,6 @@ def _rebalance(
             1,
             engine.now - lasted,
             f"rank {row.rank} has not ended a rebalance of experts that began {lasted:.0f} s and {steps} steps ago",
-            past=f"rank {row.rank} did not end a rebalance of experts for {lasted:.0f} s and {steps} steps",
         )
     elif not lasted and steps > limits.intervals * facts.step_interval:
         yield Stall(
@@ -105,7 +104,6 @@ def _rebalance(
             engine.now,
             f"rank {row.rank} has begun no rebalance of experts for {steps} steps; one is due every "
             f"{facts.step_interval}",
-            past=f"rank {row.rank} began no rebalance of experts for {steps} steps; one was due every {facts.step_interval}",
         )
 
 

@@ -33,7 +33,7 @@ class Stall:
         since: when it began, seconds since the epoch by the agent's clock.
         sentence: what does not happen, for people.
         peer: empty where it concerns none.
-        past: the sentence once it is over; empty where that is not worth a word.
+        past: the sentence once it is over; empty where it may also end because it is not seen any more.
         until: when it ended, as *since*; 0 while it lasts.
 
     """

@@ -15,7 +15,7 @@ from penstock.agent.stalls.limits import Limits
 from penstock.agent.stalls.looks import LookIntervals
 from penstock.agent.stalls.process_state import EngineState, ProcessState
 from penstock.agent.stalls.stall import Stall, StallKind
-from penstock.proto.names import NANOS
+from penstock.proto.names import ENGINE_CORE, NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -91,7 +91,7 @@ class StallWatch:
             found[key] = self._stalls(key, EngineState(now, states, self._begin))
             looked = {live.source.epoch: self._looked(live) for live in sources if live.connected}
             looks |= looked
-            seen[key] = _seen(sources, now)
+            seen[key] = _seen(sources, now, self._limits)
             seconds[key] = max((each.seconds for each in looked.values()), default=0.0)
             yield
         self._histories, self._looks = present, looks
@@ -149,11 +149,13 @@ class StallWatch:
                 _log.info("stall is over", engine=str(key), kind=str(kind), peer=peer)
 
 
-def _seen(sources: Iterable[LiveSource], now: float) -> float:
+def _seen(sources: Iterable[LiveSource], now: float, limits: Limits) -> float:
     """Return until when an engine's processes have told what they do; 0 where that is not known now."""
     connected = [live for live in sources if live.connected]
     if connected:
-        silent = any(live.snapshot is None or live.snapshot.paused for live in connected)
-        return 0.0 if silent else now
+        cores = [live for live in connected if live.source.process == ENGINE_CORE]
+        heard = len(cores) == 1 and now - cores[0].last_seen_unix_nano / NANOS < limits.silent / 2
+        told = all(live.snapshot is not None and not live.snapshot.paused for live in connected)
+        return now if heard and told else 0.0
     last = max(sources, key=lambda live: live.last_seen_unix_nano)
     return last.last_seen_unix_nano / NANOS if last.said_goodbye else 0.0

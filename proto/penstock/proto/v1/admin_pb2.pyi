@@ -1612,7 +1612,7 @@ class DiagnoseRequest(_message.Message):
     def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Diagnosis(_message.Message):
-    __slots__ = ("verdict", "sentence", "causes", "looked_at", "missing", "since", "baseline", "engines", "at")
+    __slots__ = ("verdict", "sentence", "causes", "looked_at", "missing", "since", "baseline", "engines", "at", "harmless_late_reads")
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     CAUSES_FIELD_NUMBER: _ClassVar[int]
@@ -1622,6 +1622,7 @@ class Diagnosis(_message.Message):
     BASELINE_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
+    HARMLESS_LATE_READS_FIELD_NUMBER: _ClassVar[int]
     verdict: DiagnosisVerdict
     sentence: str
     causes: _containers.RepeatedCompositeFieldContainer[DiagnosedCause]
@@ -1631,7 +1632,8 @@ class Diagnosis(_message.Message):
     baseline: _duration_pb2.Duration
     engines: int
     at: _timestamp_pb2.Timestamp
-    def __init__(self, verdict: _Optional[_Union[DiagnosisVerdict, str]] = ..., sentence: _Optional[str] = ..., causes: _Optional[_Iterable[_Union[DiagnosedCause, _Mapping]]] = ..., looked_at: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., engines: _Optional[int] = ..., at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    harmless_late_reads: _containers.RepeatedCompositeFieldContainer[_common_pb2.EngineKey]
+    def __init__(self, verdict: _Optional[_Union[DiagnosisVerdict, str]] = ..., sentence: _Optional[str] = ..., causes: _Optional[_Iterable[_Union[DiagnosedCause, _Mapping]]] = ..., looked_at: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., baseline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., engines: _Optional[int] = ..., at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., harmless_late_reads: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ...) -> None: ...
 
 class DiagnosedCause(_message.Message):
     __slots__ = ("kind", "sentence", "engines", "peer", "requests", "seconds", "requests_failed", "harm", "confidence", "evidence", "alternatives", "commands", "agents", "until", "since", "effects", "peers")

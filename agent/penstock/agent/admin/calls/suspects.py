@@ -155,7 +155,7 @@ def _list(
         truncated=cut or allowance.cut or len(suspects) > limit,
         unreadable_batches=clamp_unsigned(reader.unreadable, MAX_UINT32),
         # Of what was read in part, nothing is sure.
-        cleared_late_request_ids=() if allowance.cut else sorted(search.cleared),
+        cleared_late_request_ids=() if allowance.cut or reader.unreadable else sorted(search.cleared),
     )
 
 

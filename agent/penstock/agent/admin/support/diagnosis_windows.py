@@ -70,8 +70,8 @@ class WindowQuestion(NamedTuple):
         return self.past and event.time_unix_nano - self.ahead.get(key, 0) > self.now
 
 
-def _begins(reader: Reader, question: WindowQuestion) -> float:
-    """Return how many seconds ago the log begins; 0 if that is before the two times, or if it is empty."""
+def _begins(reader: Reader, question: WindowQuestion, until: int) -> float:
+    """Return how many seconds ago the log begins, by what its first batches up to *until* tell; 0 if before the two times."""
     number, whole = reader.first(), question.since + question.baseline
     first = reader.batch(number)
     if first is None:
@@ -79,11 +79,9 @@ def _begins(reader: Reader, question: WindowQuestion) -> float:
     age = max(0.0, (question.now - first.received_unix_nano) / NANOS) + _SENT_SECONDS
     if age >= whole:
         return 0.0
-    for each in filter(None, map(reader.batch, range(number, number + _FIRST_BATCHES))):
-        times, source = (
-            [event.time_unix_nano for event in reader.parse(each).events],
-            reader.source(each.epoch),
-        )
+    for each in filter(None, map(reader.batch, range(number, min(number + _FIRST_BATCHES, until + 1)))):
+        events, source = reader.parse(each).events, reader.source(each.epoch)
+        times = [event.time_unix_nano for event in events if event.time_unix_nano]
         if times and source is not None:
             age = max(age, (question.now - min(times) + question.ahead.get(source.key, 0)) / NANOS)
     return min(age, whole)
@@ -94,13 +92,13 @@ def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
 
     vLLM's clean-up requests, and their failures, are left out: no user waits for these.
     """
-    begins = _begins(reader, question)
+    until = reader.last_until(question.now + int(_SENT_SECONDS * NANOS)) if question.past else MAX_INTEGER
+    begins = _begins(reader, question, until)
     since = min(question.since, begins) if begins else question.since
     baseline = min(question.baseline, begins - since) if begins else question.baseline
     fold = WindowFold(question.now, since, baseline, question.ahead)
     policies: dict[tuple[EngineKey, str], Sequence[PolicySource]] = {}
     clean_ups: set[tuple[EngineKey, str]] = set()
-    until = reader.last_until(question.now + int(_SENT_SECONDS * NANOS)) if question.past else MAX_INTEGER
     for kinds in (RARE, OF_REQUESTS):
         allowance = ReadBudget(seconds=STEP_SECONDS)
         # One more than is read, to detect the cut.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.badness import NO_SERVERS
 from penstock.agent.bill import SAMPLE_REQUESTS, SAMPLE_TOKENS, Price
 from penstock.agent.ctl.render import latency, text
 from penstock.agent.ctl.render.rows import Table
@@ -121,7 +122,7 @@ def _sentence(line: admin.BillLine) -> str:
 def _subject(line: admin.BillLine) -> str:
     found = []
     if line.peer:
-        found.append(f"peer {line.peer}")
+        found.append(NO_SERVERS.get(line.peer) or f"peer {line.peer}")
     if line.HasField("key"):
         found.append(f"at engine {text.engine(line.key)}" if found else f"engine {text.engine(line.key)}")
     if line.policies:

@@ -8,7 +8,7 @@ from penstock.agent.diagnosis.facts.first_tokens import ClosedByPeer, FirstToken
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.diagnosis.facts.lost_entries import LostEntries
 from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame
-from penstock.agent.diagnosis.facts.records import Closed, Failure, LoadEnd, Loss, Rebalance
+from penstock.agent.diagnosis.facts.records import Closed, Failure, LeaseEnd, LoadEnd, Loss, Rebalance
 from penstock.agent.diagnosis.facts.signs import ended_at, first_sign, longest_pause, sane
 from penstock.agent.diagnosis.facts.verdict import (
     FAILED_SECONDS,
@@ -40,6 +40,7 @@ __all__ = [
     "FirstTokens",
     "FoundCause",
     "Held",
+    "LeaseEnd",
     "LoadEnd",
     "Loss",
     "LostEntries",

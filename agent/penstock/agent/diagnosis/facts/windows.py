@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.proto.v1 import common_pb2 as common
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -117,3 +119,14 @@ class Facts:
     unreadable: int = 0
     log_begins: float = 0.0
     past: Sequence[str] = ()
+
+    @property
+    def harmless_late_reads(self) -> Sequence[EngineKey]:
+        """The engines whose blocks were read too late in the window, where no answer is wrong of any of these reads."""
+        late = [
+            each
+            for each in self.present.failures
+            if each.mode == common.FAILURE_MODE_LATE_READ and not each.rehearsal
+        ]
+        harmful = {each.key for each in late if each.request_id not in self.cleared_late_reads}
+        return sorted({each.key for each in late} - harmful)

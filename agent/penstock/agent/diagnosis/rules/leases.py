@@ -27,8 +27,7 @@ from penstock.proto.v1.events_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, Window
-    from penstock.agent.model import EngineKey
+    from penstock.agent.diagnosis.facts import Attribution, Facts, Failure, LeaseEnd
 
 # What a lease that ended unread counts for, seconds: its request usually failed or was computed again elsewhere.
 _EXPIRED_SECONDS = 2.0
@@ -45,8 +44,7 @@ def _late_reads(facts: Facts) -> Iterator[FoundCause]:
     """Yield those of which an answer may be wrong: not where the log shows that none is."""
     by_peer: dict[str, list[Failure]] = defaultdict(list)
     for each in facts.present.failures:
-        real = not each.rehearsal and each.request_id not in facts.cleared_late_reads
-        if real and each.mode == common.FAILURE_MODE_LATE_READ:
+        if each.mode == common.FAILURE_MODE_LATE_READ and _is_told(facts, each):
             by_peer[each.peer].append(each)
     before = [each for each in facts.before.failures if each.mode == common.FAILURE_MODE_LATE_READ]
     for peer, rows in sorted(by_peer.items()):
@@ -83,6 +81,10 @@ def _late_reads(facts: Facts) -> Iterator[FoundCause]:
         )
 
 
+def _is_told(facts: Facts, late: Failure) -> bool:
+    return not late.rehearsal and late.request_id not in facts.cleared_late_reads
+
+
 def _answers(facts: Facts, prefill_ids: list[str]) -> Iterator[Evidence]:
     """Yield the answers that were computed from these blocks, where the log has them."""
     answers = [
@@ -100,12 +102,20 @@ def _answers(facts: Facts, prefill_ids: list[str]) -> Iterator[Evidence]:
 
 def _expired(facts: Facts) -> Iterator[FoundCause]:
     """Yield the engines of which leases end unread; those that were read afterwards are late reads."""
-    late = {each.request_id for each in facts.present.failures if each.mode == common.FAILURE_MODE_LATE_READ}
+    late = {
+        (each.key.server, each.request_id)
+        for window in (facts.present, facts.before)
+        for each in window.failures
+        if each.mode == common.FAILURE_MODE_LATE_READ and _is_told(facts, each)
+    }
+
+    def is_unread(each: LeaseEnd) -> bool:
+        return each.ending == LEASE_ENDING_EXPIRED and (each.key.server, each.request_id) not in late
+
     for key in words.keys_of(each.key for each in facts.present.lease_ends):
         rows = [each for each in facts.present.lease_ends if each.key == key]
-        expired = [
-            each for each in rows if each.ending == LEASE_ENDING_EXPIRED and each.request_id not in late
-        ]
+        expired = [each for each in rows if is_unread(each)]
+        before = [each for each in facts.before.lease_ends if each.key == key]
         released, blocks = _released(rows), sum(each.blocks for each in expired)
         if len(expired) <= max(limits.EXPIRED_COUNT, limits.EXPIRED_SHARE * released):
             continue
@@ -117,7 +127,8 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
             (
                 Evidence(
                     f"{len(expired)} expired and {released} released in {words.span(facts.present.seconds)}",
-                    _before(facts.before, key),
+                    f"{sum(map(is_unread, before))} expired and {_released(before)} released in "
+                    f"{words.span(facts.before.seconds)}",
                 ),
                 Evidence(
                     f"the longest was kept for {words.span(max(each.seconds for each in expired))}; "
@@ -132,11 +143,7 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
             since=first_sign(
                 facts,
                 (each.time for each in expired),
-                (
-                    each.time
-                    for each in facts.before.lease_ends
-                    if each.key == key and each.ending == LEASE_ENDING_EXPIRED
-                ),
+                (each.time for each in before if is_unread(each)),
                 0,
             ),
             alternatives=(
@@ -154,12 +161,6 @@ def _expired(facts: Facts) -> Iterator[FoundCause]:
 
 def _released(rows: Iterable[object]) -> int:
     return sum(getattr(each, "ending", 0) == LEASE_ENDING_READ for each in rows)
-
-
-def _before(window: Window, key: EngineKey) -> str:
-    rows = [each for each in window.lease_ends if each.key == key]
-    expired = sum(each.ending == LEASE_ENDING_EXPIRED for each in rows)
-    return f"{expired} expired and {_released(rows)} released in {words.span(window.seconds)}"
 
 
 def _old(facts: Facts) -> Iterator[FoundCause]:

@@ -214,11 +214,9 @@ def _beside(at_engines: PeersInUse, peer: str, trouble: PeerTrouble) -> int:
 
 def _is_slow(trouble: PeerTrouble) -> bool:
     late = [*(trouble.slow if _is_slower_than_before(trouble) else ()), *trouble.delayed]
-    return (
-        bool(trouble.present)
-        or len(late) >= max(limits.SLOW_WAITS_COUNT, limits.SLOW_WAITS_SHARE * trouble.waits)
-        or sum(each.excess for each in late) >= limits.SLOW_WAITS_SECONDS
-    )
+    many = len(late) >= max(limits.SLOW_WAITS_COUNT, limits.SLOW_WAITS_SHARE * trouble.waits)
+    least = limits.SLOW_WAITS_LEAST_SECONDS if many else limits.SLOW_WAITS_SECONDS
+    return bool(trouble.present) or sum(each.excess for each in late) >= least
 
 
 def _is_slower_than_before(trouble: PeerTrouble) -> bool:

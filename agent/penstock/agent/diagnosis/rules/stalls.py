@@ -103,7 +103,7 @@ def stall_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
                 yield _cause(facts, shares, engine, stall, kind)
         for stall in engine.ended_stalls:
             kind = _KINDS.get(stall.kind)
-            if kind is not None:
+            if kind is not None and stall.until.ToNanoseconds() >= facts.now - facts.present.seconds * NANOS:
                 yield _ended(facts, engine, stall, kind)
 
 

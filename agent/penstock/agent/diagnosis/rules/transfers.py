@@ -100,7 +100,7 @@ def _slow(facts: Facts, key: EngineKey, peer: admin.PeerSummary, compared: tuple
     address, (confidence, alternatives) = peer.peer.address, _confidence(facts, key)
     return FoundCause(
         "slow_transfers",
-        f"transfers of peer {address} to engine {key} take {words.span(now.p50_seconds)}, {words.span(usual)} {against}",
+        f"transfers of {words.peer(address)} to engine {key} take {words.span(now.p50_seconds)}, {words.span(usual)} {against}",
         (key,),
         (
             Evidence(
@@ -137,7 +137,7 @@ def _slow_pair(facts: Facts, pair: admin.Pair, than: str) -> FoundCause:
         share, against = speed.siblings_ratio, "the median of this engine's other peers"
     return FoundCause(
         "slow_transfers",
-        f"transfers of peer {address} to engine {key} move {speed.bytes_per_second / _MB:.1f} MB/s, {share:.0%} of {against}",
+        f"transfers of {words.peer(address)} to engine {key} move {speed.bytes_per_second / _MB:.1f} MB/s, {share:.0%} of {against}",
         (key,),
         (
             Evidence(

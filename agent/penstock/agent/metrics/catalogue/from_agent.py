@@ -190,6 +190,15 @@ CONDITION: Final = Metric(
     free=frozenset({"server", "engine", "peer"}),
     per_engine=False,
 )
+HARMLESS_LATE_READS: Final = Metric(
+    "penstock_late_reads_harmless",
+    MetricKind.GAUGE,
+    "1 for each engine whose blocks were read too late in the last ten minutes where the log shows of each of these reads that "
+    "no answer is wrong; no series for any other.",
+    ("server", "engine"),
+    free=frozenset({"server", "engine"}),
+    per_engine=False,
+)
 JUDGED: Final = Metric(
     "penstock_condition_judged_timestamp_seconds",
     MetricKind.GAUGE,
