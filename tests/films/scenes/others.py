@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -24,6 +25,8 @@ from tests.support.kv.connector_trial import PROMPTS, SETUPS, TOKENS, Trial, tri
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_RANKS_REST_SECONDS = 15.0
 
 
 class DiskFull(PairScene):
@@ -108,7 +111,8 @@ class RebalancesStall(Scene):
     def well(self) -> None:
         """Run two ranks for some steps."""
         self.sent += 1
-        # One rebalance a run: more would take a hundredth of the time, which is told, even if none is late.
+        # One rebalance a run, and a pause: more would take a hundredth of the time, which is told, even if none is late.
+        time.sleep(_RANKS_REST_SECONDS)
         out = self._directory / f"{self.sent}"
         run_ranks(self.agent, out, "--steps", "20", "--interval", "24", late=self._late)
 

@@ -94,6 +94,17 @@ _ALL = (
     Film("wrong-engine", "wrong_engine_at_address", {"remedied": "wrong_engine_at_address"}),
     Film("disk-full", "agent_blind", alerts=frozenset({"PenstockAgentDegraded"})),
     Film("rolling-restart"),
+    Film("pod-drained"),
+    # Of a worker that may only be late, possible; vLLM ends the engine after five minutes.
+    Film("worker-stands-still", "worker_silent", alerts=frozenset({"PenstockStalled"})),
+    # vLLM has ended the engine.
+    Film("stuck-load", "call_stuck", {"seconds": "", "five": ""}, frozenset({"PenstockStalled"})),
+    Film(
+        "load-never-starts",
+        "load_not_started",
+        {"seconds": "peer_slow"},
+        frozenset({"PenstockRequestsDeferred", "PenstockStalled"}),
+    ),
 )
 FILMS: Final = {film.name: film for film in _ALL}
 """By name."""
