@@ -111,7 +111,8 @@ def _two() -> admin.Diagnosis:
             _cause("no_transfer_parameters", "a", effects=[_cause("leases_expire", "p")]),
             _cause("policy_fails_loads", "a", ended=True),
             _cause("agent_blind"),
-        ]
+        ],
+        harmless_late_reads=[{"server": "p", "engine": "0"}],
     )
     judgement.at.FromSeconds(1_000)
     return judgement
@@ -130,6 +131,7 @@ def _two() -> admin.Diagnosis:
                     ("no_transfer_parameters", "a", "0", "", "possible"): 1,
                     ("agent_blind", "", "", "", "possible"): 1,
                 },
+                "penstock_late_reads_harmless": {("p", "0"): 1},
                 "penstock_condition_judged_timestamp_seconds": {(): 1_000},
             },
             id="what lasts, without effects and what has ended",
@@ -148,7 +150,11 @@ async def test_the_gauges(
 
 
 async def test_the_gauges_are_bounded() -> None:
-    """A cause of a thousand engines has 512 series."""
-    many = admin.Diagnosis(causes=[_cause("peer_refuses", *(f"s{n}" for n in range(1_000)))])
-    conditions, _ = condition_families(many)
-    assert len(list(conditions.samples)) == 512
+    """A cause of a thousand engines has 512 series, and so have late reads of as many."""
+    names = [f"s{n}" for n in range(1_000)]
+    many = admin.Diagnosis(
+        causes=[_cause("peer_refuses", *names)],
+        harmless_late_reads=[EngineKey(server=name) for name in names],
+    )
+    conditions, harmless, _ = condition_families(many)
+    assert len(list(conditions.samples)) == len(list(harmless.samples)) == 512

@@ -99,6 +99,7 @@ _ALL = (
     Film("worker-stands-still", "worker_silent", alerts=frozenset({"PenstockStalled"})),
     # vLLM has ended the engine.
     Film("stuck-load", "call_stuck", {"seconds": "", "five": ""}, frozenset({"PenstockStalled"})),
+    Film("listener-dies", "thread_dead", alerts=frozenset({"PenstockStalled"})),
     Film(
         "load-never-starts",
         "load_not_started",
