@@ -59,6 +59,7 @@ class Film:
 # Of a share of few requests it cannot be said whether that is new.
 _ROUTER: Final = {"seconds": "", "remedied": "no_transfer_parameters"}
 _ALL = (
+    Film("calm"),
     Film("no-traffic"),
     Film("router-without-parameters", "no_transfer_parameters", {"remedied": "no_transfer_parameters"}),
     Film("router-of-a-third", "no_transfer_parameters", _ROUTER),
@@ -77,6 +78,12 @@ _ALL = (
     Film("stale-reference", "answers_suspect", {"remedied": "answers_suspect"}),
     Film("worker-stands-briefly", "peer_slow", {"remedied": "peer_slow"}),
     Film("pod-stands-still", "peer_slow", alerts=frozenset({"PenstockEngineDark", "PenstockTransferStuck"})),
+    Film(
+        "late-reads",
+        "late_reads",
+        {"seconds": "", "remedied": "late_reads"},
+        frozenset({"PenstockLateReads"}),
+    ),
     Film("leases-unread", "leases_expire", {"seconds": "", "remedied": "leases_expire"}),
     Film("other-weights", "weights_differ", alerts=frozenset({"PenstockWeightsDiffer"})),
     Film(
