@@ -112,6 +112,7 @@ class Answers:
             now=datetime.fromtimestamp(self._now, UTC),
             retirement=SimpleNamespace(left=lambda _key: 1.0),
             stalls=dict,
+            ended_stalls=dict,
         )
         engines = finished(list_engines(context, admin.ListEnginesRequest()))  # type: ignore[arg-type]
         unix_nano, views = int(self._now * 1e9), registry.engines()

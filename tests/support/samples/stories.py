@@ -190,7 +190,7 @@ def flap(engine: StandInEngine, _: Run) -> None:
     engine.defer("cmpl-9b77-0", ago=12.0, reason=DEFERRAL_REASON_REMOTE_KV, channel=CHANNEL_KV, peer=BAD)
 
 
-def upgrade(engine: StandInEngine, _: Run) -> None:
+def upgrade(engine: StandInEngine, run: Run) -> None:
     """After a rolling upgrade the handshakes with one of two peers are incompatible."""
     _transfers(engine, GOOD, 40)
     difference = {"local_hash": "5f0c1ad2", "remote_hash": "b81e77c4", "factors": ["vllm_version"]}
@@ -205,8 +205,11 @@ def upgrade(engine: StandInEngine, _: Run) -> None:
             incompatibility=difference,
         )
     engine.settle()
-    # Answers quote a judgement that is up to a second old.
-    time.sleep(1.1)
+    # Answers quote a judgement that is a second old, and older where judging takes long.
+    for _ in range(150):
+        if "incompatible" in "".join(run("agentctl get peers")):
+            break
+        time.sleep(0.2)
 
 
 def fail_everywhere(engine: StandInEngine, run: Run) -> None:
