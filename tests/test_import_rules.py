@@ -137,7 +137,7 @@ ENGINE_FLOORS = (
     ("vllm.kv.nixl", "vllm.requests"),
     ("vllm.kv.integrity",),
     ("vllm.messages", "vllm.eplb", "vllm.connector_factory"),
-    ("vllm.naming", "vllm.progress"),
+    ("vllm.compat", "vllm.naming", "vllm.progress"),
     ("runtime",),
     ("policy", "telemetry"),
     ("resilience", "hooks", "transport"),

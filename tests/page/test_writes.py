@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 
-from tests.support.agent.agent import AgentProcess, running_agent
+from tests.support.agent.agent import AgentProcess, running_agent, wait_until
 from tests.support.agent.batches import transfer_failure
 from tests.support.page.addresses import page_of
 from tests.support.page.sample_fleet import PEERS, manifest, sample_fleet
@@ -145,6 +145,9 @@ def test_details_say_what_agentctl_says(agent: AgentProcess) -> None:
     engine = _texts(ask(page, "/api/engine", key="decode/0"))
     assert "kvLoadFailure.action" in engine
     assert "Role: decode" in engine
+    without = "without: time in the handshake queue (nixl)"
+    wait_until(lambda: without in _texts(ask(page, "/api/engine", key="prefill/0")), "the snapshot is there")
+    assert without in _ctl(agent, "describe", "engine", "prefill/0")
     peer = _texts(ask(page, "/api/peer", engine="decode/0", peer=PEERS[0]))
     assert "handshake/refused" in peer
     request = ask(page, "/api/request", id="cmpl-wait-0-0").body

@@ -140,7 +140,15 @@ def two(harness: AdminHarness) -> AdminHarness:
                 time_unix_nano=time.time_ns(),
                 engine=facts,
                 hooks=[
-                    {"name": "eplb", "installed": installed, "reason": "" if installed else "no such method"}
+                    {"name": "eplb", "installed": installed, "reason": "" if installed else "no such method"},
+                    {
+                        "name": "nixl",
+                        "installed": True,
+                        "missing_parts": [
+                            {"name": "waiting", "lost": "time in the queue"},
+                            *([{"name": "lease_expiry", "lost": "why a lease ended"}] if installed else ()),
+                        ],
+                    },
                 ],
             ),
         )
@@ -158,6 +166,8 @@ def test_two_engines_of_a_pod(two: AdminHarness, agentctl: Agentctl) -> None:
     assert rows["compatibility.hash"] == ["aaa", "bbb"]
     assert rows["compatibility.factors.kv_cache_dtype"] == ["auto", "fp8"]
     assert rows["hooks.eplb"] == ["installed", "not", "installed:", "no", "such", "method"]
+    assert " ".join(rows["missingParts.nixl.lease_expiry"]) == "without: why a lease ended -"
+    assert not {"hooks.nixl", "missingParts.nixl.waiting"} & rows.keys()
     assert rows["policy.kvLoadFailure.action"] == ["-", "recompute", "(p)"]
     assert not {"kvEngineId", "labels.POD_NAME"} & rows.keys()
     assert lines[-1] == "handshakes between them fail as incompatible: kv_cache_dtype"
@@ -185,6 +195,11 @@ def test_an_engine_of_another_pod(two: AdminHarness, agentctl: Agentctl, tmp_pat
     path.write_text(agentctl("describe", "engine", "1", "-o", "json").stdout)
     assert "0.33.0" in agentctl("diff", "engine", "0", "-f", str(path)).stdout
     assert "0.33.0" in agentctl("diff", "engine", "0", "-f", "-", stdin=path.read_text()).stdout
+    earlier = json.loads(path.read_text())
+    for hook in earlier["sources"][0]["hooks"]:
+        del hook["missingParts"]
+    path.write_text(json.dumps(earlier))
+    assert "without: time in the queue" in agentctl("diff", "engine", "0", "-f", str(path)).stdout
     for text, words in (
         ("{}", "is not an engine document"),
         ("[", "is not JSON"),

@@ -231,6 +231,40 @@ def test_a_pause_is_not_also_a_missing_hook() -> None:
     assert sum(item.level == WRONG for item in found) == 1
 
 
+_WITHOUT = [
+    {"name": "handshake_queue", "lost": "time in the handshake\nqueue", "reason": "no _executor"},
+    {"name": "lease_expiry", "lost": "why a lease ended", "reason": "no _reqs_to_send"},
+]
+
+
+def test_what_a_hook_does_without_is_a_note() -> None:
+    """One for all workers that say the same, none for a hook that is not installed; no problem."""
+    engine = _engine()
+    for rank in range(3):
+        source = engine.sources.add(epoch=8 + rank, connected=True)
+        source.hello.process, source.hello.rank, source.hello.vllm_version = "worker", rank, "0.30.0"
+        source.hooks.add(name="nixl", installed=True, missing_parts=_WITHOUT[: 1 if rank == 2 else 2])
+        source.hooks.add(name="ec", reason="disabled by PENSTOCK_HOOKS_DISABLED", missing_parts=_WITHOUT)
+    found = [item for item in check_agent(_status(), [engine], _NOW) if "without" in item.what]
+    assert [(item.level, item.subject, item.what) for item in found] == [
+        (NOTE, "engine 0", f"{who}: hook nixl works without: {lost} (vLLM 0.30.0 lacks what that needs)")
+        for who, lost in (
+            ("2 workers", "time in the handshake queue, why a lease ended"),
+            ("worker 2", "time in the handshake queue"),
+        )
+    ]
+    assert found[0].advice == "agentctl describe engine 0 -o yaml has the reason of each"
+
+
+def test_what_engines_say_of_missing_parts_is_cut() -> None:
+    """However many parts, and however long."""
+    parts = [{"name": "x" * 900, "lost": "" if number else "y" * 900} for number in range(50)]
+    source = {"hooks": [{"name": "scheduler", "installed": True, "missing_parts": parts}]}
+    (found,) = [item for item in check_agent(_status(), [_engine(source=source)], _NOW) if item.level != OK]
+    assert len(found.what) < 600
+    assert f"works without: {'y' * 99}…, {'x' * 99}…" in found.what
+
+
 def test_a_process_that_engines_share_is_looked_at_once() -> None:
     """The API process of two engines yields one finding."""
     source = {"drops": [{"reason": "queue_full", "kind": "transfer_sample", "count": 3}]}
@@ -263,11 +297,15 @@ def test_the_command_exits_with_what_it_found(harness: AdminHarness, agentctl: A
     """Exit codes 0 and 1; problems are printed last; JSON has the same findings."""
     core = harness.source("0")
     harness.engine("0")
-    hook = {"name": "scheduler", "installed": True}
+    hook = {"name": "scheduler", "installed": True, "missing_parts": _WITHOUT}
     facts = {"model": "tiny"}
     harness.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, hooks=[hook]))
     well = agentctl("doctor")
     assert (well.exit_code, well.stdout.splitlines()[-1]) == (0, "no problems")
+    assert (
+        "note   engine 0: engine-core: hook scheduler works without: time in the handshake queue, "
+        in well.stdout
+    )
     late = {"name": "num_notifications_after_expiry", "upstream": 2, "seen": 2}
     harness.snapshot(
         core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, hooks=[hook], upstream_counts=[late])

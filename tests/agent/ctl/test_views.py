@@ -56,7 +56,14 @@ def filled(harness: AdminHarness) -> AdminHarness:
                 "communicator": "nixl",
             },
             hooks=[
-                {"name": "scheduler", "installed": True},
+                {
+                    "name": "scheduler",
+                    "installed": True,
+                    "missing_parts": [
+                        {"name": "waiting", "lost": "time in the queue", "reason": "no such list"},
+                        {"name": "lease_expiry", "lost": "why a lease ended", "reason": "no _reqs_to_send"},
+                    ],
+                },
                 {"name": "eplb", "installed": False, "reason": "no such method"},
             ],
             emitter={"produced_entries": 9, "pending_entries": 4},
@@ -107,6 +114,11 @@ def test_json_has_words_for_enums(filled: AdminHarness, agentctl: Agentctl) -> N
     assert engine["inFlight"][0]["oldestStartTime"] == "2025-06-15T15:06:40.000000000Z"
     assert engine["labels"] == {"role": "decode"}
     assert int(engine["sources"][0]["epoch"])
+    assert engine["sources"][0]["hooks"][0]["missingParts"][0] == {
+        "name": "waiting",
+        "lost": "time in the queue",
+        "reason": "no such list",
+    }
     assert engine["lastSeen"].endswith("Z")
     assert yaml.safe_load(agentctl("get", "engines", "-o", "yaml").stdout)["engines"][0]["role"] == "decode"
 
@@ -181,6 +193,7 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
         f"{PEER}: 1 ok, 1 failed; handshake/refused 1, last ",
         "hook eplb is not installed: no such method",
         "1 of 2 hooks installed",
+        "without: time in the queue, why a lease ended (scheduler)",
         "entries: 9 produced, 2 stored, 4 pending, 0 dropped",
         "3 entries are unaccounted for; please report this",
     ):

@@ -148,12 +148,13 @@ def test_an_incompatible_peer_that_nobody_tries_lasts() -> None:
 @pytest.mark.parametrize(
     ("since", "good", "ended"),
     [
-        # Three loads that went well are enough after a minute; one is after twice as long, none ever.
+        # Three loads that went well are enough after a minute; one is after twice as long.
         (70, (30, 20, 10), True),
         (70, (30, 20), False),
         (119, (30,), False),
         (125, (30,), True),
-        (500, (), False),
+        # Nobody has tried it since, and the same engine has loaded well from others.
+        (500, (), True),
         # Of what went wrong every 60 seconds, three of its pauses must have passed, or six.
         (200, (30, 20, 10), True),
         (200, (30,), False),
@@ -188,8 +189,35 @@ def _going_on() -> admin.Engine:
 def test_a_peer_that_nobody_tries(
     since: float, more: tuple[Event, ...], fields: dict[str, Any], says: str
 ) -> None:
-    """Whether it still fails is not known: its trouble has not ended, and is not claimed to go on."""
+    """Whether it still fails is not known: its trouble is not claimed to go on, and has ended where others are read instead."""
     log = [failed(f"bad-{n}", since + n, _PEER) for n in range(2)]
     (cause,) = verdict_of([*calm(), *log, *more], **fields).causes
-    assert cause.sentence == f"peer {_PEER} {says}"
-    assert cause.until == 0
+    ended = "not tried" in says
+    assert cause.sentence == f"peer {_PEER} {says}" + ("; ended 3m ago" if ended else "")
+    assert cause.until == (at(since) if ended else 0)
+    (alone,) = verdict_of([*log, *more], **fields).causes
+    assert (alone.sentence, alone.until) == (f"peer {_PEER} {says}", 0)
+
+
+_OTHERS = tuple(waited(f"other-{ago}", ago, peer="10.0.9.9:5600") for ago in (30, 20, 10))
+_ORDERED = admin.Quarantine(key={"engine": "0"}, peer={"address": _PEER}, author="ana", reason="looking")
+
+
+@pytest.mark.parametrize(
+    ("since", "more", "fields", "ended"),
+    [
+        (200, _OTHERS, {}, True),
+        # Too few, too early, or something keeps its readers from it.
+        (200, _OTHERS[1:], {}, False),
+        (50, _OTHERS, {}, False),
+        (200, _OTHERS, {"quarantines": [_ORDERED]}, False),
+        (200, (*_OTHERS, waited("tried", 20, peer=_PEER, ending=common.DEFERRAL_ENDING_ABORTED)), {}, False),
+    ],
+)
+def test_a_peer_of_which_the_router_has_let_go(
+    since: float, more: tuple[Event, ...], fields: dict[str, Any], *, ended: bool
+) -> None:
+    """Its readers load well from others, and nobody tries it: its trouble has ended."""
+    log = [failed(f"bad-{n}", since + n, _PEER) for n in range(2)]
+    found = {each.kind: each for each in verdict_of([*log, *more], **fields).causes}
+    assert found["peer_refuses"].until == (at(since) if ended else 0)

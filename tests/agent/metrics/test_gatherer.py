@@ -174,7 +174,14 @@ SNAPSHOT = Snapshot(
     },
     emitter={"pending_entries": 12, "produced_entries": 90, "unacknowledged_bytes": 4096},
     hooks=[
-        {"name": "scheduler", "component": common.COMPONENT_SCHEDULER, "installed": True},
+        {
+            "name": "scheduler",
+            "component": common.COMPONENT_SCHEDULER,
+            "installed": True,
+            "missing_parts": [
+                {"name": "handshake_queue", "lost": "time in the queue", "reason": "no _executor"}
+            ],
+        },
         {"name": "ec", "component": common.COMPONENT_SCHEDULER, "reason": 'no "ec" connector'},
     ],
 )

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.registry import HookRegistry, HookState
-from penstock.instrumentation.hooks.requirements import Requirement
+from penstock.instrumentation.hooks.registry import HookRegistry, HookState, MissingPart
+from penstock.instrumentation.hooks.requirements import AnyOf, Part, Requirement
 from penstock.proto.constants import COMPONENT_SCHEDULER
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from penstock.instrumentation.hooks import Need
 
 
 class Host:
@@ -35,7 +37,7 @@ class Probe:
         self._requires = requires
         self._install_error = install_error
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need | Part]:
         """Return or raise what the test wants."""
         if isinstance(self._requires, Exception):
             raise self._requires
@@ -94,6 +96,30 @@ def test_what_does_not_fit_is_left_out(
         "other": (True, ""),
     }
     assert hook.calls == calls
+
+
+def test_a_missing_part_costs_the_part(registry: HookRegistry) -> None:
+    """A hook that lacks what only a detail needs is installed, and says what is lost; one of several ways is enough."""
+    gone, there = Requirement(Host, "gone"), Requirement(Host, "schedule")
+    parts = [
+        Part("queue", "time in the queue", (there, gone)),
+        Part("steps", "what a step is", (AnyOf((gone, there)),)),
+    ]
+    assert registry.install(Probe(requires=[there, *parts]))
+    lost = MissingPart("queue", "time in the queue", "Host.gone is missing")
+    assert registry.report()[0].missing == (lost,)
+    snapshot = Snapshot()
+    registry.fill(snapshot)
+    (row,) = snapshot.hooks[0].missing_parts
+    assert (row.name, row.lost, row.reason) == ("queue", "time in the queue", "Host.gone is missing")
+
+
+def test_a_hook_that_is_left_out_has_no_parts(registry: HookRegistry) -> None:
+    """What is missing is all of it; a disabled one says only that."""
+    gone = Requirement(Host, "gone")
+    registry.install(Probe(requires=[gone, Part("queue", "time in the queue", (gone,))]))
+    registry.install(Probe("off", requires=[Part("queue", "time in the queue", (gone,))]), {"off"})
+    assert [(state.installed, state.missing) for state in registry.report()] == [(False, ()), (False, ())]
 
 
 def test_uninstall_all_goes_backwards(registry: HookRegistry) -> None:

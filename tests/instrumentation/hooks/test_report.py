@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
+from penstock.instrumentation.hooks.registry import MissingPart
 from penstock.instrumentation.hooks.report import (
     EnvironmentFinding,
     HookReport,
@@ -41,6 +43,18 @@ def test_for_people() -> None:
     assert format_text(report) == TEXT
 
 
+def test_a_missing_part_is_told() -> None:
+    """The hook fits; what it does without is in its line, and is nothing wrong."""
+    lost = MissingPart("queue", "time in the queue", "Scheduler.queue is missing")
+    report = Report(VERSIONS, (dataclasses.replace(FITS, missing=(lost,)),), ())
+    assert format_text(report).splitlines()[-1].split("  ")[-1] == "fits, without: time in the queue"
+    (hook,) = json.loads(format_json(report))["hooks"]
+    assert hook["without"] == [
+        {"part": "queue", "lost": "time in the queue", "reason": "Scheduler.queue is missing"}
+    ]
+    assert not report.wrong
+
+
 def test_for_programs() -> None:
     """The same with the verdict of the whole."""
     report = Report(VERSIONS, (LEFT_OUT,), (EnvironmentFinding("vLLM will load the plugin"),))
@@ -53,6 +67,7 @@ def test_for_programs() -> None:
                 "class": "",
                 "verdict": "left out",
                 "reason": "EplbState.step is missing",
+                "without": [],
             }
         ],
         "findings": [{"text": "vLLM will load the plugin", "wrong": False}],

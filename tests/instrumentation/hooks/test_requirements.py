@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.instrumentation.hooks.requirements import Extension, InstanceState, Requirement
+from penstock.instrumentation.hooks.requirements import AnyOf, Extension, InstanceState, Requirement
 
 
 class Host:
@@ -35,6 +35,14 @@ class Host:
 def test_requirements(requirement: Requirement, reason: str) -> None:
     """A requirement is met by name and parameters, or says what is missing."""
     assert requirement.unmet() == reason
+
+
+def test_any_of() -> None:
+    """One way is enough; of none, the newest vLLM's is named."""
+    new, old, known = (Requirement(Host, name) for name in ("new", "old", "schedule"))
+    assert AnyOf((new, known)).unmet() == ""
+    assert AnyOf((known, old)).unmet() == ""
+    assert AnyOf((new, old)).unmet() == "Host.new is missing"
 
 
 class Before:

@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 PEERS = tuple(f"10.0.0.{number}:5600" for number in range(7, 13))
 """Peers of the first engines."""
 
+_HOOK = {
+    "name": "nixl",
+    "installed": True,
+    "missing_parts": [
+        {"name": "handshake_queue", "lost": "time in the handshake queue", "reason": "no _executor"}
+    ],
+}
+
 
 def manifest(name: str, action: str = "recompute", priority: int = 100) -> str:
     """Return a policy for all decode engines, as JSON."""
@@ -135,6 +143,6 @@ def sample_fleet(agent: AgentProcess, decoders: int = 3) -> Iterator[list[FakeEn
         )
         for number, engine in enumerate(engines):
             fill(engine, 4 if number == 0 else 0)
-        prefill.snapshot(Snapshot(time_unix_nano=time.time_ns()))
+        prefill.snapshot(Snapshot(time_unix_nano=time.time_ns(), hooks=[_HOOK]))
         apply(agent.admin, manifest("decode-default"))
         yield [*engines, prefill]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import Hook, registry, unmet_requirements
+from penstock.instrumentation.hooks.registry import Fit, Hook, MissingPart, fit_of, registry
 from penstock.instrumentation.hooks.report import (
     PLUGIN_GROUP,
     HookReport,
@@ -13,25 +13,36 @@ from penstock.instrumentation.hooks.report import (
     format_json,
     format_text,
 )
-from penstock.instrumentation.hooks.requirements import Extension, InstanceState, Need, Requirement
+from penstock.instrumentation.hooks.requirements import (
+    AnyOf,
+    Extension,
+    InstanceState,
+    Need,
+    Part,
+    Requirement,
+)
 from penstock.instrumentation.hooks.subclass import Swaps, instrumented
 
 __all__ = [
     "PLUGIN_GROUP",
+    "AnyOf",
     "Extension",
+    "Fit",
     "Hook",
     "HookReport",
     "HookStatus",
     "InstanceState",
+    "MissingPart",
     "Need",
+    "Part",
     "Patch",
     "Report",
     "Requirement",
     "Swaps",
     "check_environment",
+    "fit_of",
     "format_json",
     "format_text",
     "instrumented",
     "registry",
-    "unmet_requirements",
 ]

@@ -1,6 +1,7 @@
 """The hooks of the process: which are installed, and why the others are not.
 
-A hook that does not fit this vLLM version is left out with a reason; the rest work.
+A hook that does not fit this vLLM version is left out with a reason; the rest work. One that fits but for a detail works
+without that.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks.requirements import Part
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -36,8 +38,8 @@ class Hook(Protocol):
     @property
     def component(self) -> int: ...  # noqa: D102
 
-    def requires(self) -> Iterable[Need]:
-        """Return its requirements; an ImportError or AttributeError counts as an unmet one."""
+    def requires(self) -> Iterable[Need | Part]:
+        """Return its requirements and its parts; an ImportError or AttributeError counts as an unmet requirement."""
         ...
 
     def install(self) -> None:
@@ -50,6 +52,36 @@ class Hook(Protocol):
 
 
 @dataclass(frozen=True)
+class MissingPart:
+    """A detail that a hook does without.
+
+    Attributes:
+        name: the part's.
+        lost: what is lost, in a user's words.
+        reason: what this vLLM lacks.
+
+    """
+
+    name: str
+    lost: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a hook fits this vLLM.
+
+    Attributes:
+        unmet: why it does not; empty if it does.
+        missing: the parts that it does without; empty if it does not fit.
+
+    """
+
+    unmet: str = ""
+    missing: tuple[MissingPart, ...] = ()
+
+
+@dataclass(frozen=True)
 class HookState:
     """A hook as the snapshot reports it; *reason* is empty if it is installed."""
 
@@ -57,6 +89,7 @@ class HookState:
     component: int
     installed: bool
     reason: str = ""
+    missing: tuple[MissingPart, ...] = ()
 
 
 class HookRegistry:
@@ -72,11 +105,13 @@ class HookRegistry:
         with self._lock:
             if hook.name in self._installed:
                 return True
-            reason = "disabled by PENSTOCK_HOOKS_DISABLED" if hook.name in disabled else self._attach(hook)
-            if not reason:
+            fit = Fit("disabled by PENSTOCK_HOOKS_DISABLED") if hook.name in disabled else self._attach(hook)
+            if not fit.unmet:
                 self._installed[hook.name] = hook
-            self._states[hook.name] = HookState(hook.name, hook.component, not reason, reason[:_REASON_MAX])
-            return not reason
+            self._states[hook.name] = HookState(
+                hook.name, hook.component, not fit.unmet, fit.unmet[:_REASON_MAX], fit.missing
+            )
+            return not fit.unmet
 
     def uninstall(self, name: str) -> None:
         """Uninstall the hook of that name, if it is installed."""
@@ -100,42 +135,51 @@ class HookRegistry:
     def fill(self, snapshot: Snapshot) -> None:
         """Add the report to *snapshot*."""
         for state in self.report():
-            snapshot.hooks.add(
+            row = snapshot.hooks.add(
                 name=state.name,
                 component=cast("Component", state.component),
                 installed=state.installed,
                 reason=state.reason,
             )
+            for part in state.missing:
+                row.missing_parts.add(name=part.name, lost=part.lost, reason=part.reason[:_REASON_MAX])
 
     def reset_lock(self) -> None:
         """Make the lock anew: for a child after a fork, which inherits the hooks as they are."""
         self._lock = threading.RLock()
 
     @staticmethod
-    def _attach(hook: Hook) -> str:
-        """Install *hook*; return why it could not be, empty for success."""
-        reason = unmet_requirements(hook)
-        if reason:
-            return reason
+    def _attach(hook: Hook) -> Fit:
+        """Install *hook* if it fits; return how it does."""
+        fit = fit_of(hook)
+        if fit.unmet:
+            return fit
         try:
             hook.install()
         except Exception as error:  # noqa: BLE001  (a hook that fails leaves the rest at work)
             guard.record(f"hook.{hook.name}", error)
             with guard(f"hook.{hook.name}"):
                 hook.uninstall()
-            return f"{type(error).__name__}: {error}"
-        return ""
+            return Fit(f"{type(error).__name__}: {error}")
+        return fit
 
 
-def unmet_requirements(hook: Hook) -> str:
-    """Return why *hook* does not fit this vLLM, empty if it does. Installs nothing; never raises."""
+def fit_of(hook: Hook) -> Fit:
+    """Return how *hook* fits this vLLM. Installs nothing; never raises."""
     try:
-        return "; ".join(unmet for need in hook.requires() if (unmet := need.unmet()))
+        found = list(hook.requires())
+        needs = [each for each in found if not isinstance(each, Part)]
+        unmet = "; ".join(reason for need in needs if (reason := need.unmet()))
+        if unmet:
+            return Fit(unmet)
+        parts = [each for each in found if isinstance(each, Part)]
+        lost = [MissingPart(part.name, part.lost, reason) for part in parts if (reason := part.missing())]
+        return Fit(missing=tuple(lost))
     except (ImportError, AttributeError) as error:
-        return f"{type(error).__name__}: {error}"
+        return Fit(f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001  (whatever vLLM's modules raise on import)
         guard.record(f"hook.{hook.name}", error)
-        return f"{type(error).__name__}: {error}"
+        return Fit(f"{type(error).__name__}: {error}")
 
 
 registry = HookRegistry()

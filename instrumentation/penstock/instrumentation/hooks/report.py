@@ -13,6 +13,8 @@ from penstock.instrumentation.core import settings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from penstock.instrumentation.hooks.registry import MissingPart
+
 _COMPONENTS: Final = {
     c.COMPONENT_SCHEDULER: "scheduler",
     c.COMPONENT_WORKER: "worker",
@@ -43,6 +45,7 @@ class HookReport:
         status: whether it would be installed.
         reason: why, where it is not installed.
         host: the class, for a hook that has several.
+        missing: what it does without, where it is installed.
 
     """
 
@@ -51,6 +54,7 @@ class HookReport:
     status: HookStatus
     reason: str = ""
     host: str = ""
+    missing: tuple[MissingPart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def format_text(report: Report) -> str:
             each.hook,
             _COMPONENTS[each.component],
             each.host,
-            f"{each.status.value}: {each.reason}".rstrip(": "),
+            _said(each),
         )
         for each in report.hooks
     ]
@@ -134,6 +138,12 @@ def format_text(report: Report) -> str:
     return "\n".join(lines)
 
 
+def _said(hook: HookReport) -> str:
+    if hook.missing:
+        return f"{hook.status.value}, without: {'; '.join(part.lost for part in hook.missing)}"
+    return f"{hook.status.value}: {hook.reason}".rstrip(": ")
+
+
 def format_json(report: Report) -> str:
     """Return the report for programs."""
     return json.dumps(
@@ -146,6 +156,9 @@ def format_json(report: Report) -> str:
                     "class": each.host,
                     "verdict": each.status.value,
                     "reason": each.reason,
+                    "without": [
+                        {"part": part.name, "lost": part.lost, "reason": part.reason} for part in each.missing
+                    ],
                 }
                 for each in report.hooks
             ],

@@ -12,11 +12,31 @@ if TYPE_CHECKING:
 
 
 class Need(Protocol):
-    """A requirement of any kind: :class:`Requirement`, :class:`Extension` or :class:`InstanceState`."""
+    """A requirement of any kind: :class:`Requirement`, :class:`AnyOf`, :class:`Extension` or :class:`InstanceState`."""
 
     def unmet(self) -> str:
         """Return why it is not met, in a few words; empty if it is."""
         ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """A detail of a hook, and what it needs beyond the hook: where that is missing, the hook works without the detail.
+
+    Attributes:
+        name: as in ``penstock_hook_installed{hook,part}``.
+        lost: what is lost without it, in a user's words, behind "without:".
+        needs: all of them, or the part is missing.
+
+    """
+
+    name: str
+    lost: str
+    needs: tuple[Need, ...]
+
+    def missing(self) -> str:
+        """Return what the host lacks for it, in a few words; empty for nothing."""
+        return "; ".join(unmet for need in self.needs if (unmet := need.unmet()))
 
 
 @dataclass(frozen=True)
@@ -51,6 +71,18 @@ class Requirement:
         if missing:
             return f"{place} has no parameter {', '.join(missing)} (it has {', '.join(accepted)})"
         return ""
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """Several ways to the same end: one of them is needed. The first is the newest vLLM's."""
+
+    ways: tuple[Need, ...]
+
+    def unmet(self) -> str:
+        """Return why the first is not met if none is; else empty."""
+        reasons = [way.unmet() for way in self.ways]
+        return reasons[0] if all(reasons) else ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks import HookReport, HookStatus, unmet_requirements
+from penstock.instrumentation.hooks import Fit, HookReport, HookStatus, fit_of
 from penstock.instrumentation.vllm.install import ec_adapters, hooks
 from penstock.instrumentation.vllm.kv.base import KvWorkerHook, MooncakeHook
 from penstock.instrumentation.vllm.kv.nixl import NixlHook
@@ -45,10 +45,7 @@ MOONCAKE_WORKER: Final = (
 def survey(disabled: Collection[str] = ()) -> list[HookReport]:
     """Return the report of each hook; *disabled* are the names of those that are switched off."""
     return [
-        *(
-            _report(each.name, each.component, functools.partial(unmet_requirements, each), disabled)
-            for each in hooks()
-        ),
+        *(_report(each.name, each.component, functools.partial(fit_of, each), disabled) for each in hooks()),
         *(
             _report("scheduler", c.COMPONENT_SCHEDULER, functools.partial(_scheduler, name), disabled, name)
             for name in SCHEDULERS
@@ -57,9 +54,7 @@ def survey(disabled: Collection[str] = ()) -> list[HookReport]:
             _report("nixl", c.COMPONENT_WORKER, functools.partial(_nixl, name), disabled, name)
             for name in NIXL_WORKERS
         ),
-        _report(
-            "kv_worker", c.COMPONENT_WORKER, functools.partial(unmet_requirements, KvWorkerHook()), disabled
-        ),
+        _report("kv_worker", c.COMPONENT_WORKER, functools.partial(fit_of, KvWorkerHook()), disabled),
         _report("mooncake", c.COMPONENT_WORKER, _mooncake, disabled),
         *(
             _report(each.name, each.component, functools.partial(_of_connector, each), disabled)
@@ -69,7 +64,7 @@ def survey(disabled: Collection[str] = ()) -> list[HookReport]:
         _report(
             "client_error",
             c.COMPONENT_FRONTEND,
-            functools.partial(unmet_requirements, ClientErrorHook()),
+            functools.partial(fit_of, ClientErrorHook()),
             disabled,
         ),
     ]
@@ -79,57 +74,58 @@ class _NotUsedError(Exception):
     """The hook has nothing to do here; the text says why."""
 
 
-def _scheduler(name: str) -> str:
+def _scheduler(name: str) -> Fit:
     try:
         scheduler_class = _load(name)
     except (ImportError, AttributeError) as error:
         if name == SCHEDULERS[0]:
             raise
         raise _NotUsedError("this vLLM has no such class") from error
-    return unmet_requirements(SchedulerHook(scheduler_class))
+    return fit_of(SchedulerHook(scheduler_class))
 
 
-def _nixl(name: str) -> str:
+def _nixl(name: str) -> Fit:
     try:
         agent = _load("vllm.distributed.nixl_utils.NixlWrapper")
     except AttributeError:
         agent = None
     if agent is None:
         raise _NotUsedError("vLLM finds no NIXL")
-    return unmet_requirements(NixlHook(_load(name), agent))
+    return fit_of(NixlHook(_load(name), agent))
 
 
-def _mooncake() -> str:
+def _mooncake() -> Fit:
     # It warns, in a survey as well, where Mooncake is not installed.
     logging.getLogger(MOONCAKE_WORKER.rpartition(".")[0]).disabled = True
     try:
         worker = _load(MOONCAKE_WORKER)
     except (ImportError, AttributeError) as error:
         raise _NotUsedError("this vLLM has no such connector") from error
-    return unmet_requirements(MooncakeHook(worker))
+    return fit_of(MooncakeHook(worker))
 
 
-def _of_connector(hook: PartHook) -> str:
+def _of_connector(hook: PartHook) -> Fit:
     try:
         list(hook.requires())
     except ImportError as error:
         raise _NotUsedError("this vLLM has no such connector") from error
-    return unmet_requirements(hook)
+    return fit_of(hook)
 
 
 def _report(
-    name: str, component: int, check: Callable[[], str], disabled: Collection[str], host: str = ""
+    name: str, component: int, check: Callable[[], Fit], disabled: Collection[str], host: str = ""
 ) -> HookReport:
     host = host.rpartition(".")[2]
     if name in disabled:
         return HookReport(name, component, HookStatus.OFF, "disabled by PENSTOCK_HOOKS_DISABLED", host)
     try:
-        reason = check()
+        fit = check()
     except _NotUsedError as error:
         return HookReport(name, component, HookStatus.NOT_USED, str(error), host)
     except (ImportError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-    return HookReport(name, component, HookStatus.LEFT_OUT if reason else HookStatus.FITS, reason, host)
+        fit = Fit(f"{type(error).__name__}: {error}")
+    status = HookStatus.LEFT_OUT if fit.unmet else HookStatus.FITS
+    return HookReport(name, component, status, fit.unmet, host, fit.missing)
 
 
 def _load(name: str) -> Any:

@@ -370,16 +370,28 @@ class PolicyStatus(_message.Message):
     def __init__(self, hash: _Optional[str] = ..., nonce: _Optional[int] = ..., connected: bool = ..., changed_time_unix_nano: _Optional[int] = ..., expires_time_unix_nano: _Optional[int] = ..., kv_action: _Optional[str] = ..., ec_action: _Optional[str] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class Hook(_message.Message):
-    __slots__ = ("name", "component", "installed", "reason")
+    __slots__ = ("name", "component", "installed", "reason", "missing_parts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     INSTALLED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    MISSING_PARTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     component: _common_pb2.Component
     installed: bool
     reason: str
-    def __init__(self, name: _Optional[str] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., installed: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    missing_parts: _containers.RepeatedCompositeFieldContainer[HookPart]
+    def __init__(self, name: _Optional[str] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., installed: bool = ..., reason: _Optional[str] = ..., missing_parts: _Optional[_Iterable[_Union[HookPart, _Mapping]]] = ...) -> None: ...
+
+class HookPart(_message.Message):
+    __slots__ = ("name", "lost", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    lost: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., lost: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Emitter(_message.Message):
     __slots__ = ("queued_entries", "unacknowledged_batches", "unacknowledged_bytes", "sent_batches", "reconnects", "produced_entries", "pending_entries")

@@ -274,7 +274,31 @@ def test_hooks() -> None:
         live(WORKERS[0], Snapshot(hooks=[{"name": "nixl", "component": common.COMPONENT_WORKER, "installed": True}])),
         live(WORKERS[1], Snapshot(hooks=[{"name": "nixl", "component": common.COMPONENT_WORKER, "reason": "no nixl"}])),
     )  # fmt: skip
-    assert shown["penstock_hook_installed"] == {("worker", "nixl", ""): 1, ("worker", "nixl", "no nixl"): 0}
+    assert shown["penstock_hook_installed"] == {
+        ("worker", "nixl", "", ""): 1,
+        ("worker", "nixl", "", "no nixl"): 0,
+    }
+
+
+def test_what_a_hook_does_without() -> None:
+    """A row for each missing part beside that of the hook; none that could be taken for the hook, and not more than 32."""
+    parts = [
+        {"name": "lease_expiry", "lost": "why a lease ended", "reason": "no such method"},
+        {"reason": "no name"},
+    ]
+    many = [{"name": f"part {number:02}"} for number in range(40)]
+    said = [
+        {"name": "nixl", "component": common.COMPONENT_WORKER, "installed": True, "missing_parts": parts},
+        {"name": "ec", "component": common.COMPONENT_WORKER, "reason": "too new", "missing_parts": parts},
+        {"name": "eplb", "component": common.COMPONENT_WORKER, "installed": True, "missing_parts": many},
+    ]
+    shown = gauges(live(WORKERS[0], Snapshot(hooks=said)))["penstock_hook_installed"]
+    assert {labels: value for labels, value in shown.items() if "eplb" not in labels} == {
+        ("worker", "nixl", "", ""): 1,
+        ("worker", "nixl", "lease_expiry", "no such method"): 0,
+        ("worker", "ec", "", "too new"): 0,
+    }
+    assert len([labels for labels in shown if "eplb" in labels]) == 1 + 32
 
 
 def test_a_front_end_is_no_engine() -> None:
@@ -282,7 +306,7 @@ def test_a_front_end_is_no_engine() -> None:
     shown = gauges(
         live(source(engine="", process="api"), Snapshot(hooks=[{"name": "trace", "component": common.COMPONENT_FRONTEND, "installed": True}]))
     )  # fmt: skip
-    assert shown == {"penstock_hook_installed": {("frontend", "trace", ""): 1}}
+    assert shown == {"penstock_hook_installed": {("frontend", "trace", "", ""): 1}}
 
 
 @pytest.mark.parametrize(

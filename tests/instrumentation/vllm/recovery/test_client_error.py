@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.instrumentation.hooks import fit_of
 from penstock.instrumentation.resilience import DecidedBy, Decision, Outcome
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.instrumentation.vllm.recovery.client_error import (
@@ -45,7 +46,7 @@ def hook(recorder: Recorder) -> Iterator[ClientErrorHook]:
     """Install the hook."""
     assert not recorder.events
     hook = ClientErrorHook()
-    assert not any(requirement.unmet() for requirement in hook.requires())
+    assert not fit_of(hook).unmet
     hook.install()
     yield hook
     hook.uninstall()

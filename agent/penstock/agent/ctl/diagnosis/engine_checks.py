@@ -10,7 +10,7 @@ from penstock.agent.ctl.diagnosis.upstream_checks import upstream_findings
 from penstock.agent.ctl.render import rows, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from penstock.proto.v1 import admin_pb2 as admin
 
@@ -44,10 +44,11 @@ def engine_findings(
         *_policy(engine, subject),
     ]
     found += upstream_findings(engine, subject)
-    for source in engine.sources:
-        if source.epoch not in seen:
-            seen.add(source.epoch)
-            found += _source(source, subject, paused=engine.paused)
+    new = [source for source in engine.sources if source.epoch not in seen]
+    for source in new:
+        seen.add(source.epoch)
+        found += _source(source, subject, paused=engine.paused)
+    found += _missing_parts(new, engine, subject)
     if not any(finding.level == WRONG for finding in found):
         hooks = sum(hook.installed for source in engine.sources for hook in source.hooks)
         found.insert(
@@ -200,4 +201,26 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
             subject,
             f"{process}: {source.emitter.unacknowledged_bytes >> 20} of 32 MiB of its buffer wait for the agent",
             "the agent is too slow: check its CPU limit and its disk",
+        )
+
+
+def _missing_parts(sources: Sequence[admin.Source], engine: admin.Engine, subject: str) -> Iterator[Finding]:
+    """Yield what installed hooks do without; processes of one kind that say the same are one finding."""
+    ranks: dict[tuple[str, str, str, str], set[int]] = {}
+    for source in sources:
+        hello = source.hello
+        for hook in source.hooks:
+            if lost := rows.parts_words(hook):
+                said = hello.process, hook.name, lost, hello.vllm_version
+                ranks.setdefault(said, set()).add(hello.rank)
+    for (process, hook_name, lost, version), found in ranks.items():
+        who = process
+        if process == "worker":
+            who = f"worker {min(found)}" if len(found) == 1 else text.count(len(found), "worker")
+        vllm = f"vLLM {text.one_line(version)}" if version else "this vLLM"
+        yield Finding(
+            NOTE,
+            subject,
+            f"{who}: hook {text.one_line(hook_name)} works without: {lost} ({vllm} lacks what that needs)",
+            f"agentctl describe engine {text.engine(engine.key)} -o yaml has the reason of each",
         )

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.proto.v1 import admin_pb2 as admin
-    from penstock.proto.v1.snapshot_pb2 import PeerStatus
+    from penstock.proto.v1.snapshot_pb2 import Hook, PeerStatus
 
 _WHOLE = 4096
 """Maximum characters of an event's text under ``-o wide``."""
+
+_LONGEST_PARTS = 400
+"""Maximum characters of all that a hook does without."""
 
 
 class Table(NamedTuple):
@@ -162,6 +165,13 @@ def role_words(item: admin.Engine) -> str:
     """Return an engine's role, with a question mark if it was guessed."""
     role = text.word(common.Role, item.role)
     return f"{role}?" if item.role_guessed and item.role else role
+
+
+def parts_words(hook: Hook) -> str:
+    """Return what an installed hook does without, as text; empty for nothing."""
+    parts = hook.missing_parts if hook.installed else ()
+    lost = (text.one_line(part.lost or part.name) for part in parts)
+    return text.one_line(", ".join(each for each in lost if each), _LONGEST_PARTS)
 
 
 def cores(item: admin.Engine) -> list[admin.Source]:

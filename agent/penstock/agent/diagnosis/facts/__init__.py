@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from penstock.agent.diagnosis.facts import words
-from penstock.agent.diagnosis.facts.attribution import EC, KV, Attribution, PeerTrouble, attribute, joined
+from penstock.agent.diagnosis.facts.attribution import (
+    EC,
+    KV,
+    WAITED_CHANNEL,
+    Attribution,
+    PeerTrouble,
+    attribute,
+    joined,
+)
 from penstock.agent.diagnosis.facts.first_tokens import ClosedByPeer, FirstTokens
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.diagnosis.facts.lost_entries import LostEntries
@@ -30,6 +38,7 @@ __all__ = [
     "RARE",
     "RECOMPUTED_SECONDS",
     "SUSPECT_SECONDS",
+    "WAITED_CHANNEL",
     "Attribution",
     "Closed",
     "ClosedByPeer",

@@ -11,6 +11,7 @@ from penstock.agent.diagnosis.facts import (
     EC,
     KV,
     RECOMPUTED_SECONDS,
+    WAITED_CHANNEL,
     ClosedByPeer,
     Confidence,
     Evidence,
@@ -245,7 +246,8 @@ def _cause(
     harm = RECOMPUTED_SECONDS * recomputed + _FAILURE_SECONDS * len(trouble.failures)
     subject = words.peer(peer, "encoder" if channel == EC else "peer")
     gone = _gone(more)
-    until, untried = _end(facts, trouble), _untried(facts, trouble)
+    until = _end(facts, trouble) or _let_go(facts, channel, peer, trouble)
+    untried = _untried(facts, trouble)
     verb = f"{kind.said if until or untried else kind.says}{gone}{untried}"
     return FoundCause(
         _name(kind, channel),
@@ -287,6 +289,28 @@ def _end(facts: Facts, trouble: PeerTrouble) -> int:
     well, quiet = sum(each > times[-1] for each in trouble.well), facts.now - times[-1]
     least = longest_pause(times) * (1.0 if well >= limits.QUIET_COUNT else limits.QUIET_TIMES)
     return times[-1] if well and quiet >= least else 0
+
+
+def _let_go(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> int:
+    """Return when the trouble was last seen, nanoseconds, where the router has let go of the peer since; else 0.
+
+    Nobody tried it, although nothing keeps them from it, and each engine that had trouble with it loads well from others.
+    """
+    times = _signs(trouble)
+    if trouble.present or not times or trouble.tried > times[-1]:
+        return 0
+    quiet = facts.now - times[-1]
+    least = max(limits.QUIET_TIMES * longest_pause(times), limits.LET_GO_SECONDS * NANOS)
+    if quiet < least or any(each.peer.address == peer for each in facts.quarantines):
+        return 0
+    well = Counter(
+        each.key
+        for each in facts.present.waits
+        if WAITED_CHANNEL.get(each.reason) == channel
+        and each.peer not in {peer, *NO_SERVERS}
+        and each.time > times[-1]
+    )
+    return times[-1] if all(well[key] >= limits.QUIET_COUNT for key in _engines(trouble)) else 0
 
 
 def _untried(facts: Facts, trouble: PeerTrouble) -> str:

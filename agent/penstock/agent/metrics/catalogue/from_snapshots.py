@@ -196,9 +196,10 @@ PAUSE_EXPIRY: Final = Metric(
 HOOK_INSTALLED: Final = Metric(
     "penstock_hook_installed",
     MetricKind.GAUGE,
-    "1 if the hook is in place on every rank, 0 with the reason if it is not.",
-    ("component", "hook", "reason"),
-    free=frozenset({"hook", "reason"}),
+    "1 if the hook is in place on every rank, 0 with the reason if it is not. A row with a part, always 0, is a detail that an "
+    "installed hook does without because this vLLM lacks what it needs.",
+    ("component", "hook", "part", "reason"),
+    free=frozenset({"hook", "part", "reason"}),
 )
 ENGINE_CONNECTED: Final = Metric(
     "penstock_engine_connected",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
 
 _ACTIONS = tuple(words(policy.FailureAction))
+# Of one hook; it has a handful.
+_MOST_PARTS = 32
 
 
 def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapshot, engines: int) -> None:
@@ -86,10 +88,14 @@ def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
 
 
 def add_hooks(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
-    """Put the hooks of one source; a reason is there only where a hook is not."""
+    """Put the hooks of one source, and what installed ones do without; a reason is there only where something is not."""
     for hook in snapshot.hooks:
         component = label(common.Component, hook.component)
-        sheet.set(c.HOOK_INSTALLED, key, hook.installed, component, hook.name, hook.reason)
+        sheet.set(c.HOOK_INSTALLED, key, hook.installed, component, hook.name, "", hook.reason)
+        for part in hook.missing_parts[:_MOST_PARTS] if hook.installed else ():
+            # Without a name it would say that the hook itself is missing.
+            if part.name:
+                sheet.set(c.HOOK_INSTALLED, key, 0, component, hook.name, part.name, part.reason)
 
 
 def add_policy(

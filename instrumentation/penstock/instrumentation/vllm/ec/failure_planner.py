@@ -116,7 +116,7 @@ class EcFailurePlanner:
                 not group.isdisjoint(blocks) for group, blocks in zip(tainted, holder.blocks, strict=True)
             )
             if shares or request.request_id in users:
-                self._scheduler.encoder_cache_mismatch_reqs.add(request.request_id)
+                self._scheduler.grammar_compile_error_reqs.add(request.request_id)
                 _drop_output(request)
         self._forgotten.update(item for item in failed if forget(self._scheduler, item))
 

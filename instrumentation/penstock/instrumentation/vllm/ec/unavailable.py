@@ -85,7 +85,7 @@ class UnavailableItems:
                 self._loads.do_without(request, item, loss.cause)
             return False
         # It ends with this update, not with the next one.
-        self._scheduler.encoder_cache_mismatch_reqs.discard(request.request_id)
+        self._scheduler.grammar_compile_error_reqs.discard(request.request_id)
         return True
 
     def _losses(self, request: Any, items: Collection[str]) -> Mapping[str, Loss]:

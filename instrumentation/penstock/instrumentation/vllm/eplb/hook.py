@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks import Patch, Requirement
+from penstock.instrumentation.hooks import AnyOf, Patch, Requirement
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import MOVE_STREAM
 from penstock.instrumentation.vllm.eplb.layer_wrappers import (
     wrap_layer_result,
     wrap_move_to_buffer,
@@ -28,12 +29,13 @@ from penstock.instrumentation.vllm.eplb.state_wrappers import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.instrumentation.hooks import Need
+
 _MOVE = (
     "num_local_experts",
     "old_indices",
     "new_indices",
     "expert_weights",
-    "stream",
     "ep_rank",
     "communicator",
     "layer_idx",
@@ -53,7 +55,7 @@ class EplbHook:
     def __init__(self) -> None:
         self._patch = Patch()
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need]:
         """Return the functions that are wrapped and the attributes that are read."""
         from vllm.config.parallel import EPLBConfig
         from vllm.distributed.eplb import async_worker, eplb_state, rebalance_execute
@@ -64,13 +66,14 @@ class EplbHook:
             Requirement(state, "__init__", ("parallel_config",)),
             Requirement(state, "add_model"),
             Requirement(state, "step", ("is_profile",)),
-            Requirement(state, "rearrange", ("is_profile", "rank_mapping", "use_last_expert_load")),
+            Requirement(state, "rearrange", ("is_profile", "rank_mapping")),
             Requirement(state, "drain_async"),
             Requirement(eplb_state, "EplbModelState", _MODEL),
             Requirement(eplb_state, "_move_to_workspace", ("model_state",)),
             Requirement(async_worker, "transfer_run_periodically", ("state",)),
             Requirement(async_worker, "AsyncEplbLayerResult", ("layer_idx",)),
             Requirement(rebalance_execute, "move_to_buffer", _MOVE),
+            AnyOf(tuple(Requirement(rebalance_execute, "move_to_buffer", (name,)) for name in MOVE_STREAM)),
             Requirement(rebalance_execute, "TransferMetadata", _METADATA),
             Requirement(
                 AbstractEplbPolicy, "rebalance_experts", ("weight", "num_ranks", "old_global_expert_indices")

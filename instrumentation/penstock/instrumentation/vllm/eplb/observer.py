@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import move_stream
 from penstock.instrumentation.vllm.eplb.layer_transfer import (
     balancedness,
     expert_bytes_of,
@@ -213,7 +214,7 @@ def on_move_finished(
     rebalance.on_layer_moved(
         layer_moves(layer, metadata, call["new_indices"], call["ep_rank"], size, partners.sources)
     )
-    if call["stream"] is not None:
+    if move_stream(call) is not None:
         _thread_state.moving = rebalance
         return
     _thread_state.moving = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.resilience import DecidedBy, Outcome, Trigger
+from penstock.instrumentation.vllm.compat import drop_stale_output, has_stale_output
 from penstock.instrumentation.vllm.recovery import freed_by_name, rewind
 from penstock.instrumentation.vllm.requests import Affected
 
@@ -156,7 +157,7 @@ class KvFailurePlanner:
             start is None
             and status == _PREEMPTED
             and request_id in freed_requests
-            and request.num_stale_output_tokens > 0
+            and has_stale_output(request)
         )
         if start is None and not reload and not stale:
             return None
@@ -200,7 +201,7 @@ class KvFailurePlanner:
             elif request.status.name == _RUNNING:
                 rewind.preempt(self._scheduler, request)
             elif request.status.name == _PREEMPTED:
-                request.drop_stale_output = True
+                drop_stale_output(self._scheduler, request)
             else:
                 remote = self._remote_blocks(request, invalid)
                 if request_id in failed or remote is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Action, DecidedBy, Decision, Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import failed_receives
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.deadlines import KvDeadlines
 from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
@@ -243,15 +244,16 @@ class KvLoadController:
             if record is None:
                 continue
             self._report_decided(record)
-            if record.failure is None and request_id not in output.failed_recving:
+            if record.failure is None and request_id not in failed_receives(output):
                 self._peers.on_load_ended(record)
 
     def plan(self, output: Any) -> RecoveryPlan | None:
         """Decide about the failed loads in *output*; None where vLLM's own configuration does."""
-        if not output.failed_recving and not output.invalid_block_ids and not self._pinned:
+        failed = failed_receives(output)
+        if not failed and not output.invalid_block_ids and not self._pinned:
             return None
         plan = self._planner.plan(
-            output.failed_recving,
+            failed,
             output.invalid_block_ids,
             self._pinned,
             self.unconfirmed.freed,

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.hooks import Patch, Requirement
+from penstock.instrumentation.hooks import Part, Patch, Requirement
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import retryable_error
 from penstock.instrumentation.vllm.requests import MODE_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from penstock.instrumentation.hooks import Need
     from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests import Cause
@@ -73,8 +75,8 @@ class FailingRequests(dict[str, str]):
         self._scheduler = scheduler
 
     def fail(self, request_id: str) -> None:
-        """Let vLLM finish a request with an error in this step's update, as it does with encoder outputs that do not fit."""
-        self._scheduler.encoder_cache_mismatch_reqs.add(request_id)
+        """Let vLLM finish a request with an error in this step's update, as it does with one whose grammar does not compile."""
+        self._scheduler.grammar_compile_error_reqs.add(request_id)
 
     def attach_errors(self, outputs: Mapping[int, Any]) -> None:
         """Attach the sentences to the error outputs of a step; forget those attached and those of requests that are gone."""
@@ -103,7 +105,7 @@ class ClientErrorHook:
     def __init__(self) -> None:
         self._patch = Patch()
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need | Part]:
         """Return the methods that are patched, and the error that they raise."""
         from vllm import exceptions
         from vllm.entrypoints.generate.base.serving import GenerateBaseServing
@@ -113,22 +115,25 @@ class ClientErrorHook:
             Requirement(
                 RequestState, "_new_completion_output", ("token_ids", "finish_reason", "stop_reason")
             ),
-            Requirement(exceptions, "RetryableRequestError"),
             Requirement(GenerateBaseServing, "_raise_if_error", ("finish_reason", "request_id")),
             Requirement(GenerateBaseServing, "_convert_generation_error_to_streaming_response", ("e",)),
+            Part(
+                "error_type",
+                "the type ServiceUnavailableError in the body of a 503 (it says InternalServerError)",
+                (Requirement(exceptions, "RetryableRequestError"),),
+            ),
         ]
 
     def install(self) -> None:
         """Patch them."""
         from vllm.entrypoints.generate.base.serving import GenerateBaseServing
-        from vllm.exceptions import RetryableRequestError
         from vllm.v1.engine.output_processor import RequestState
 
         new_output = RequestState._new_completion_output
         raise_if_error = GenerateBaseServing._raise_if_error
         convert = GenerateBaseServing._convert_generation_error_to_streaming_response
 
-        class RetryableLoadError(RetryableRequestError):  # type: ignore[misc]
+        class RetryableLoadError(retryable_error()):  # type: ignore[misc]
             """A request failed because its state could not be loaded; the client may send it again."""
 
         @functools.wraps(new_output)

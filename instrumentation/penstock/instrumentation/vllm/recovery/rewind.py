@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.resilience import Outcome
+from penstock.instrumentation.vllm.compat import preempt_dropping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -139,7 +140,7 @@ def preempt(scheduler: Any, request: Any) -> None:
     A worker that ran it in the last step gets all its tokens again.
     """
     scheduler.running.remove(request)
-    scheduler._preempt_request(request, time.monotonic(), drop_stale_output=True)
+    preempt_dropping(scheduler, request, time.monotonic())
     scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
 
 

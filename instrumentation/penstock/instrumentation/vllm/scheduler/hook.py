@@ -8,44 +8,45 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import (
+    AnyOf,
     Extension,
     InstanceState,
+    Part,
     Patch,
     Requirement,
     instrumented,
     registry,
 )
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import scheduler_differences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock.instrumentation.hooks import Need
 
-_METHODS = (
+_METHODS: Final[Sequence[tuple[str, tuple[str, ...]]]] = (
     ("schedule", ()),
     ("update_from_output", ("scheduler_output", "model_runner_output")),
     ("add_request", ("request",)),
-    ("_handle_failed_recving", ("failed_req_ids",)),
     ("_handle_invalid_blocks", ("invalid_block_ids", "num_scheduled_tokens")),
     ("_try_schedule_encoder_inputs", ("request",)),
-    ("_preempt_request", ("request", "timestamp", "drop_stale_output")),
-    ("_set_kv_fetch_stage", ("request", "stage")),
-    ("_handle_blocked_waiting_request", ("request",)),
+    ("_preempt_request", ("request", "timestamp")),
     ("_connector_finished", ("request",)),
     ("_free_request", ("request",)),
     ("_free_blocks", ("request",)),
 )
 
 # What the recovery of failed loads acts upon (kv/failure_planner.py, recovery/rewind.py).
-_STATE = (
-    "encoder_cache_mismatch_reqs",
+_STATE: Final = (
+    "failed_recving_kv_req_ids",
     "finished_recving_kv_req_ids",
+    "grammar_compile_error_reqs",
     "kv_cache_manager",
     "prev_step_scheduled_req_ids",
     "recompute_kv_load_failures",
@@ -64,13 +65,34 @@ class SchedulerHook:
         """Take *scheduler_class*, the one that vLLM resolved."""
         self._class = scheduler_class
 
-    def requires(self) -> Iterable[Need]:
-        """Return the methods that the mixin extends."""
+    def requires(self) -> Iterable[Need | Part]:
+        """Return the methods that the mixin extends, by their names of today or of before (``compat``)."""
         from penstock.instrumentation.vllm.scheduler.mixin import SchedulerMixin
 
-        yield from (Requirement(self._class, name, parameters) for name, parameters in _METHODS)
-        yield InstanceState(self._class, _STATE)
-        yield Extension(SchedulerMixin, self._class)
+        scheduler = self._class
+        yield from (Requirement(scheduler, name, parameters) for name, parameters in _METHODS)
+        yield AnyOf(
+            (
+                Requirement(scheduler, "_set_kv_fetch_stage", ("request", "stage")),
+                Requirement(scheduler, "_update_from_kv_xfer_finished", ("kv_connector_output",)),
+            )
+        )
+        yield InstanceState(scheduler, _STATE)
+        yield from (
+            Extension(mixin, scheduler) for mixin in (SchedulerMixin, *scheduler_differences(scheduler))
+        )
+        yield Part(
+            "blocked_waiting",
+            "waits for a grammar or for streaming input",
+            (
+                AnyOf(
+                    (
+                        Requirement(scheduler, "_handle_blocked_waiting_request", ("request",)),
+                        Requirement(scheduler, "_try_promote_blocked_waiting_request", ("request",)),
+                    )
+                ),
+            ),
+        )
 
     def install(self) -> None:
         """Do nothing: :func:`instrument` makes the subclass."""
@@ -122,7 +144,8 @@ def instrument(scheduler_class: Any) -> Any:
             from penstock.instrumentation.vllm.scheduler.mixin import SchedulerMixin
 
             # A class may refuse to be derived from: __init_subclass__, a metaclass.
-            result = instrumented(SchedulerMixin, scheduler_class)
+            for mixin in (*scheduler_differences(scheduler_class), SchedulerMixin):
+                result = instrumented(mixin, result)
     return result
 
 

@@ -14,6 +14,8 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.scheduler.session import SchedulerSession
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
 
 _GUARD = guard("scheduler")
@@ -85,7 +87,7 @@ class SchedulerMixin:
         """Let vLLM's own paths do what *plan* says.
 
         vLLM's switch is all or nothing: it stands on recompute for the length of the update, and those that fail take
-        vLLM's other way of failing single requests (``encoder_cache_mismatch_reqs``).
+        vLLM's other way of failing single requests (``FailingRequests``).
         """
         upstream: Any = super()
         own = self.recompute_kv_load_failures
@@ -114,6 +116,10 @@ class SchedulerMixin:
         if plan is not None:
             return set(plan.failed)
         return upstream._handle_invalid_blocks(invalid_block_ids, num_scheduled_tokens)  # type: ignore[no-any-return]
+
+    def _penstock_allocated(self) -> Iterable[str]:
+        session = self._penstock
+        return tuple(session.loads.unconfirmed.allocated) if session is not None else ()
 
     def _set_kv_fetch_stage(self, request: Any, stage: str | None) -> None:
         upstream: Any = super()

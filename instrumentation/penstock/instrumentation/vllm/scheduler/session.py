@@ -14,6 +14,7 @@ from penstock.instrumentation.policy import fits_always
 from penstock.instrumentation.resilience import Action
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import PeerGate
+from penstock.instrumentation.vllm.compat import failed_receives
 from penstock.instrumentation.vllm.ec import EcLoadController, EcSchedulerSideMixin
 from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
 from penstock.instrumentation.vllm.naming import engine_identity
@@ -260,8 +261,8 @@ class SchedulerSession:
             and (
                 moved.kv_connector_worker_meta is not None
                 or moved.finished_recving
-                or moved.failed_recving
                 or moved.invalid_block_ids
+                or failed_receives(moved)
             )
         ):
             self._on_worker_report(moved)

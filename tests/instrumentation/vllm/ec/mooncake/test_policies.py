@@ -57,7 +57,7 @@ def check(
         assert engine.errors.keys() == {request.request_id}
         assert (mode in (engine.errors[request.request_id] or "")) is told
     assert not engine.scheduler._penstock.ec.failing
-    assert not engine.scheduler.encoder_cache_mismatch_reqs
+    assert not engine.scheduler.grammar_compile_error_reqs
     assert not engine.scheduler._penstock.ec._loads._without
     return found
 

@@ -278,6 +278,9 @@ def _source(source: admin.Source, now: float) -> Iterator[str]:
     if source.hooks:
         installed = sum(hook.installed for hook in source.hooks)
         yield f"{_INDENT}{installed} of {len(source.hooks)} hooks installed"
+    for hook in source.hooks:
+        if lost := rows.parts_words(hook):
+            yield f"{_INDENT}without: {lost} ({words.one_line(hook.name)})"
     if source.HasField("unaccounted_entries"):
         yield from _entries(source)
     for drop in source.drops:

@@ -113,6 +113,7 @@ def comparable(engine: dict[str, Any]) -> dict[str, Any]:
             for source in engine.get("sources", ())
             for hook in source.get("hooks", ())
         },
+        "missingParts": _missing_parts(engine),
         "policy": {
             "inForce": status.get("hash", ""),
             "inSync": engine.get("inSync"),
@@ -124,6 +125,17 @@ def comparable(engine: dict[str, Any]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _missing_parts(engine: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Return what each installed hook does without in any process, by hook and part."""
+    found: dict[str, dict[str, str]] = {}
+    for source in engine.get("sources", ()):
+        for hook in source.get("hooks", ()):
+            # A document of an earlier agentctl has no parts.
+            for part in hook.get("missingParts", ()) if hook["installed"] else ():
+                found.setdefault(hook["name"], {})[part["name"]] = f"without: {part['lost']}"
+    return found
 
 
 def _standing(engine: dict[str, Any], value: str) -> str:

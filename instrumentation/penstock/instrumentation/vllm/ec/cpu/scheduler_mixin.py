@@ -32,14 +32,14 @@ class CpuSchedulerMixin:
         return bool(upstream._admit_item(request, feature, num_computed_tokens, now))
 
     def _start_xfer(
-        self, mm_hash: str, info: dict[str, Any], size_bytes: int, shape: tuple[int, int]
+        self, mm_hash: str, info: dict[str, Any], size_bytes: int, *args: Any, **kwargs: Any
     ) -> bool:
         """Let a fault drill hit the read; vLLM takes an exception for one that cannot be started, and False for one without room."""
         upstream: Any = super()
         loads = self._penstock_loads
         if loads is not None and not self._penstock_may_begin(loads, mm_hash, info):
             return False
-        started = bool(upstream._start_xfer(mm_hash, info, size_bytes, shape))
+        started = bool(upstream._start_xfer(mm_hash, info, size_bytes, *args, **kwargs))
         if loads is not None and started:
             with _GUARD:
                 session = self._sessions[info["peer_host"], int(info["peer_port"])]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks import Extension, Requirement, Swaps, registry
+from penstock.instrumentation.hooks import AnyOf, Extension, Requirement, Swaps, registry
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import connector_differences
 from penstock.instrumentation.vllm.kv.base import connector_adapters
 from penstock.instrumentation.vllm.kv.base.mooncake import MooncakeWorkers
 from penstock.instrumentation.vllm.kv.base.observer import KvObserver
@@ -37,10 +38,18 @@ class KvWorkerHook:
             Requirement(KVConnectorBase_V1, "wait_for_layer_load", ("layer_name",)),
             Requirement(KVConnectorBase_V1, "save_kv_layer", ("layer_name",)),
             Requirement(KVConnectorBase_V1, "wait_for_save"),
-            Requirement(KVConnectorBase_V1, "get_transfer_results", ("finished_req_ids",)),
+            AnyOf(
+                (
+                    Requirement(KVConnectorBase_V1, "get_transfer_results", ("finished_req_ids",)),
+                    Requirement(KVConnectorBase_V1, "get_finished", ("finished_req_ids",)),
+                )
+            ),
             Requirement(KVConnectorBase_V1, "get_block_ids_with_load_errors"),
             Requirement(KVConnectorBase_V1, "build_connector_worker_meta"),
-            Extension(KvWorkerMixin, KVConnectorBase_V1),
+            *(
+                Extension(mixin, KVConnectorBase_V1)
+                for mixin in (KvWorkerMixin, *connector_differences(KVConnectorBase_V1))
+            ),
         ]
 
     def install(self) -> None:
@@ -77,5 +86,6 @@ class KvWorkers:
             jobs=adapter,
             reasons=self._mooncake.instrument(connector, rank),
         )
-        self._hook.swaps.swap(connector, KvWorkerMixin)
+        for mixin in (*connector_differences(type(connector)), KvWorkerMixin):
+            self._hook.swaps.swap(connector, mixin)
         connector._penstock_observer = observer

@@ -18,6 +18,8 @@ import threading
 from enum import Enum
 from typing import Any, Final
 
+from penstock.instrumentation.vllm.compat import can_fail_receive, fail_receive, has_failed_receive
+
 _CANCELLED: Final = "penstock_cancelled"
 
 
@@ -61,9 +63,12 @@ class Cancellations:
         if worker._recving_transfers.get(request_id):
             # Also of a load that has failed: a read from another rank of the peer goes on, or a release is refused.
             return CancelResult.PINNED
-        if request_id in worker._recving_transfers or request_id in worker._recv_failures:
+        if request_id in worker._recving_transfers or has_failed_receive(worker, request_id):
             # In push mode an entry means that the peer has written all blocks.
             return CancelResult.SETTLED
+        if not can_fail_receive(worker):
+            return CancelResult.PINNED
+        blocks = meta.local_block_ids
         if self._push:
             with self._lock:
                 if request_id in self._registered or _is_written_with_others(worker, meta):
@@ -74,7 +79,7 @@ class Cancellations:
             meta.local_block_ids = meta.local_physical_block_ids = ()
             meta.awaiting_kvs = False
             setattr(meta, _CANCELLED, True)
-        worker._failed_recv_reqs.put(request_id)
+        fail_receive(worker, request_id, blocks)
         return CancelResult.FAILED
 
     def forget(self, request_id: str) -> None:

@@ -6,8 +6,17 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks import Extension, InstanceState, Requirement, Swaps, registry
+from penstock.instrumentation.hooks import (
+    AnyOf,
+    Extension,
+    InstanceState,
+    Part,
+    Requirement,
+    Swaps,
+    registry,
+)
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import worker_differences
 from penstock.instrumentation.vllm.kv.nixl.agent_mixin import NixlAgentMixin
 from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 from penstock.instrumentation.vllm.kv.nixl.snapshot import NixlSnapshot
@@ -20,7 +29,13 @@ if TYPE_CHECKING:
 
 
 # Read by the snapshot on another thread. Other state may be missing (NixlWorkerMixin).
-_STATE = ("_remote_agents", "_engine_last_active", "_invalid_remote_engines")
+_STATE = (
+    "_remote_agents",
+    "_engine_last_active",
+    "_failed_recv_reqs",
+    "_recving_metadata",
+    "_recving_transfers",
+)
 
 
 class NixlHook:
@@ -35,15 +50,14 @@ class NixlHook:
         self._agent = agent
         self.swaps = Swaps()
 
-    def requires(self) -> Iterable[Need]:
-        """Return the methods that the mixins extend."""
+    def requires(self) -> Iterable[Need | Part]:
+        """Return the methods that the mixins extend, by their names of today or of before (``compat``)."""
         worker, agent = self._worker, self._agent
         return [
             Requirement(worker, "_log_failure", ("failure_type", "req_id", "msg", "error", "meta")),
             Requirement(worker, "_ensure_handshake", ("engine_id", "host", "port")),
             Requirement(worker, "_nixl_handshake", ("host", "port", "remote_tp_size", "expected_engine_id")),
-            Requirement(worker, "_reap_expired_send_leases", ("done_sending",)),
-            Requirement(worker, "get_transfer_results"),
+            AnyOf((Requirement(worker, "get_transfer_results"), Requirement(worker, "get_finished"))),
             Requirement(worker, "get_kv_connector_stats"),
             Requirement(worker, "start_load_kv", ("metadata",)),
             Requirement(worker, "_get_new_notifs"),
@@ -55,8 +69,20 @@ class NixlHook:
             Requirement(agent, "release_xfer_handle", ("handle",)),
             Requirement(agent, "get_new_notifs"),
             InstanceState(worker, _STATE),
-            Extension(NixlWorkerMixin, worker),
+            *(Extension(mixin, worker) for mixin in (NixlWorkerMixin, *worker_differences(worker))),
             Extension(NixlAgentMixin, agent),
+            Part(
+                "lease_expiry",
+                "which leases expired before they were read",
+                (
+                    AnyOf(
+                        (
+                            Requirement(worker, "_reap_expired_send_leases", ("done_sending",)),
+                            InstanceState(worker, ("_reqs_to_send",)),
+                        )
+                    ),
+                ),
+            ),
         ]
 
     def install(self) -> None:
@@ -84,7 +110,8 @@ class NixlWorkers:
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return None
         observer = NixlObserver(worker, name=f"nixl.{next(self._numbers)}")
-        self._hook.swaps.swap(worker, NixlWorkerMixin)
+        for mixin in (*worker_differences(type(worker)), NixlWorkerMixin):
+            self._hook.swaps.swap(worker, mixin)
         self._hook.swaps.swap(worker.nixl_wrapper, NixlAgentMixin)
         worker._penstock = observer
         worker.nixl_wrapper._penstock = observer

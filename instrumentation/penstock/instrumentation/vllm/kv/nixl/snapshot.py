@@ -78,7 +78,8 @@ class NixlSnapshot:
     def _fill_peers(self, snapshot: Snapshot, worker: Any) -> None:
         connected = worker._remote_agents.copy()
         last_active = worker._engine_last_active.copy()
-        invalid = worker._invalid_remote_engines.copy()
+        # Until 0.31 vLLM marks none.
+        invalid = getattr(worker, "_invalid_remote_engines", frozenset[str]()).copy()
         wall_minus_monotonic = time.time() - time.perf_counter()
         old = time.time_ns() - EXPIRY_NS
         for handshake in reversed(self._observer.handshakes.recent(PEERS_MAX)):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import can_fail_receive
 from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.cancellation import is_cancelled
 from penstock.instrumentation.vllm.kv.nixl.notifications import WatchedQueue
@@ -20,6 +21,8 @@ from penstock.instrumentation.vllm.kv.nixl.transfer_table import (
 from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _GUARD = guard("nixl")
@@ -186,8 +189,13 @@ class NixlWorkerMixin(NixlPushMixin):
         observer = self._penstock
         if observer is None or before is None or len(done_sending) == len(before):
             return
-        with _GUARD:
-            observer.on_leases_expired(sorted(done_sending - before))
+        self._penstock_on_expired(sorted(done_sending - before))
+
+    def _penstock_on_expired(self, request_ids: Sequence[str]) -> None:
+        observer = self._penstock
+        if observer is not None:
+            with _GUARD:
+                observer.on_leases_expired(request_ids)
 
     def get_transfer_results(self) -> Any:
         """Compare what has arrived before vLLM uses it, digest what others will read, forget the finished requests."""
@@ -230,7 +238,8 @@ class NixlWorkerMixin(NixlPushMixin):
         if request_id in results.failed_recving or meta is None or not runtime.active:
             return
         check = observer.verification.check(worker, order, meta)
-        if observer.on_checked(request_id, meta, check, enforce=order.enforce):
+        enforce = order.enforce and can_fail_receive(worker)
+        if observer.on_checked(request_id, meta, check, enforce=enforce):
             results.failed_recving.add(request_id)
             # As vLLM does with a failed read.
             if not worker._is_hma_required:

@@ -1,0 +1,40 @@
+"""Which differences a class of vLLM's needs: chosen by what is there, never by a version's number.
+
+The hooks are written for the newest vLLM. A difference gives an older one the shape of the newest: a mixin between Penstock's
+and vLLM's class, or a function. The first line of its module says until which version it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.instrumentation.vllm.compat.blocked_waiting import BlockedWaiting
+from penstock.instrumentation.vllm.compat.failed_receives import FailedReceives
+from penstock.instrumentation.vllm.compat.kv_fetch_stages import KvFetchStages
+from penstock.instrumentation.vllm.compat.send_leases import SendLeases
+from penstock.instrumentation.vllm.compat.stale_output import StaleOutput
+from penstock.instrumentation.vllm.compat.transfer_results import ConnectorTransferResults, TransferResults
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.instrumentation.vllm.compat.difference import Difference
+
+_SCHEDULER: Final[tuple[type[Difference], ...]] = (KvFetchStages, BlockedWaiting, FailedReceives, StaleOutput)
+_WORKER: Final[tuple[type[Difference], ...]] = (SendLeases, TransferResults)
+_CONNECTOR: Final[tuple[type[Difference], ...]] = (ConnectorTransferResults,)
+
+
+def scheduler_differences(scheduler: type) -> Sequence[type]:
+    """Return the mixins that go between Penstock's and a scheduler class, the innermost first; none for the newest vLLM."""
+    return [each for each in _SCHEDULER if each.is_needed(scheduler)]
+
+
+def worker_differences(worker: type) -> Sequence[type]:
+    """Return the same for the class of a NIXL worker."""
+    return [each for each in _WORKER if each.is_needed(worker)]
+
+
+def connector_differences(connector: type) -> Sequence[type]:
+    """Return the same for the class of a KV connector in a worker."""
+    return [each for each in _CONNECTOR if each.is_needed(connector)]

@@ -1,0 +1,73 @@
+"""Until 0.26: a preempted request has no stale output to drop; its frames are counted and discarded one by one."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final
+
+from penstock.instrumentation.vllm.compat.difference import Difference
+
+# Of vLLM's Request: how many of its next frames of output are dropped.
+_TO_DISCARD: Final = "async_tokens_to_discard"
+_STALE: Final = "num_stale_output_tokens"
+
+
+class StaleOutput(Difference):
+    """Drops the frames that are to be discarded under synchronous scheduling, too; vLLM's own does only under asynchronous."""
+
+    @classmethod
+    def is_needed(cls, owner: type) -> bool:
+        """Return whether *owner* discards nothing itself."""
+        drops = "drop_stale_output" in inspect.signature(owner._preempt_request).parameters  # type: ignore[attr-defined]
+        return not drops and not _is_asynchronous(owner)
+
+    def _update_request_with_output(self, request: Any, new_token_ids: list[int]) -> Any:
+        if request.async_tokens_to_discard > 0:
+            request.async_tokens_to_discard -= 1
+            return [], False
+        upstream: Any = super()
+        return upstream._update_request_with_output(request, new_token_ids)
+
+
+def preempt_dropping(scheduler: Any, request: Any, at: float) -> None:
+    """Send a running request, already taken out of the running ones, back to the queue; what it has in flight is dropped.
+
+    Args:
+        scheduler: vLLM's.
+        request: its request.
+        at: the moment, by ``time.monotonic()``.
+
+    """
+    if hasattr(request, _STALE):
+        scheduler._preempt_request(request, at, drop_stale_output=True)
+        return
+    scheduler._preempt_request(request, at)
+    _discard(scheduler, request)
+
+
+def has_stale_output(request: Any) -> bool:
+    """Return whether a preempted request has output in flight that would be delivered."""
+    stale = getattr(request, _STALE, None)
+    return bool(request.num_output_placeholders if stale is None else stale > 0)
+
+
+def drop_stale_output(scheduler: Any, request: Any) -> None:
+    """Have vLLM drop the output that a preempted request has in flight."""
+    if hasattr(request, _STALE):
+        request.drop_stale_output = True
+    else:
+        _discard(scheduler, request)
+
+
+def _discard(scheduler: Any, request: Any) -> None:
+    """Discard the frames in flight, as vLLM does when it resets its prefix cache."""
+    if _is_asynchronous(type(scheduler)):
+        setattr(request, _TO_DISCARD, request.num_output_placeholders)
+        request.num_output_placeholders = 0
+    else:
+        # The step that is under way, unless it ends within the prompt and gives no token.
+        setattr(request, _TO_DISCARD, 0 if request.is_prefill_chunk else 1)
+
+
+def _is_asynchronous(scheduler: type) -> bool:
+    return any(each.__name__ == "AsyncScheduler" for each in scheduler.__mro__)
