@@ -18,7 +18,7 @@ OTHER_PYTHON := $(or $(PENSTOCK_VENV_PYTHON),.venv-python)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents record-films test-repeat properties chaos calm fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents record-films test-repeat properties chaos calm fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine test-versions setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -80,12 +80,15 @@ test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
 test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
 
+test-versions: setup $(TEST_PEERS) ## Older vLLMs (VERSIONS="0.28.0 0.31.0"): hooks, demo, engines; an environment each, kept (PARTS="hooks demo" for some).
+	@PENSTOCK_PARTS="$(PARTS)" PENSTOCK_ARGS='$(ARGS)' PENSTOCK_VENV=$(VENV) scripts/test-versions.sh $(VERSIONS)
+
 test-python: setup-python $(TEST_PEERS) ## Agent and engine side on that CPython, without vLLM and what depends on no interpreter.
 	@[[ ! -x $(OTHER_PYTHON) ]] || $(OTHER_PYTHON) -m pytest $(TOGETHER) -m "not long and not engine and not hypothesis" \
 		tests/agent tests/instrumentation tests/proto tests/rules --ignore=tests/instrumentation/vllm \
 		--ignore=tests/agent/policy/rollouts --ignore=tests/agent/metrics/test_prometheus.py $(ARGS)
 
-check-versions: setup ## The hook check on each minor vLLM from 0.30 on; writes the table of docs/compatibility.md (CHECK=1 compares it, VERSIONS="0.33.0 …" prints some).
+check-versions: setup ## The hook check on each minor vLLM from 0.26 on; writes the table of docs/compatibility.md (CHECK=1 compares it, VERSIONS="0.33.0 …" prints some).
 	@PENSTOCK_VENV=$(VENV) $(PYTHON_IN_VENV) scripts/check_versions.py $(if $(filter 1,$(CHECK)),--check) $(VERSIONS)
 
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.

@@ -1,7 +1,7 @@
 """Compares the hooks with each minor version of vLLM that can be installed; writes the table of docs/compatibility.md.
 
-For a version other than that of .venv the Python code of its wheel is put over .venv (setup-compat.sh), one environment for
-each below .venv-versions. No engine is started.
+Each version other than that of .venv has an environment below .venv-versions: its build for CPU, where there is one
+(setup-version.sh), else the Python code of its wheel (setup-compat.sh). No engine is started.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[1]
 DOCUMENT: Final = ROOT / "docs" / "compatibility.md"
 ENVIRONMENTS: Final = ".venv-versions"
-OLDEST: Final = (0, 30)
+OLDEST: Final = (0, 26)
 
 BEGIN: Final = "<!-- From here on by: make check-versions -->"
 END: Final = "<!-- Until here by: make check-versions -->"
 _WIDTH: Final = 100
 _NUMBER: Final = re.compile(r"\d+\.\d+\.\d+(?:\.post\d+)?")
+# A line for each version with a build for CPU: the version, and its NIXL.
+_CPU_BUILDS: Final = ROOT / "scripts" / "nixl-versions.txt"
 # What a requirement says of the parameters that are there instead.
 _INSTEAD: Final = re.compile(r" \(it has .*?\)(?=;|$)")
 
@@ -53,7 +55,7 @@ def minor_of(version: str) -> str:
 
 
 def verdicts(survey: Survey) -> dict[str, tuple[str, list[str]]]:
-    """Return by hook its cell, and why it is left out: ``yes``, ``no``, ``partly`` (of several classes), ``not used``."""
+    """Return by hook its cell, and why it is left out: ``yes``, ``less``, ``no``, ``partly`` (of several classes), ``not used``."""
     found: dict[str, list[dict[str, str]]] = {}
     for row in survey["hooks"]:
         found.setdefault(row["hook"], []).append(row)
@@ -64,9 +66,21 @@ def _verdict(rows: list[dict[str, str]]) -> tuple[str, list[str]]:
     said = {row["verdict"] for row in rows}
     reasons = [_INSTEAD.sub("", row["reason"]) for row in rows if row["verdict"] == "left out"]
     if not reasons:
-        return ("yes" if "fits" in said else rows[0]["verdict"]), []
+        fits = "less" if any(row["without"] for row in rows) else "yes"
+        return (fits if "fits" in said else rows[0]["verdict"]), []
     # Where none fits, the first class stands for the others.
     return ("partly", reasons) if "fits" in said else ("no", reasons[:1])
+
+
+def without(survey: Survey) -> dict[str, list[str]]:
+    """Return by hook what an installed one does without, in a user's words; none that lacks nothing."""
+    found: dict[str, list[str]] = {}
+    for row in survey["hooks"]:
+        for part in row["without"]:
+            lost = found.setdefault(row["hook"], [])
+            if part["lost"] not in lost:
+                lost.append(part["lost"])
+    return found
 
 
 def rewritten(document: str, surveys: list[Survey], not_installed: list[str]) -> str:
@@ -99,10 +113,13 @@ def rewritten(document: str, surveys: list[Survey], not_installed: list[str]) ->
     ]
     numbers = ", ".join(survey["versions"]["vLLM"] for survey in surveys)
     lines += ["", *_wrapped(f"Releases compared: {numbers}."), ""]
-    for version, column in columns:
+    for (version, column), survey in zip(columns, surveys, strict=True):
         reasons = [f"`{hook}` ({'; '.join(why)})" for hook, (_, why) in sorted(column.items()) if why]
         if reasons:
             lines += _wrapped(f"- {version} leaves out {', '.join(reasons)}.", "  ")
+        lost = [f"`{hook}`: {'; '.join(what)}" for hook, what in sorted(without(survey).items())]
+        if lost:
+            lines += _wrapped(f"- {version} works without: {'. '.join(lost)}.", "  ")
     for sentence in not_installed:
         lines += _wrapped(f"- {sentence}", "  ")
     text = "\n".join([begin, "", *lines, *([""] if lines[-1] else []), end])
@@ -180,8 +197,10 @@ def installed(version: str) -> Path:
 
     """
     venv = f"{ENVIRONMENTS}/{version}"
-    environ = {**os.environ, "VLLM": version, "PENSTOCK_VENV_COMPAT": venv}
-    if subprocess.run(["scripts/setup-compat.sh"], cwd=ROOT, env=environ, check=False).returncode != 0:
+    environ = {**os.environ, "VLLM": version, "PENSTOCK_VENV_VERSION": venv, "PENSTOCK_VENV_COMPAT": venv}
+    has_build = any(line.split()[0] == minor_of(version) for line in _CPU_BUILDS.read_text().splitlines())
+    script = "scripts/setup-version.sh" if has_build else "scripts/setup-compat.sh"
+    if subprocess.run([script], cwd=ROOT, env=environ, check=False).returncode != 0:
         raise CheckError("it cannot be installed here")
     return ROOT / venv / "bin" / "python"
 
@@ -225,7 +244,11 @@ def compare(versions: list[str]) -> tuple[list[Survey], list[str]]:
             continue
         surveys.append(survey)
         reasons = [f"{hook} ({'; '.join(why)})" for hook, (_, why) in verdicts(survey).items() if why]
-        print(f"check-versions: {version} leaves out {', '.join(reasons) or 'nothing'}")
+        lost = [f"{hook}: {'; '.join(what)}" for hook, what in without(survey).items()]
+        print(
+            f"check-versions: {version} leaves out {', '.join(reasons) or 'nothing'}"
+            + (f", and works without: {', '.join(lost)}" if lost else "")
+        )
     return surveys, failed
 
 

@@ -29,14 +29,19 @@ Available versions: 0.33.0, 0.32.1, 0.32.0, 0.30.0.post2, 0.30.0, 0.29.0, 0.8.5.
 """
 
 
-def survey(version: str, **hooks: list[tuple[str, str]]) -> dict[str, Any]:
-    """Return what the check prints for a version: by hook a verdict and a reason for each of its classes."""
+def survey(version: str, **hooks: list[tuple[str, ...]]) -> dict[str, Any]:
+    """Return what the check prints for a version: by hook a verdict, a reason and what is lost for each of its classes."""
     return {
         "versions": {"vLLM": version},
         "hooks": [
-            {"hook": hook, "verdict": verdict, "reason": reason}
+            {
+                "hook": hook,
+                "verdict": verdict,
+                "reason": reason,
+                "without": [{"part": "p", "lost": lost, "reason": "gone"} for lost in parts],
+            }
             for hook, rows in hooks.items()
-            for verdict, reason in rows
+            for verdict, reason, *parts in rows
         ],
     }
 
@@ -47,9 +52,14 @@ OLD = survey(
     scheduler=[("left out", "Scheduler.f is missing"), ("left out", "AsyncScheduler.f is missing")],
     nixl=[FITS, ("left out", "Push.g has no parameter stream (it has self, (a, b))")],
     mooncake=[("not used", "this vLLM has no such connector")],
+    client_error=[("fits", "", "the type of an error")],
 )
 NEW = survey(
-    "0.32.0+cpu", scheduler=[FITS, FITS, ("not used", "no such class")], nixl=[FITS, FITS], mooncake=[FITS]
+    "0.32.0+cpu",
+    scheduler=[FITS, FITS, ("not used", "no such class")],
+    nixl=[FITS, FITS],
+    mooncake=[FITS],
+    client_error=[FITS],
 )
 DOCUMENT = f"""\
 Before.
@@ -61,6 +71,7 @@ Before.
 | `scheduler` | policies, waits | no |
 | `nixl` | transfers; see `a` | yes |
 | `mooncake` | why | yes |
+| `client_error` | the cause | yes |
 | `gone` | a hook of former times | yes |
 
 {script.END}
@@ -77,10 +88,12 @@ Before.
 | `scheduler` | policies, waits | no | yes |
 | `nixl` | transfers; see `a` | partly | yes |
 | `mooncake` | why | not used | yes |
+| `client_error` | the cause | less | yes |
 
 Releases compared: 0.31.0, 0.32.0+cpu.
 
 - 0.31 leaves out `nixl` (Push.g has no parameter stream), `scheduler` (Scheduler.f is missing).
+- 0.31 works without: `client_error`: the type of an error.
 - 0.30.0 could not be compared: no.
 
 {script.END}
@@ -90,8 +103,8 @@ After.
 
 
 def test_the_newest_release_of_each_minor_version() -> None:
-    """From 0.30 on, the oldest first; what is installed is none."""
-    assert script.newest_of_each_minor(LISTED) == ["0.30.0.post2", "0.32.1", "0.33.0"]
+    """From 0.26 on, the oldest first; what is installed is none."""
+    assert script.newest_of_each_minor(LISTED) == ["0.29.0", "0.30.0.post2", "0.32.1", "0.33.0"]
     assert script.newest_of_each_minor("ERROR: no such package") == []
 
 

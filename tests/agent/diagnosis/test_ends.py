@@ -209,6 +209,10 @@ _ORDERED = admin.Quarantine(key={"engine": "0"}, peer={"address": _PEER}, author
         (200, _OTHERS, {}, True),
         # Too few, too early, or something keeps its readers from it.
         (200, _OTHERS[1:], {}, False),
+        # Its reader has been stopped meanwhile, or forgotten, or only lost.
+        (200, (), {"engines": [engine("another")]}, True),
+        (200, (), {"engines": [engine(connected=False, said_goodbye=True)]}, True),
+        (200, (), {"engines": [engine(connected=False)]}, False),
         (50, _OTHERS, {}, False),
         (200, _OTHERS, {"quarantines": [_ORDERED]}, False),
         (200, (*_OTHERS, waited("tried", 20, peer=_PEER, ending=common.DEFERRAL_ENDING_ABORTED)), {}, False),

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ with warnings.catch_warnings():
     from vllm.v1.engine.async_llm import AsyncLLM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tests.support.engine.recorder import Recorder
 
@@ -58,19 +59,58 @@ ALL = {
     "zmq_ec_connector": COMPONENT_WORKER,
 }
 
-# By vLLM's minor version, of those that Penstock works with: the hooks that are left out, with the reason. A new version is a
-# new line here; `make check-versions` writes its column in docs/compatibility.md.
-LEFT_OUT: dict[str, dict[str, str]] = {"0.32": {}, "0.33": {}}
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a version of vLLM.
+
+    Attributes:
+        left_out: hooks that do not fit, and why.
+        unused: hooks of connectors that it does not have.
+        missing: by hook the parts that it does without.
+
+    """
+
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    unused: frozenset[str] = frozenset()
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_NO_MOONCAKE_EC = frozenset({"ec_mooncake_scheduler", "ec_mooncake_worker", "ec_cpu_scheduler"})
+_NO_ERROR_TYPE = {"client_error": ("error_type",)}
+_NO_EC = "ECConnectorBase.take_unavailable_requests is missing; ECConnectorBase.start_save_caches is missing"
+_NO_REASONS = {"mooncake": "MooncakeConnectorWorker._handle_failed_recv is missing"}
+_UNTIL_27 = Known(
+    {"ec_connector": f"{_NO_EC}; ECConnectorBase.build_connector_worker_meta is missing"} | _NO_REASONS,
+    _NO_MOONCAKE_EC | {"ec_cpu_worker"},
+    _NO_ERROR_TYPE,
+)
+# Of the minor versions that Penstock works with. A new version is a new line here; `make check-versions` writes its column in
+# docs/compatibility.md.
+VERSIONS = {
+    "0.26": _UNTIL_27,
+    "0.27": _UNTIL_27,
+    "0.28": Known(
+        {"ec_connector": _NO_EC} | _NO_REASONS, _NO_MOONCAKE_EC | {"ec_cpu_worker"}, _NO_ERROR_TYPE
+    ),
+    "0.29": Known({"ec_connector": _NO_EC} | _NO_REASONS, _NO_MOONCAKE_EC, _NO_ERROR_TYPE),
+    "0.30": Known(missing=_NO_ERROR_TYPE),
+    "0.31": Known(missing=_NO_ERROR_TYPE),
+    "0.32": Known(),
+    "0.33": Known(),
+}
 
 OWN = ".".join(vllm.__version__.split(".")[:2])
 
 
 def expected() -> list[tuple[str, int, bool, str]]:
     """Return the rows of the report with the vLLM that is installed."""
-    assert OWN in LEFT_OUT, f"vLLM {OWN} is new here: say which hooks it leaves out, and run everything on it"
+    assert OWN in VERSIONS, f"vLLM {OWN} is new here: say which hooks it leaves out, and run everything on it"
+    known = VERSIONS[OWN]
     return [
-        (name, component, name not in LEFT_OUT[OWN], LEFT_OUT[OWN].get(name, ""))
+        (name, component, name not in known.left_out, known.left_out.get(name, ""))
         for name, component in ALL.items()
+        if name not in known.unused
     ]
 
 
@@ -90,8 +130,11 @@ def clean() -> Iterator[None]:
 def test_the_survey() -> None:
     """Without an engine each hook is held against every class that it is for, and says what an engine would report."""
     answers = surveys.survey()
-    found = {(each.hook, each.component, each.status is HookStatus.FITS, each.reason) for each in answers}
+    used = [each for each in answers if each.status is not HookStatus.NOT_USED]
+    found = {(each.hook, each.component, each.status is HookStatus.FITS, each.reason) for each in used}
     assert sorted(found) == expected()
+    missing = {each.hook: tuple(part.name for part in each.missing) for each in used if each.missing}
+    assert missing == VERSIONS[OWN].missing
     assert [each.host for each in answers if each.hook == "scheduler"] == [
         "Scheduler",
         "AsyncScheduler",
@@ -115,9 +158,16 @@ def test_the_document_says_the_same() -> None:
         for cells in rows[start + 2 :][: len(ALL)]
     }
     assert set(table) == set(ALL)
-    for version, left_out in LEFT_OUT.items():
+    for version, known in VERSIONS.items():
         assert {name: cells[version] for name, cells in table.items()} == {
-            name: "no" if name in left_out else "yes" for name in ALL
+            name: "no"
+            if name in known.left_out
+            else "not used"
+            if name in known.unused
+            else "less"
+            if name in known.missing
+            else "yes"
+            for name in ALL
         }
 
 
@@ -252,9 +302,11 @@ def assert_well(code: int, output: str) -> None:
     """Check the exit code and the lines of the report on the vLLM that is installed."""
     lines = output.splitlines()
     assert lines[0].startswith(f"vLLM {vllm.__version__}, NIXL ")
-    assert {line.split()[0] for line in lines[2:-2]} == set(ALL)
-    assert lines[-2:] == ["vLLM will load the plugin", "entries go to unix:///run/penstock/ingest.sock"]
-    assert code == (1 if LEFT_OUT[OWN] else 0)
+    said = ["vLLM will load the plugin", "entries go to unix:///run/penstock/ingest.sock"]
+    end = lines.index(said[0])
+    assert {line.split()[0] for line in lines[2:end]} == set(ALL)
+    assert lines[end : end + 2] == said
+    assert code == (1 if VERSIONS[OWN].left_out else 0)
 
 
 def test_the_command_where_the_plugin_is_left_out(

@@ -22,7 +22,6 @@ with warnings.catch_warnings():
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.utils.import_utils import resolve_obj_by_qualname
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.diffusion_scheduler import DiffusionScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -74,13 +73,22 @@ def test_model_inspection_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
     assert vars(KVConnectorFactory)["create_connector"] is before
 
 
+# From 0.32 on.
+try:
+    from vllm.v1.core.sched.diffusion_scheduler import DiffusionScheduler
+except ImportError:
+    OTHER_SCHEDULERS: tuple[type, ...] = ()
+else:
+    OTHER_SCHEDULERS = (DiffusionScheduler,)
+
+
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     ("asynchronous", "chosen", "base"),
     [
         (False, None, Scheduler),
         (True, None, AsyncScheduler),
-        (False, "vllm.v1.core.sched.diffusion_scheduler.DiffusionScheduler", DiffusionScheduler),
+        *((False, f"{each.__module__}.{each.__name__}", each) for each in OTHER_SCHEDULERS),
         (True, AsyncScheduler, AsyncScheduler),
     ],
 )

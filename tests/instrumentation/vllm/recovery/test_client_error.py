@@ -23,10 +23,9 @@ from penstock.instrumentation.vllm.requests.affected import Cause
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
-    from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+    from vllm import exceptions
+    from vllm.entrypoints.generate.base.serving import GenerateBaseServing, GenerationError
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
-    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-    from vllm.exceptions import GenerationError, RetryableRequestError
     from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine import EngineCoreOutput, FinishReason
@@ -39,6 +38,15 @@ if TYPE_CHECKING:
 
 TEXT = "KV load failure (mode handshake, peer p:1): 412 tokens lost, at most 96 are recomputed (policy limits, generation 3). The request can be retried."
 CHILDREN = 2
+# Until 0.31 vLLM has one type of error for all that went wrong in the server.
+RETRYABLE = (
+    "ServiceUnavailableError" if hasattr(exceptions, "RetryableRequestError") else "InternalServerError"
+)
+# Until 0.27 in another module.
+try:
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+except ImportError:
+    from vllm.entrypoints.serve.utils.error_response import create_error_response
 
 
 @pytest.fixture
@@ -107,9 +115,9 @@ def test_retryable_error(hook: ClientErrorHook) -> None:
     output = completion(PREFIX + TEXT)
     assert output.finish_reason == "error"
     error = raised(output.finish_reason)
-    assert isinstance(error, RetryableRequestError)
+    assert isinstance(error, getattr(exceptions, "RetryableRequestError", GenerationError))
     answer = create_error_response(error).error
-    assert (answer.code, answer.type, answer.message) == (503, "ServiceUnavailableError", TEXT)
+    assert (answer.code, answer.type, answer.message) == (503, RETRYABLE, TEXT)
 
 
 @pytest.mark.parametrize("stop_reason", [None, "of somebody else"])
@@ -152,7 +160,7 @@ def test_one_of_n_choices(hook: ClientErrorHook) -> None:
 @pytest.mark.parametrize(
     ("stop_reason", "code", "kind", "message"),
     [
-        (PREFIX + TEXT, 503, "ServiceUnavailableError", TEXT),
+        (PREFIX + TEXT, 503, RETRYABLE, TEXT),
         (None, 500, "InternalServerError", "Internal server error"),
     ],
 )

@@ -310,7 +310,10 @@ def _let_go(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> int:
         and each.peer not in {peer, *NO_SERVERS}
         and each.time > times[-1]
     )
-    return times[-1] if all(well[key] >= limits.QUIET_COUNT for key in _engines(trouble)) else 0
+    # Of an engine that has been stopped, or forgotten since, nothing more can be expected.
+    expected = {words.key_of(each.key) for each in facts.engines if not each.said_goodbye}
+    readers = [key for key in _engines(trouble) if key in expected or not facts.engines]
+    return times[-1] if all(well[key] >= limits.QUIET_COUNT for key in readers) else 0
 
 
 def _untried(facts: Facts, trouble: PeerTrouble) -> str:
