@@ -131,7 +131,7 @@ def test_what_has_to_be_written_by_hand(document: str, sentence: str) -> None:
 def test_the_document_has_the_marks() -> None:
     """The table of docs/compatibility.md is one that the command can write."""
     document = (ROOT / "docs" / "compatibility.md").read_text()
-    hooks = {
+    hooks: dict[str, list[tuple[str, ...]]] = {
         cells[0].strip("`"): [FITS]
         for cells in script._rows(document.partition(script.BEGIN)[2].partition(script.END)[0])
     }

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.engine.recorder import Recorder, recording
+from tests.support.engine.versions import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+
+# Until 0.29 workers hand nothing of their EC connectors to the scheduler, and Mooncake's names no reason: those hooks are left out.
+collect_ignore = (
+    ["ec", "zmq_ec", "kv/base/test_mooncake.py", "recovery/test_encoder_media.py"]
+    if VERSION < (0, 30)
+    else []
+)
 
 
 @pytest.fixture

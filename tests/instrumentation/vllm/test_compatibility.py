@@ -77,25 +77,26 @@ class Known:
 
 
 _NO_MOONCAKE_EC = frozenset({"ec_mooncake_scheduler", "ec_mooncake_worker", "ec_cpu_scheduler"})
-_NO_ERROR_TYPE = {"client_error": ("error_type",)}
+_UNTIL_31 = {"client_error": ("error_type",), "kv_connector": ("load_source",)}
 _NO_EC = "ECConnectorBase.take_unavailable_requests is missing; ECConnectorBase.start_save_caches is missing"
-_NO_REASONS = {"mooncake": "MooncakeConnectorWorker._handle_failed_recv is missing"}
+_NO_REASONS = {
+    "mooncake": "MooncakeConnectorWorker._handle_failed_recv is missing",
+    "zmq_ec_connector": "ECConnectorBase.take_unavailable_requests is missing",
+}
 _UNTIL_27 = Known(
     {"ec_connector": f"{_NO_EC}; ECConnectorBase.build_connector_worker_meta is missing"} | _NO_REASONS,
     _NO_MOONCAKE_EC | {"ec_cpu_worker"},
-    _NO_ERROR_TYPE,
+    _UNTIL_31,
 )
 # Of the minor versions that Penstock works with. A new version is a new line here; `make check-versions` writes its column in
 # docs/compatibility.md.
 VERSIONS = {
     "0.26": _UNTIL_27,
     "0.27": _UNTIL_27,
-    "0.28": Known(
-        {"ec_connector": _NO_EC} | _NO_REASONS, _NO_MOONCAKE_EC | {"ec_cpu_worker"}, _NO_ERROR_TYPE
-    ),
-    "0.29": Known({"ec_connector": _NO_EC} | _NO_REASONS, _NO_MOONCAKE_EC, _NO_ERROR_TYPE),
-    "0.30": Known(missing=_NO_ERROR_TYPE),
-    "0.31": Known(missing=_NO_ERROR_TYPE),
+    "0.28": Known({"ec_connector": _NO_EC} | _NO_REASONS, _NO_MOONCAKE_EC | {"ec_cpu_worker"}, _UNTIL_31),
+    "0.29": Known({"ec_connector": _NO_EC} | _NO_REASONS, _NO_MOONCAKE_EC, _UNTIL_31),
+    "0.30": Known(missing=_UNTIL_31),
+    "0.31": Known(missing=_UNTIL_31),
     "0.32": Known(),
     "0.33": Known(),
 }

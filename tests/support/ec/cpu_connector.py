@@ -5,6 +5,7 @@ The copies to the device are what vLLM's worker does there; here the toy engine 
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,9 @@ class CpuProducer:
 
     def save(self, item: str, *, ready: bool = True) -> None:
         """Put *item* into its memory; it may be read when it is *ready*."""
-        entry = self.part._cache.alloc(item, ROWS, (ROWS, WIDTH))
+        # Until 0.31 an entry has no shape.
+        shape = [(ROWS, WIDTH)] if "shape" in inspect.signature(self.part._cache.alloc).parameters else []
+        entry = self.part._cache.alloc(item, ROWS, *shape)
         write(self.part, entry.block_ids, tensor_of(item))
         if ready:
             self.part._cache.mark_ready(item)

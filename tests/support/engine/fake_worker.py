@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tests.support.engine.schedulers import BLOCK
+from tests.support.engine.versions import TELLS_FAILED_RECEIVES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -77,7 +78,7 @@ class ToyEngine:
         self.errors: dict[str, Any] = {}
         self._depth = 2 if ahead else 1
         self._fails = fails
-        self._by_blocks = by_blocks
+        self._by_blocks = by_blocks or not TELLS_FAILED_RECEIVES
         self._memory: dict[tuple[int, int], int] = {}
         self._tokens: dict[str, list[int]] = {}
         self._tables: dict[str, tuple[list[int], ...]] = {}

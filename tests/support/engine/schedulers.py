@@ -7,6 +7,8 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from tests.support.engine.versions import connector_output
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     import torch
@@ -30,7 +32,7 @@ with warnings.catch_warnings():
         KVCacheGroupSpec,
         SlidingWindowSpec,
     )
-    from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
     from vllm.v1.structured_output import StructuredOutputManager
 
@@ -172,7 +174,7 @@ def step(scheduler: Any, nans: dict[str, int] | None = None, **transfer: Any) ->
         logprobs=None,
         prompt_logprobs_dict={},
         pooler_output=[],
-        kv_connector_output=KVConnectorOutput(**transfer) if transfer else None,
+        kv_connector_output=connector_output(**transfer) if transfer else None,
         num_nans_in_logits=nans,
     )
     return scheduler.update_from_output(scheduled, output)

@@ -6,13 +6,14 @@ import queue
 import warnings
 from typing import Any
 
+from tests.support.engine.versions import KVConnectorTransferResults
 from tests.support.kv.fake_mover import ToyMover, mover
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
     import msgspec
     import zmq.asyncio
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, KVConnectorTransferResults
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
     from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector import (
         MooncakeConnectorWorker,
         MooncakeXferResponse,

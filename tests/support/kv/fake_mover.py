@@ -9,6 +9,12 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.support.engine.versions import (
+    TELLS_FAILED_RECEIVES,
+    KVConnectorTransferResults,
+    connector_output,
+    transfer_results,
+)
 from tests.support.kv.fake_connector import ToyConnector
 
 with warnings.catch_warnings():
@@ -16,10 +22,9 @@ with warnings.catch_warnings():
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (
         KVConnectorRole,
-        KVConnectorTransferResults,
         KVConnectorWorkerMetadata,
     )
-    from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
 
     from tests.support.engine.schedulers import kv_cache_config
 
@@ -152,16 +157,18 @@ def run_step(
     reports = []
     for connector in workers:
         connector.bind_connector_metadata(scheduled.kv_connector_metadata)
-        if scheduled.has_sync_kv_loads:
+        # Until 0.29 all loads begin before the model runs.
+        before = getattr(scheduled, "has_sync_kv_loads", True)
+        if before:
             connector.start_load_kv(context)
         for layer in layers:
             connector.wait_for_layer_load(layer)
             kept = context.no_compile_layers[layer].kv_cache if context is not None else None
             connector.save_kv_layer(layer, kept, None)
-        if not scheduled.has_sync_kv_loads:
+        if not before:
             connector.start_load_kv(context)
         connector.wait_for_save()
-        results = connector.get_transfer_results(scheduled.finished_req_ids)
+        results = transfer_results(connector, scheduled.finished_req_ids)
         broken = connector.get_block_ids_with_load_errors()
         reports.append((results, broken, connector.build_connector_worker_meta()))
         connector.clear_connector_metadata()
@@ -170,11 +177,12 @@ def run_step(
 
 def _output(scheduler: Any, scheduled: Any, reports: Sequence[Any]) -> Any:
     """Combine the ranks' answers as vLLM's aggregator does for a step in which they agree."""
-    output = KVConnectorOutput(finished_sending=set(), finished_recving=set(), failed_recving=set())
+    output = connector_output(finished_sending=set(), finished_recving=set(), failed_recving=set())
     for results, broken, metadata in reports:
         output.finished_sending |= results.finished_sending
         output.finished_recving |= results.finished_recving
-        output.failed_recving |= results.failed_recving
+        if TELLS_FAILED_RECEIVES:
+            output.failed_recving |= results.failed_recving
         output.invalid_block_ids |= broken
         own = output.kv_connector_worker_meta
         output.kv_connector_worker_meta = (

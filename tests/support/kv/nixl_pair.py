@@ -21,6 +21,7 @@ from demo.common.nixl_poll_pause import pause_progress_threads
 from demo.common.processes import free_port
 from tests.support.engine import schedulers
 from tests.support.engine.schedulers import BLOCK, BLOCKS
+from tests.support.engine.versions import transfer_results
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -32,6 +33,7 @@ with warnings.catch_warnings():
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
         HeartbeatInfo,
         NixlConnectorMetadata,
+        ReqMeta,
     )
     from vllm.distributed.parallel_state import (
         ensure_model_parallel_initialized,
@@ -194,7 +196,7 @@ class Engine:
                 "remote_port": port or peer.port,
                 "tp_size": getattr(peer, "size", 1),
             },
-            awaiting_kvs=bool(local),
+            **_awaiting(bool(local)),
         )
         return self.step(metadata)
 
@@ -213,7 +215,7 @@ class Engine:
                 "remote_port": peer.port,
                 "tp_size": peer.size,
             },
-            awaiting_kvs=True,
+            **_awaiting(True),
         )
         metadata.push_registrations = {
             request_id: {
@@ -276,7 +278,7 @@ class Engine:
         """Do what a step of the model does with the connector; returns (results, invalid blocks, our report)."""
         self.connector.bind_connector_metadata(metadata or NixlConnectorMetadata())
         self.connector.start_load_kv(None)
-        results = self.connector.get_transfer_results(set())
+        results = transfer_results(self.connector, set())
         self.connector.get_kv_connector_stats()
         answer = (
             results,
@@ -398,3 +400,8 @@ def instrumented_engines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> It
             engine.close()
         hook.uninstall()
         registry.uninstall("nixl")
+
+
+def _awaiting(waits: bool) -> dict[str, bool]:
+    """Return what says that a request waits for its blocks; until 0.29 its blocks do."""
+    return {"awaiting_kvs": waits} if hasattr(ReqMeta, "awaiting_kvs") else {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from tests.support.engine.versions import connector_output
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
@@ -76,7 +78,7 @@ class Aggregator:
 def _output(answer: Any) -> ModelRunnerOutput:
     """Return what a rank's model runner makes of a step's answer."""
     results, invalid, report = answer
-    transfer = KVConnectorOutput(
+    transfer = connector_output(
         finished_sending=results.finished_sending or None,
         finished_recving=results.finished_recving or None,
         failed_recving=results.failed_recving,

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import child_connectors
 from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
 
 from tests.support.engine.schedulers import BLOCK, LOCAL, PEER, REMOTE, request, step
+from tests.support.engine.versions import PLACE
 from tests.support.kv.fake_mover import mover, multi
 
 if TYPE_CHECKING:
@@ -122,13 +124,13 @@ def test_a_lease_is_no_save(make_scheduler: MakeScheduler, recorder: Recorder) -
 def test_base_interface(config: dict[str, Any], make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """Any connector's loads hold blocks; where it names the place, that is the peer."""
     scheduler = make_scheduler(**config)
-    child = (getattr(scheduler.connector, "sub_connectors", None) or [scheduler.connector])[0]
+    child = (child_connectors(scheduler.connector) or [scheduler.connector])[0]
     add(scheduler, "r1", params=WAITS)
     child._cache_hit_source = "host"
     add(scheduler, "r2", params=WAITS, first=2)
     assert held(recorder) == [
         (c.BLOCK_HOLDER_LOAD, "unknown", 1, 2),
-        (c.BLOCK_HOLDER_LOAD, "host", 1, 2),
+        (c.BLOCK_HOLDER_LOAD, PLACE, 1, 2),
     ]
     abort(scheduler, "r1")
     step(scheduler, finished_recving={"r2"})

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from penstock.instrumentation.vllm.compat.child_connectors import child_connectors
 from penstock.instrumentation.vllm.compat.choice import (
     connector_differences,
     scheduler_differences,
     worker_differences,
 )
+from penstock.instrumentation.vllm.compat.encoder_widths import encoder_widths
 from penstock.instrumentation.vllm.compat.expert_moves import MOVE_STREAM, move_stream
 from penstock.instrumentation.vllm.compat.failed_receives import (
+    awaits_blocks,
     can_fail_receive,
     fail_receive,
     failed_receives,
     has_failed_receive,
 )
+from penstock.instrumentation.vllm.compat.layer_groups import layer_groups
+from penstock.instrumentation.vllm.compat.memory_types import mixes_memory_types
 from penstock.instrumentation.vllm.compat.retryable_error import retryable_error
 from penstock.instrumentation.vllm.compat.stale_output import (
     drop_stale_output,
@@ -23,13 +28,18 @@ from penstock.instrumentation.vllm.compat.stale_output import (
 
 __all__ = [
     "MOVE_STREAM",
+    "awaits_blocks",
     "can_fail_receive",
+    "child_connectors",
     "connector_differences",
     "drop_stale_output",
+    "encoder_widths",
     "fail_receive",
     "failed_receives",
     "has_failed_receive",
     "has_stale_output",
+    "layer_groups",
+    "mixes_memory_types",
     "move_stream",
     "preempt_dropping",
     "retryable_error",

@@ -44,6 +44,12 @@ def failed_receives(output: Any) -> AbstractSet[str]:
     return getattr(output, "failed_recving", None) or _NONE
 
 
+def awaits_blocks(meta: Any) -> bool:
+    """Return whether a NIXL worker's ``ReqMeta`` is of a load, not of a peer's release alone."""
+    awaiting = getattr(meta, "awaiting_kvs", None)
+    return any(meta.local_block_ids) if awaiting is None else bool(awaiting)
+
+
 def has_failed_receive(worker: Any, request_id: str) -> bool:
     """Return whether a NIXL worker knows that the load of a request has failed, and has not told it yet."""
     return request_id in (getattr(worker, "_recv_failures", None) or _NONE)

@@ -18,8 +18,10 @@ class StaleOutput(Difference):
     @classmethod
     def is_needed(cls, owner: type) -> bool:
         """Return whether *owner* discards nothing itself."""
-        drops = "drop_stale_output" in inspect.signature(owner._preempt_request).parameters  # type: ignore[attr-defined]
-        return not drops and not _is_asynchronous(owner)
+        preempt = getattr(owner, "_preempt_request", None)
+        if preempt is None or _is_asynchronous(owner):
+            return False
+        return "drop_stale_output" not in inspect.signature(preempt).parameters
 
     def _update_request_with_output(self, request: Any, new_token_ids: list[int]) -> Any:
         if request.async_tokens_to_discard > 0:

@@ -16,6 +16,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.resilience import Drills
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
+from penstock.instrumentation.vllm.compat import encoder_widths
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.ec.checksums import Checksums
 from penstock.instrumentation.vllm.ec.observer import EcObserver
@@ -47,7 +48,7 @@ class EcWorker:
         if self._moves_ahead:
             connector.observe(self._observer)
         self._produces = bool(connector.is_producer)
-        self._shapes = Placeholders(config.model_config, config.ec_transfer_config.mm_encoder_output_widths)
+        self._shapes = Placeholders(config.model_config, encoder_widths(config.ec_transfer_config))
         settings = runtime.settings
         self._drills = Drills(allowed=settings is not None and settings.allow_faults)
         self._placeholders: dict[str, weakref.ref[torch.Tensor]] = {}

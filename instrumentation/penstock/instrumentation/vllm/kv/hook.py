@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.hooks import Extension, Requirement
+from penstock.instrumentation.hooks import Extension, Part, Requirement
+from penstock.instrumentation.vllm.compat import child_connectors
 from penstock.instrumentation.vllm.connector_factory import ConnectorFactoryHook
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvWorkers
 from penstock.instrumentation.vllm.kv.nixl import NixlWorkers
 from penstock.instrumentation.vllm.kv.scheduler_mixin import SchedulerSideMixin, WorkerSideMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from penstock.instrumentation.hooks import Need
 
@@ -36,7 +37,7 @@ class KvConnectorHook(ConnectorFactoryHook):
 
         return KVConnectorFactory
 
-    def requires(self) -> Iterable[Need]:
+    def requires(self) -> Iterable[Need | Part]:
         """Return the factory's method and what the mixins extend."""
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
@@ -53,6 +54,11 @@ class KvConnectorHook(ConnectorFactoryHook):
             Requirement(KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware", ("metadata",)),
             Extension(SchedulerSideMixin, KVConnectorBase_V1),
             Extension(WorkerSideMixin, KVConnectorBase_V1),
+            Part(
+                "load_source",
+                "whether an offloaded block comes from this machine's memory or its disk",
+                (Requirement(KVConnectorBase_V1, "get_external_cache_hit_sources", ("request",)),),
+            ),
         ]
 
     def on_scheduler_side(self, connector: Any) -> None:
@@ -60,7 +66,7 @@ class KvConnectorHook(ConnectorFactoryHook):
         # A MultiConnector builds its children without the factory; each takes its own metadata.
         for each in _with_children(connector):
             self.swaps.swap(each, SchedulerSideMixin)
-            if not _children(each):
+            if not child_connectors(each):
                 each._penstock_step = KvStepLoads(each)
 
     def on_worker_side(self, config: Any, connector: Any) -> None:
@@ -70,15 +76,11 @@ class KvConnectorHook(ConnectorFactoryHook):
             if observer is not None:
                 self.swaps.swap(each, WorkerSideMixin)
                 each._penstock_worker = observer
-            elif not _children(each):
+            elif not child_connectors(each):
                 self._workers.instrument(config, each)
 
 
 def _with_children(connector: Any) -> Iterable[Any]:
     yield connector
-    for child in _children(connector):
+    for child in child_connectors(connector):
         yield from _with_children(child)
-
-
-def _children(connector: Any) -> Sequence[Any]:
-    return getattr(connector, "sub_connectors", None) or ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.instrumentation.vllm.compat import child_connectors
+
 
 def keep_local(connector: Any, request: Any) -> None:
     """Have *connector*, or a child of it, load nothing for *request*, which has no blocks yet.
@@ -12,7 +14,7 @@ def keep_local(connector: Any, request: Any) -> None:
     itself. With ``bidirectional_kv_xfer`` its workers keep a finished request's blocks for the next turn, and release only
     those of requests that were in a batch of theirs; vLLM says so of those that load.
     """
-    for each in (connector, *(getattr(connector, "sub_connectors", None) or ())):
+    for each in (connector, *child_connectors(connector)):
         nixl: Any = getattr(each, "connector_scheduler", None)
         stop = getattr(nixl, "_stop_heartbeat", None)
         if stop is not None:

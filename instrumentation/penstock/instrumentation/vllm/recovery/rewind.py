@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.resilience import Outcome
-from penstock.instrumentation.vllm.compat import preempt_dropping
+from penstock.instrumentation.vllm.compat import child_connectors, preempt_dropping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -156,7 +156,7 @@ def exports(scheduler: Any) -> bool:
     transfer = scheduler.vllm_config.kv_transfer_config
     if transfer is None:
         return False
-    return bool(transfer.is_kv_producer) or bool(getattr(scheduler.connector, "sub_connectors", None))
+    return bool(transfer.is_kv_producer) or bool(child_connectors(scheduler.connector))
 
 
 def _managers(scheduler: Any) -> Sequence[Any]:

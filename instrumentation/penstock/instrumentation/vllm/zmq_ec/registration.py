@@ -23,12 +23,14 @@ class ZmqEcRegistration:
         self._registered = False
 
     def requires(self) -> Iterable[Requirement]:
-        """Return the factory's method."""
+        """Return the factory's method, and what tells a vLLM in which the connector's workers are heard."""
+        from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase
         from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
 
         return [
             Requirement(ECConnectorFactory, "register_connector", ("name", "module_path", "class_name")),
             Requirement(ECConnectorFactory, "_registry"),
+            Requirement(ECConnectorBase, "take_unavailable_requests"),
         ]
 
     def install(self) -> None:

@@ -14,6 +14,7 @@ from penstock.instrumentation.core import constants as c
 
 from tests.support.engine import schedulers
 from tests.support.engine.schedulers import BLOCK, BLOCKS, request
+from tests.support.engine.versions import PLACE
 from tests.support.kv.connector_trial import example, offloading
 from tests.support.kv.fake_mover import run_step, worker
 
@@ -139,8 +140,8 @@ def test_offloading_connector(offloaded: tuple[Any, Any], recorder: Recorder) ->
     serve(scheduler, connector, "first")
     serve(scheduler, connector, "second")
     assert told(recorder) == [
-        ("first", "OffloadingConnector", SEND, OK, "host"),
-        ("second", "OffloadingConnector", RECEIVE, OK, "host"),
+        ("first", "OffloadingConnector", SEND, OK, PLACE),
+        ("second", "OffloadingConnector", RECEIVE, OK, PLACE),
     ]
     page = torch.rand(SHAPE[1:]).nbytes
     assert [each["bytes"] for each in recorder.transfers] == [3 * page, 3 * page]
@@ -157,7 +158,7 @@ def test_offloading_connector_that_cannot_load(
     scheduler.add_request(request("second"))
     with pytest.raises(AssertionError):
         run_step(scheduler, [connector])
-    assert told(recorder)[1:] == [("second", "OffloadingConnector", RECEIVE, ERROR, "host")]
+    assert told(recorder)[1:] == [("second", "OffloadingConnector", RECEIVE, ERROR, PLACE)]
     (failure,) = recorder.take("transfer_failure", "second")
     assert (failure.mode, failure.error_class) == (c.FAILURE_MODE_EXCEPTION, "AssertionError")
 
@@ -200,4 +201,4 @@ def test_simple_cpu_offload_connector(
     serve(scheduler, connector, "first")
     serve(scheduler, connector, "second")
     name = "SimpleCPUOffloadConnector"
-    assert told(recorder) == [("", name, SEND, OK, "host"), ("second", name, RECEIVE, OK, "host")]
+    assert told(recorder) == [("", name, SEND, OK, PLACE), ("second", name, RECEIVE, OK, PLACE)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from penstock.instrumentation.hooks.subclass import instrumented
+from penstock.instrumentation.vllm.compat import connector_differences
 from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
 from penstock.instrumentation.vllm.kv.scheduler_mixin import SchedulerSideMixin
 
@@ -63,6 +64,9 @@ def test_what_is_wrapped_is_what_vllm_calls(name: str) -> None:
     """Each method of the mixin extends one that every connector has."""
     base = connector_class(name)
     assert issubclass(base, KVConnectorBase_V1)
+    # An older vLLM's class gets the newest's shape first.
+    for difference in connector_differences(base):
+        base = instrumented(difference, base)
     for method in vars(KvWorkerMixin):
         if not method.startswith("_"):
             assert callable(getattr(base, method)), method

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import child_connectors
 from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
 
 from tests.support.engine.recorder import policy
@@ -225,7 +226,7 @@ def test_the_children_of_a_multi_connector(make_scheduler: MakeScheduler, record
     """Each child reports under its own name, loads only the chosen one; their own metadata arrives."""
     scheduler = make_scheduler(**multi(mover("OtherMover"), mover()))
     connector = worker(scheduler.vllm_config)
-    first, second = connector.sub_connectors
+    first, second = child_connectors(connector)
     second.script.own = OwnMetadata([2])
     scheduler.add_request(request("r", max_tokens=1, params={**STORED, "keeps": True}))
     run_step(scheduler, [connector])
@@ -238,7 +239,7 @@ def test_the_children_of_a_multi_connector(make_scheduler: MakeScheduler, record
         ("r", "OtherMover", 0, SEND, OK, "unknown"),
         ("r", "ToyMover", 0, SEND, OK, "unknown"),
     ]
-    assert [child.got[-1] for child in scheduler.connector.sub_connectors] == [None, OwnMetadata([2])]
+    assert [child.got[-1] for child in child_connectors(scheduler.connector)] == [None, OwnMetadata([2])]
     assert not isinstance(connector, KvWorkerMixin)
 
 

@@ -33,13 +33,13 @@ def test_a_worker_that_does_not_fit(
     """A NIXL worker without a required method is not instrumented, and the hook reports the requirement."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
 
-    monkeypatch.delattr(NixlBaseConnectorWorker, "_reap_expired_send_leases")
+    monkeypatch.delattr(NixlBaseConnectorWorker, "_ensure_handshake")
     engine = make_engine()
     assert not hasattr(engine.worker, "_penstock")
     (state,) = [state for state in registry.report() if state.name == "nixl"]
     assert (state.installed, state.reason) == (
         False,
-        "NixlPullConnectorWorker._reap_expired_send_leases is missing",
+        "NixlPullConnectorWorker._ensure_handshake is missing",
     )
     assert not recorder.events
 

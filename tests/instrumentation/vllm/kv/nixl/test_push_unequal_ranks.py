@@ -177,7 +177,7 @@ def test_a_load_is_cancelled_if_no_other_rank_registers_for_it(ranks: Any, resul
     """Of two decode ranks, before the registration; the number of the peer's ranks is what the client says."""
     worker = SimpleNamespace(
         world_size=2,
-        _recving_metadata={"r": SimpleNamespace(awaiting_kvs=True, tp_size=ranks)},
+        _recving_metadata={"r": SimpleNamespace(awaiting_kvs=True, tp_size=ranks, local_block_ids=((1,),))},
         _recving_transfers={},
         _recv_failures=set(),
         _failed_recv_reqs=queue.Queue(),

@@ -20,6 +20,7 @@ from penstock.instrumentation.vllm.kv.nixl.upstream_counts import (
 )
 
 from tests.support.engine.recorder import recording
+from tests.support.engine.versions import from_version
 from tests.support.kv.nixl_faults import break_agent, refuse
 from tests.support.kv.nixl_pair import Engine, connect, instrumented_engines, prepare
 
@@ -144,6 +145,7 @@ def late_read(prefill: Engine, decode: Engine, name: str) -> None:
     prefill.step_until(lambda _: prefill.counts.get(LATE, (0, 0))[0] > before, "the late read")
 
 
+@from_version(0, 32, "counts no late reads")
 def test_late_reads_are_as_many_as_vllm_counts(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
     """Late reads and expired leases, on the wire as well."""
     prefill, decode = pair
@@ -159,6 +161,7 @@ def test_late_reads_are_as_many_as_vllm_counts(pair: tuple[Engine, Engine], reco
     assert {(name, *numbers) for name, numbers in prefill.counts.items()} <= rows
 
 
+@from_version(0, 32, "counts no late reads")
 def test_one_reader_too_many(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
     """The first notification of two ends the lease, the second is late, although both come in one poll."""
     prefill, decode = pair
@@ -173,6 +176,7 @@ def test_one_reader_too_many(pair: tuple[Engine, Engine], recorder: Recorder) ->
     assert failure.mode == c.FAILURE_MODE_LATE_READ
 
 
+@from_version(0, 32, "counts no late reads")
 def test_a_hook_that_misses_one(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +244,7 @@ def test_handshakes_and_notifications(
     assert len(recorder.take("handshake")) == 1
 
 
+@from_version(0, 32, "counts no late reads")
 def test_what_happens_in_a_pause(pair: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is counted on neither side; what comes after it is."""
     prefill, decode = pair

@@ -13,6 +13,7 @@ from penstock.instrumentation.vllm.kv.nixl.compatibility import own_factors
 
 from demo.common.processes import free_port
 from tests.support.engine.recorder import recording
+from tests.support.engine.versions import from_version
 from tests.support.kv.nixl_faults import break_agent, refuse
 from tests.support.kv.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
 
@@ -361,6 +362,7 @@ def test_expired_lease_is_reported_to_the_scheduler(pair: tuple[Engine, Engine])
     assert report.expired == ("unread",)
 
 
+@from_version(0, 32, "marks no peer invalid")
 def test_invalid_peer(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
     """Reads from a peer that vLLM has marked invalid fail at once without a log line; a failure is emitted and the snapshot shows the peer."""
     prefill, decode = strangers

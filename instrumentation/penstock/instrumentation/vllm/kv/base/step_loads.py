@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation.vllm.compat import child_connectors
 from penstock.instrumentation.vllm.kv.base import connector_adapters
 from penstock.instrumentation.vllm.messages import LOADS, LOADS_MAX, SAVES, KvLoad, place_of
 
@@ -50,7 +51,7 @@ class KvStepLoads:
         load = step._loads.get(request_id) if step is not None else None
         if load is not None:
             return str(load.place)
-        children = getattr(connector, "sub_connectors", None) or ()
+        children = child_connectors(connector)
         return next(filter(None, (KvStepLoads.place_in(child, request_id) for child in children)), "")
 
     def on_finished(self, request_id: str) -> None:

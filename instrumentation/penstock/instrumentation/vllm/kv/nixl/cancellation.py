@@ -18,7 +18,12 @@ import threading
 from enum import Enum
 from typing import Any, Final
 
-from penstock.instrumentation.vllm.compat import can_fail_receive, fail_receive, has_failed_receive
+from penstock.instrumentation.vllm.compat import (
+    awaits_blocks,
+    can_fail_receive,
+    fail_receive,
+    has_failed_receive,
+)
 
 _CANCELLED: Final = "penstock_cancelled"
 
@@ -58,7 +63,7 @@ class Cancellations:
     def cancel(self, worker: Any, request_id: str) -> CancelResult:
         """Cancel the load of a request; one that is :attr:`CancelResult.FAILED` goes to vLLM's queue of failed requests."""
         meta = worker._recving_metadata.get(request_id)
-        if meta is None or not meta.awaiting_kvs:
+        if meta is None or not awaits_blocks(meta):
             return CancelResult.SETTLED
         if worker._recving_transfers.get(request_id):
             # Also of a load that has failed: a read from another rank of the peer goes on, or a release is refused.

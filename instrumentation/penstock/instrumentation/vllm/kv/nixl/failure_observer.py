@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import awaits_blocks
 from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancellations
 from penstock.instrumentation.vllm.kv.nixl.failure_attribution import attribute_wait
 from penstock.instrumentation.vllm.kv.nixl.fault_injection import FaultInjection
@@ -125,7 +126,7 @@ class NixlFailureObserver:
             mismatch: what has arrived differs from the sender's digest.
 
         """
-        awaited = meta is not None and meta.awaiting_kvs
+        awaited = meta is not None and awaits_blocks(meta)
         ends_load = awaited and failure.mode not in _HARMLESS and not (mismatch and mismatch.used)
         if awaited:
             direction = c.DIRECTION_RECEIVE

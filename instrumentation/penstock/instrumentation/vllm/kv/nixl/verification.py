@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.instrumentation.core import guard
+from penstock.instrumentation.vllm.compat import layer_groups, mixes_memory_types
 from penstock.instrumentation.vllm.kv.integrity import (
     BlockDigests,
     KvLayout,
@@ -144,7 +145,7 @@ class WorkerVerification:
 
 def _layout(worker: Any) -> KvLayout:
     """Return the layout of a worker's KV caches."""
-    if worker._has_mamba or worker._mixed_mem_types or worker._physical_blocks_per_logical_kv_block != 1:
+    if worker._has_mamba or mixes_memory_types(worker) or worker._physical_blocks_per_logical_kv_block != 1:
         return KvLayout(problem="a state that is not attention's, or blocks of two sizes, cannot be digested")
     if any(getattr(worker, f"{name}_size", 1) > 1 for name in ("dcp", "pcp", "pp")):
         return KvLayout(problem=_SPLIT)
@@ -152,7 +153,7 @@ def _layout(worker: Any) -> KvLayout:
     if speculative is not None and speculative.method not in _NO_DRAFT_KV:
         return KvLayout(problem=_DRAFT)
     topology = worker.transfer_topo
-    groups = worker.kv_cache_config.transfer_group_index_by_layer
+    groups = layer_groups(worker.kv_cache_config)
     return layout_of(
         worker.device_kv_caches,
         {name: groups[name] for name in worker._layer_specs},
