@@ -126,6 +126,22 @@ def test_different_weights_without_a_suspect_answer() -> None:
     assert (cause.requests, cause.confidence) == (0, Confidence.LIKELY)
 
 
+def test_a_pair_of_two_versions() -> None:
+    """Before a request has been sent, in words; it may be a roll-out."""
+    pair = _pair(
+        connected=False,
+        compatible=admin.PAIR_COMPATIBILITY_NO,
+        reason="vllm_version 0.32.0≠0.31.0",
+        differences=[admin.FactDifference(fact="vllm_version", value="0.32.0", peer_value="0.31.0")],
+    )
+    (cause,) = verdict_of(calm(), pairs=[pair]).causes
+    assert cause.kind == "incompatible_pair"
+    assert cause.sentence == (
+        "engine decode/0 runs vLLM 0.32.0 and engine prefill/0 vLLM 0.31.0: NIXL exchanges no KV blocks between versions"
+    )
+    assert cause.alternatives[0].startswith("a roll-out that has not finished")
+
+
 def test_a_pair_that_will_not_shake_hands() -> None:
     """By the geometry of both; once a handshake has failed, that is the cause."""
     pair = _pair(

@@ -68,6 +68,16 @@ def side(layout: str = "LBHNC", labels: dict[str, str] | None = None, **changed:
             id="push with pull, before the hash is known (vllm 50620)",
         ),
         pytest.param(
+            {"compatibility_hash": "", "vllm_version": "0.32.0+cpu"},
+            {"vllm_version": "0.31.0"},
+            _NO,
+            [("vllm_version", _FAILS)],
+            id="two versions, before the hash is known",
+        ),
+        pytest.param(
+            {"vllm_version": "0.32.0+cpu"}, {"vllm_version": "0.32.0"}, _YES, [], id="two builds of a version"
+        ),
+        pytest.param(
             {"kv_connector": "LMCacheConnectorV1"}, {}, _NO, [("kv_connector", _FAILS)], id="another connector"
         ),
         pytest.param(

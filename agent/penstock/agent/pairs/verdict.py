@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.admin_pb2 import DifferenceEffect, PairCompatibility, PairWeights
 
+_VERSION: Final = "vllm_version"
 _HASH: Final = "compatibility_hash"
 
 
@@ -100,9 +101,19 @@ def _protocol(decode: admin.PairEngine, prefill: admin.PairEngine) -> Iterator[F
         if one.compatibility_hash != other.compatibility_hash:
             yield from _factors(decode, prefill)
         return
+    if is_nixl(decode) and is_nixl(prefill):
+        # So is the version.
+        mine, theirs = _version(one.vllm_version), _version(other.vllm_version)
+        if mine and theirs and mine != theirs:
+            yield _difference(_VERSION, mine, theirs, DIFFERENCE_EFFECT_FAILS)
     if one.transfer_mode and other.transfer_mode and one.transfer_mode != other.transfer_mode:
         # vLLM puts it into the hash; it is known before the workers show theirs.
         yield _difference("transfer_mode", one.transfer_mode, other.transfer_mode, DIFFERENCE_EFFECT_FAILS)
+
+
+def _version(version: str) -> str:
+    """Return a version without what a build adds to it."""
+    return version.partition("+")[0]
 
 
 def _factors(decode: admin.PairEngine, prefill: admin.PairEngine) -> Iterator[FactDifference]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.agent.diagnosis.facts import (
     SUSPECT_SECONDS,
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # What a pair counts for between which nothing has been moved, seconds.
 _PAIR_SECONDS = 5.0
+# Of the facts in which a pair differs.
+_VERSION: Final = "vllm_version"
 
 
 def pair_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
@@ -164,9 +166,17 @@ def _unseen(facts: Facts, *keys: EngineKey) -> list[EngineKey]:
 
 def _incompatible(pair: admin.Pair) -> FoundCause:
     key = words.key_of(pair.key)
+    version = next((each for each in pair.differences if each.fact == _VERSION), None)
+    if version is not None:
+        sentence = (
+            f"engine {key} runs vLLM {version.value} and {_name(pair)} vLLM {version.peer_value}: NIXL exchanges no KV "
+            "blocks between versions"
+        )
+    else:
+        sentence = f"engine {key} and {_name(pair)} cannot exchange KV blocks: {words.cut(pair.reason)}"
     return FoundCause(
         "incompatible_pair",
-        f"engine {key} and {_name(pair)} cannot exchange KV blocks: {words.cut(pair.reason)}",
+        sentence,
         (key,),
         tuple(
             Evidence(f"{name}: {geometry}")
@@ -177,6 +187,13 @@ def _incompatible(pair: admin.Pair) -> FoundCause:
         peer=pair.peer.address,
         other_harm=_PAIR_SECONDS,
         confidence=Confidence.LIKELY if pair.peer.address else Confidence.POSSIBLE,
-        alternatives=("the router never pairs the two: give them different values of the label pool",),
+        alternatives=(
+            *(
+                ("a roll-out that has not finished: the pairs are well once both sides have one version",)
+                if version is not None
+                else ()
+            ),
+            "the router never pairs the two: give them different values of the label pool",
+        ),
         commands=_compare(pair),
     )
