@@ -133,7 +133,9 @@ class CpuEngine(ToyEcEngine):
 
     def _load_items(self, metadata: Any) -> Any:
         done = []
-        for item, (transfer_id, blocks, shape) in metadata.loads.items():
+        # Until 0.31 a load has no shape.
+        for item, (transfer_id, blocks, *shapes) in metadata.loads.items():
+            shape = shapes[0] if shapes else (ROWS, WIDTH)
             done.append(transfer_id)
             if item not in self.cache:
                 self.loaded.append(item)

@@ -140,7 +140,7 @@ def test_offloading_connector(offloaded: tuple[Any, Any], recorder: Recorder) ->
     serve(scheduler, connector, "first")
     serve(scheduler, connector, "second")
     assert told(recorder) == [
-        ("first", "OffloadingConnector", SEND, OK, PLACE),
+        ("first", "OffloadingConnector", SEND, OK, "host"),
         ("second", "OffloadingConnector", RECEIVE, OK, PLACE),
     ]
     page = torch.rand(SHAPE[1:]).nbytes
