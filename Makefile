@@ -81,7 +81,7 @@ test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
 
 test-versions: setup $(TEST_PEERS) ## Older vLLMs (VERSIONS="0.28.0 0.31.0"): hooks, demo, engines; an environment each, kept (PARTS="hooks demo" for some).
-	@PENSTOCK_PARTS="$(PARTS)" PENSTOCK_ARGS='$(ARGS)' PENSTOCK_VENV=$(VENV) scripts/test-versions.sh $(VERSIONS)
+	@PENSTOCK_PARTS="$(PARTS)" PENSTOCK_ARGS='$(ARGS)' PENSTOCK_TOGETHER='$(TOGETHER)' PENSTOCK_VENV=$(VENV) scripts/test-versions.sh $(VERSIONS)
 
 test-python: setup-python $(TEST_PEERS) ## Agent and engine side on that CPython, without vLLM and what depends on no interpreter.
 	@[[ ! -x $(OTHER_PYTHON) ]] || $(OTHER_PYTHON) -m pytest $(TOGETHER) -m "not long and not engine and not hypothesis" \

@@ -17,6 +17,7 @@ engines=(tests/e2e/test_kv_handshake.py tests/e2e/test_kv_collateral.py tests/e2
     exit 2
 }
 read -ra more <<<"${PENSTOCK_ARGS:-}"
+read -ra together <<<"${PENSTOCK_TOGETHER:-}"
 
 failed=0
 rows=()
@@ -36,8 +37,8 @@ run() {
 for version; do
     VLLM=$version scripts/setup-version.sh
     python=$PWD/.venv-versions/$version/bin/python
-    [[ " $parts " != *" hooks "* ]] || run hooks "$python" -m pytest -q -m "not long and not engine" \
-        "${more[@]}" tests/instrumentation/vllm
+    [[ " $parts " != *" hooks "* ]] || run hooks "$python" -m pytest -q "${together[@]}" \
+        -m "not long and not engine" "${more[@]}" tests/instrumentation/vllm
     [[ " $parts " != *" demo "* ]] || run demo "$python" -m demo
     [[ " $parts " != *" engines "* ]] || run engines "$python" -m pytest -q -m "engine and not long" \
         "${more[@]}" "${engines[@]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -946,3 +947,12 @@ def test_a_peer_that_is_well_again() -> None:
     assert [each.until for each in verdict_of(untried).causes] == [0]
     rare = [failed(f"bad-{n}", 90 + 120 * n) for n in range(4)]
     assert [each.until for each in verdict_of([*calm(), *rare]).causes] == [0]
+
+
+def test_late_reads_are_harmless_only_where_all_are_known() -> None:
+    """A window that was read in part, or with a damaged batch, clears none."""
+    late = failed("p-1", 30, "unknown", mode=common.FAILURE_MODE_LATE_READ)
+    facts = facts_of([late], cleared_late_reads={"p-1"})
+    assert facts.harmless_late_reads == [DECODE]
+    assert not replace(facts, unreadable=1).harmless_late_reads
+    assert not replace(facts, present=replace(facts.present, read=100.0)).harmless_late_reads

@@ -122,7 +122,12 @@ class Facts:
 
     @property
     def harmless_late_reads(self) -> Sequence[EngineKey]:
-        """The engines whose blocks were read too late in the window, where no answer is wrong of any of these reads."""
+        """The engines whose blocks were read too late in the window, where no answer is wrong of any of these reads.
+
+        None where the window could not be read whole: there may be other reads.
+        """
+        if self.unreadable or self.present.read < self.present.seconds - 1:
+            return ()
         late = [
             each
             for each in self.present.failures
