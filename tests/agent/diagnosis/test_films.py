@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from penstock.agent.evidence.served import BundleServer
+from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 from tests.support.incidents.claims import Claims, contradictions
 from tests.support.incidents.films import ALERTS, FILMS, PHASES, RECORDED
-from tests.support.incidents.table import CAUSES
+from tests.support.incidents.table import CANNOT_TELL, CAUSES
 
 if TYPE_CHECKING:
     from tests.support.incidents.films import Film
@@ -38,6 +39,7 @@ def test_the_headline_of_each_phase(film: Film, phase: str) -> None:
     code, kind = film.expected(phase)
     first = claims.lasting[0].kind if claims.lasting else ""
     assert (first, bool(claims.lasting)) == (kind, code == CAUSES), claims.diagnosis.sentence
+    assert (code != CANNOT_TELL) or claims.diagnosis.verdict == admin.DIAGNOSIS_VERDICT_CANNOT_TELL
     assert contradictions(claims) == []
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.support.incidents.table import CAUSES, NOTHING_WRONG
+from tests.support.incidents.table import CANNOT_TELL, CAUSES, NOTHING_WRONG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +42,7 @@ class Film:
         lasting: the kind of the first cause at each phase of the fault; empty where nothing is wrong.
         said: likewise by phase, where it is another: just after the remedy it may not be known yet that the fault has ended.
         alerts: those that fire in it, at any phase.
+        nobody: phases in which no engine is there, and nothing can be told.
 
     """
 
@@ -49,10 +50,13 @@ class Film:
     lasting: str = ""
     said: Mapping[str, str] = field(default_factory=dict)
     alerts: frozenset[str] = frozenset()
+    nobody: frozenset[str] = frozenset()
 
     def expected(self, phase: str) -> tuple[int, str]:
         """Return the exit code of ``agentctl diagnose`` at *phase*, and the kind of the first cause that lasts."""
         kind = self.said.get(phase, self.lasting if phase in _FAULT else "")
+        if phase in self.nobody:
+            return CANNOT_TELL, ""
         return (CAUSES if kind else NOTHING_WRONG), kind
 
 
@@ -112,6 +116,13 @@ _ALL = (
         "load_not_started",
         {"seconds": "peer_slow"},
         frozenset({"PenstockRequestsDeferred", "PenstockStalled"}),
+    ),
+    # Its ranks come and go.
+    Film(
+        "rebalances-stall",
+        "eplb_stalls",
+        {"remedied": "eplb_stalls"},
+        nobody=frozenset({"calm", "seconds", "after"}),
     ),
 )
 FILMS: Final = {film.name: film for film in _ALL}
