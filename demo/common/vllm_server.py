@@ -32,9 +32,23 @@ def _shorten_spinning() -> None:
 def main() -> Any:
     """Run the API server."""
     # The `vllm` command asks for the metadata of a distribution named vllm, which the CPU build is not.
-    from vllm.entrypoints.launchers.api_server import entry  # noqa: PLC0415
-
+    try:
+        from vllm.entrypoints.launchers.api_server import entry  # noqa: PLC0415
+    except ImportError:
+        return _main_until_28()
     return entry.main()
+
+
+def _main_until_28() -> Any:
+    """Do what the API server's module does when it is run."""
+    import uvloop  # noqa: PLC0415
+    from vllm.entrypoints.openai import api_server  # noqa: PLC0415
+
+    api_server.cli_env_setup()
+    parser = api_server.make_arg_parser(api_server.FlexibleArgumentParser())
+    args = parser.parse_args()
+    api_server.validate_parsed_serve_args(args)
+    return uvloop.run(api_server.run_server(args))
 
 
 pause_progress_threads()
