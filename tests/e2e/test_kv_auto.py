@@ -12,6 +12,7 @@ from penstock.proto.v1 import common_pb2 as c
 
 from demo.common.processes import free_port
 from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.engine.versions import VERSION
 from tests.support.kv.peers import garbled, impostor
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def test_short_ones_recompute_and_long_ones_fail_in_one_step(kv: Bench) -> None:
     explained = kv.ctl("explain", long.name)
     assert f"decided by policy {kv.policy} (generation {named[1]}, by tests)" in explained
     assert (streamed.status, streamed.text, streamed.error) == (200, short_stream.text, {})
-    assert broken.error["code"] == 503
+    # Until 0.31 vLLM ends a stream that has no token yet without an error.
+    assert broken.error.get("code") == (503 if VERSION >= (0, 32) else None)
     assert _says_retry(str(broken.error["message"]), "handshake", long.peer), broken
     for request, outcome in (
         (short, c.OUTCOME_RECOMPUTED),

@@ -119,7 +119,8 @@ class ClientErrorHook:
             Requirement(GenerateBaseServing, "_convert_generation_error_to_streaming_response", ("e",)),
             Part(
                 "error_type",
-                "the type ServiceUnavailableError in the body of a 503 (it says InternalServerError)",
+                "the type ServiceUnavailableError in the body of a 503, and the error of a stream that has no token yet "
+                "(it ends empty)",
                 (Requirement(exceptions, "RetryableRequestError"),),
             ),
         ]

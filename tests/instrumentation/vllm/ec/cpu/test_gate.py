@@ -20,6 +20,7 @@ from demo.servers import LOOPBACK
 from tests.support.ec.decisions import OUTPUTS, image, outcome_of
 from tests.support.ec.fake_ec import expected
 from tests.support.engine.recorder import policy
+from tests.support.engine.versions import from_version
 from tests.support.manual_clock import ManualClock
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def test_a_producer_that_does_not_answer_is_cut_off(make_cpu: MakeCpu, recorder:
     assert any(each.connected and each.peer.address == peer for each in recorder.snapshot().peers)
 
 
+@from_version(0, 32, "looks at no announced shape")
 def test_what_is_not_the_producers_fault(make_cpu: MakeCpu, recorder: Recorder) -> None:
     """An item that it does not have any more, and an announcement that is wrong, cut nothing off."""
     engine = make_cpu()

@@ -19,6 +19,7 @@ from tests.support.ec.decisions import OUTPUTS, act, image, outcome_of
 from tests.support.ec.fake_ec import expected
 from tests.support.ec.mooncake import NBYTES
 from tests.support.engine.recorder import policy
+from tests.support.engine.versions import from_version
 from tests.support.manual_clock import ManualClock
 
 if TYPE_CHECKING:
@@ -190,7 +191,11 @@ def test_a_producer_that_is_gone(
 @pytest.mark.parametrize(
     ("more", "error_type"),
     [
-        ({"shape": [1, 64]}, c.ERROR_TYPE_INCOMPATIBLE),
+        pytest.param(
+            {"shape": [1, 64]},
+            c.ERROR_TYPE_INCOMPATIBLE,
+            marks=from_version(0, 32, "looks at no announced shape"),
+        ),
         ({"size_bytes": "many"}, c.ERROR_TYPE_INCOMPATIBLE),
         ({"peer_port": "none"}, c.ERROR_TYPE_OTHER),
     ],
