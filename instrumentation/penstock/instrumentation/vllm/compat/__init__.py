@@ -9,6 +9,7 @@ from penstock.instrumentation.vllm.compat.choice import (
     worker_differences,
 )
 from penstock.instrumentation.vllm.compat.encoder_widths import encoder_widths
+from penstock.instrumentation.vllm.compat.errored_requests import errored_requests
 from penstock.instrumentation.vllm.compat.expert_moves import MOVE_STREAM, move_stream
 from penstock.instrumentation.vllm.compat.failed_receives import (
     awaits_blocks,
@@ -34,6 +35,7 @@ __all__ = [
     "connector_differences",
     "drop_stale_output",
     "encoder_widths",
+    "errored_requests",
     "fail_receive",
     "failed_receives",
     "has_failed_receive",

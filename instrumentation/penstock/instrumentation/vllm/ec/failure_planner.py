@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.resilience import Outcome
+from penstock.instrumentation.vllm.compat import errored_requests
 from penstock.instrumentation.vllm.ec.pending_items import features_beyond
 from penstock.instrumentation.vllm.recovery import freed_by_name, rewind
 from penstock.instrumentation.vllm.requests import Affected
@@ -116,7 +117,7 @@ class EcFailurePlanner:
                 not group.isdisjoint(blocks) for group, blocks in zip(tainted, holder.blocks, strict=True)
             )
             if shares or request.request_id in users:
-                self._scheduler.grammar_compile_error_reqs.add(request.request_id)
+                errored_requests(self._scheduler).add(request.request_id)
                 _drop_output(request)
         self._forgotten.update(item for item in failed if forget(self._scheduler, item))
 

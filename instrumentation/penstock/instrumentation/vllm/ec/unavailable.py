@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import errored_requests
 from penstock.instrumentation.vllm.requests import Affected
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class UnavailableItems:
                 self._loads.do_without(request, item, loss.cause)
             return False
         # It ends with this update, not with the next one.
-        self._scheduler.grammar_compile_error_reqs.discard(request.request_id)
+        errored_requests(self._scheduler).discard(request.request_id)
         return True
 
     def _losses(self, request: Any, items: Collection[str]) -> Mapping[str, Loss]:

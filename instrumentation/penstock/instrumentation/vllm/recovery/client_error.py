@@ -15,7 +15,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import Part, Patch, Requirement
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.compat import retryable_error
+from penstock.instrumentation.vllm.compat import errored_requests, retryable_error
 from penstock.instrumentation.vllm.requests import MODE_WORDS
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ class FailingRequests(dict[str, str]):
         self._scheduler = scheduler
 
     def fail(self, request_id: str) -> None:
-        """Let vLLM finish a request with an error in this step's update, as it does with one whose grammar does not compile."""
-        self._scheduler.grammar_compile_error_reqs.add(request_id)
+        """Let vLLM finish a request with an error in this step's update, as it does with encoder outputs that do not fit."""
+        errored_requests(self._scheduler).add(request_id)
 
     def attach_errors(self, outputs: Mapping[int, Any]) -> None:
         """Attach the sentences to the error outputs of a step; forget those attached and those of requests that are gone."""

@@ -46,7 +46,6 @@ _METHODS: Final[Sequence[tuple[str, tuple[str, ...]]]] = (
 _STATE: Final = (
     "failed_recving_kv_req_ids",
     "finished_recving_kv_req_ids",
-    "grammar_compile_error_reqs",
     "kv_cache_manager",
     "prev_step_scheduled_req_ids",
     "recompute_kv_load_failures",
@@ -78,6 +77,12 @@ class SchedulerHook:
             )
         )
         yield InstanceState(scheduler, _STATE)
+        yield AnyOf(
+            (
+                InstanceState(scheduler, ("encoder_cache_mismatch_reqs",)),
+                InstanceState(scheduler, ("grammar_compile_error_reqs",)),
+            )
+        )
         yield from (
             Extension(mixin, scheduler) for mixin in (SchedulerMixin, *scheduler_differences(scheduler))
         )

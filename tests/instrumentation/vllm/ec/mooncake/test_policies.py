@@ -11,6 +11,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.resilience.orders import Orders
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import errored_requests
 from penstock.instrumentation.vllm.ec import deadlines
 from penstock.rules.policy import Action, Deferral, EcLoadFailure
 
@@ -57,7 +58,7 @@ def check(
         assert engine.errors.keys() == {request.request_id}
         assert (mode in (engine.errors[request.request_id] or "")) is told
     assert not engine.scheduler._penstock.ec.failing
-    assert not engine.scheduler.grammar_compile_error_reqs
+    assert not errored_requests(engine.scheduler)
     assert not engine.scheduler._penstock.ec._loads._without
     return found
 
