@@ -126,20 +126,63 @@ def test_different_weights_without_a_suspect_answer() -> None:
     assert (cause.requests, cause.confidence) == (0, Confidence.LIKELY)
 
 
+def _apart(mine: str, theirs: str, **fields: Any) -> admin.Pair:
+    difference = admin.FactDifference(
+        fact="vllm_version", value=mine, peer_value=theirs, effect=admin.DIFFERENCE_EFFECT_FAILS
+    )
+    values = {
+        "connected": False,
+        "compatible": admin.PAIR_COMPATIBILITY_NO,
+        "reason": f"vllm_version {mine}≠{theirs}",
+        "differences": [difference],
+    }
+    return _pair(**{**values, **fields})
+
+
 def test_a_pair_of_two_versions() -> None:
     """Before a request has been sent, in words; it may be a roll-out."""
-    pair = _pair(
-        connected=False,
-        compatible=admin.PAIR_COMPATIBILITY_NO,
-        reason="vllm_version 0.32.0≠0.31.0",
-        differences=[admin.FactDifference(fact="vllm_version", value="0.32.0", peer_value="0.31.0")],
-    )
-    (cause,) = verdict_of(calm(), pairs=[pair]).causes
-    assert cause.kind == "incompatible_pair"
+    (cause,) = verdict_of(calm(), pairs=[_apart("0.32.0", "0.31.0")]).causes
+    assert (cause.kind, cause.peer, cause.peers) == ("versions_mixed", "", (PEER,))
     assert cause.sentence == (
+        "engines that are pairs run vLLM 0.31.0 and 0.32.0: NIXL exchanges no KV blocks between versions"
+    )
+    assert [each.fact for each in cause.evidence] == [
+        "vLLM 0.31.0: engine prefill/0",
+        "vLLM 0.32.0: engine decode/0",
+        "1 pair of engines is of two versions",
+    ]
+    assert cause.alternatives[0].startswith("a roll-out that has not finished")
+    (effect,) = cause.effects
+    assert (effect.kind, effect.peer) == ("incompatible_pair", PEER)
+    assert effect.sentence == (
         "engine decode/0 runs vLLM 0.32.0 and engine prefill/0 vLLM 0.31.0: NIXL exchanges no KV blocks between versions"
     )
-    assert cause.alternatives[0].startswith("a roll-out that has not finished")
+
+
+def test_a_roll_out_that_mixes_versions_is_one_cause() -> None:
+    """However many pairs there are; what has failed by it is its effect, and so are the blocks that nobody could read."""
+    others = [{"server": f"prefill-{n}", "engine": "0"} for n in range(3)]
+    pairs = [
+        _apart("0.9.0", "0.31.0"),
+        *(
+            _apart("0.9.0", "0.31.0", peer={"address": f"10.0.0.{n}:5600"}, peer_key=each)
+            for n, each in enumerate(others)
+        ),
+        _apart("0.9.0", "0.32.1", peer={}, peer_key={"server": "new", "engine": "0"}),
+    ]
+    refused = [failed(f"bad-{n}", 60, error_type=common.ERROR_TYPE_INCOMPATIBLE) for n in (1, 2)]
+    (cause,) = verdict_of([*calm(), *refused], pairs=pairs).causes
+    assert (cause.kind, len(cause.peers)) == ("versions_mixed", 4)
+    assert "run vLLM 0.9.0, 0.31.0 and 0.32.1:" in cause.sentence
+    assert "5 pairs of engines are of two versions" in cause.evidence[-1].fact
+    kinds = [(each.kind, each.peer) for each in cause.effects]
+    # No handshake of the engine whose address is not known has failed for sure.
+    assert sorted(kinds) == [
+        *(("incompatible_pair", f"10.0.0.{n}:5600") for n in range(3)),
+        ("incompatible_peer", PEER),
+    ]
+    (failed_one,) = (each for each in cause.effects if each.kind == "incompatible_peer")
+    assert failed_one.requests == 2
 
 
 def test_a_pair_that_will_not_shake_hands() -> None:

@@ -99,3 +99,41 @@ def test_many_pairs_of_one_kind_are_one_cause() -> None:
         ("weights_differ", "pair 0 (the worst of 9, on 9 engines)")
     ]
     assert merged.verdict == admin.DIAGNOSIS_VERDICT_CAUSES
+
+
+def _versions(*, met: bool) -> list[tuple[str, Any]]:
+    """Return an agent with a decode engine, and two with a prefill engine of another version."""
+    decode, *prefills = (
+        ("a", _engine("", ROLE_DECODE, "w", f"b-{ROLE_PREFILL}:1" if met else "")),
+        ("b", _engine("", ROLE_PREFILL, "w")),
+        ("c", _engine("", ROLE_PREFILL, "w")),
+    )
+    for name, engine in (decode, *prefills):
+        engine.facts.ClearField("compatibility_hash")
+        engine.facts.vllm_version = "0.32.0" if name == "a" else "0.31.0"
+        engine.facts.kv_engine_id = name
+        if name != "a":
+            engine.facts.side_channel = f"{name}-{ROLE_PREFILL}:1"
+    return [(name, admin.ListPairsResponse(engines=[engine])) for name, engine in (decode, *prefills)]
+
+
+def test_a_fleet_of_two_versions_is_one_cause() -> None:
+    """The agent whose engine has tried knows the failed handshake: an effect."""
+    refused = admin.DiagnosedCause(
+        kind="incompatible_peer",
+        peer=f"b-{ROLE_PREFILL}:1",
+        engines=[{"engine": "0"}],
+        sentence="refused",
+    )
+    answers = [
+        ("a", admin.Diagnosis(causes=[refused], verdict=admin.DIAGNOSIS_VERDICT_CAUSES)),
+        *((name, admin.Diagnosis(verdict=admin.DIAGNOSIS_VERDICT_NOTHING_WRONG)) for name in "bc"),
+    ]
+    between = causes_between_agents(_versions(met=True), answers, admin.DiagnoseRequest(), _NOW)
+    (cause,) = merge.diagnosis(answers, admin.DiagnoseRequest(), (), between).causes
+    assert (cause.kind, cause.agents) == ("versions_mixed", 1)
+    assert "run vLLM 0.31.0 and 0.32.0:" in cause.sentence
+    assert [(each.kind, each.peer) for each in cause.effects] == [
+        ("incompatible_pair", ""),
+        ("incompatible_peer", f"b-{ROLE_PREFILL}:1"),
+    ]

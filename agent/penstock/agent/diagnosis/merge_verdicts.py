@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 _MAX_UINT32 = (1 << 32) - 1
 _EVIDENCE: Final = 10
 _LISTED: Final = 20
+_PEERS: Final = 256
 # Who says what no agent alone knows.
 _BETWEEN: Final = "relay"
+# Two versions in one fleet are one thing, whoever sees it.
+_VERSIONS: Final = "versions_mixed"
 
 
 @dataclass(slots=True)
@@ -59,7 +62,9 @@ def merge_diagnoses(
         for cause in answer.causes:
             _add(causes, name, cause, _place(name, cause))
     for cause in between:
-        _add(causes, _BETWEEN, cause, (cause.kind, "", _BETWEEN))
+        place = _place(_BETWEEN, cause) if cause.kind == _VERSIONS else (cause.kind, "", _BETWEEN)
+        _add(causes, _BETWEEN, cause, place)
+    _put_handshakes_below(causes)
     _fill_windows(merged, answers)
     for each in causes.values():
         _say_where(each, len(answers))
@@ -88,7 +93,7 @@ def merge_diagnoses(
 def _say_where(merged: _Merged, agents: int) -> None:
     """Say of what was several causes that its sentence is the worst, and where they were seen."""
     whole, on = merged.whole, f"on {words.count(len(merged.whole.engines), 'engine')}"
-    whole.agents = len(merged.agents)
+    whole.agents = max(1, len(merged.agents - {_BETWEEN}))
     if whole.agents > 1:
         seen = f"seen by {whole.agents} of {words.count(agents, 'agent')}"
         whole.sentence = f"{whole.sentence} (the worst; {seen})"
@@ -138,6 +143,8 @@ def _add(
     merged.number += 1
     known = {(key.server, key.engine) for key in whole.engines}
     whole.engines.extend(key for key in cause.engines if (key.server, key.engine) not in known)
+    peers = set(whole.peers)
+    whole.peers.extend([each for each in cause.peers if each not in peers][: max(0, _PEERS - len(peers))])
     whole.requests += cause.requests
     whole.requests_failed += cause.requests_failed
     whole.seconds += cause.seconds
@@ -159,8 +166,25 @@ def _subject(agent: str, cause: admin.DiagnosedCause) -> tuple[str, ...]:
     """
     if cause.kind == "policy_fails_loads":
         return (cause.sentence.split(" (generation", 1)[0],)
+    if cause.kind == _VERSIONS:
+        return (cause.sentence,)
     engines = sorted(f"{key.server}/{key.engine}" for key in cause.engines)
     return (agent, *engines, cause.sentence)
+
+
+def _put_handshakes_below(causes: dict[tuple[str, ...], _Merged]) -> None:
+    """Make the failed handshakes between mixed versions effects of that; agents that know one side alone tell them."""
+    for mixed in [each.whole for each in causes.values() if each.whole.kind == _VERSIONS]:
+        engines = {(key.server, key.engine) for key in mixed.engines}
+        for place, each in list(causes.items()):
+            cause = each.whole
+            lasts = cause.kind == "incompatible_peer" and not cause.HasField("until")
+            between = (
+                cause.peer in mixed.peers and {(key.server, key.engine) for key in cause.engines} <= engines
+            )
+            if lasts and between:
+                mixed.effects.append(cause)
+                del causes[place]
 
 
 def _name_evidence(cause: admin.DiagnosedCause, agent: str) -> None:

@@ -9,7 +9,7 @@ from penstock.agent.diagnosis.facts import Confidence
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from penstock.agent.diagnosis.facts import FoundCause
     from penstock.agent.model import EngineKey
@@ -65,7 +65,7 @@ def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]
         places: the address of each engine by which others know it.
 
     """
-    below: dict[int, list[FoundCause]] = {}
+    below: dict[int, list[int]] = {}
     told: set[int] = set()
     for place, cause in enumerate(causes):
         if place in told:
@@ -78,15 +78,25 @@ def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]
             and (each.until or not cause.until or 0 < each.begun <= cause.until)
         ]
         told.update(found)
-        below[place] = [causes[number] for number in found]
+        below[place] = found
+
+    def effects(place: int) -> Iterator[FoundCause]:
+        """Yield what the cause at *place* brings about, and what that does in turn."""
+        for number in below.get(place, ()):
+            yield causes[number]
+            yield from causes[number].effects
+            yield from effects(number)
+
     return [
-        replace(cause, effects=(*cause.effects, *below[place])) if below.get(place) else cause
+        replace(cause, effects=(*cause.effects, *effects(place)))
         for place, cause in enumerate(causes)
         if place not in told
     ]
 
 
 def _explains(cause: FoundCause, other: FoundCause, places: Mapping[EngineKey, str]) -> bool:
+    if cause.pairs and other.kind == "incompatible_peer":
+        return all((key, other.peer) in cause.pairs for key in other.engines)
     if other.kind in _SYMPTOMS.get(cause.kind, ()):
         return other.peer in ("", cause.peer)
     if cause.kind in _HOLDING and other.kind in _HELD:

@@ -74,6 +74,14 @@ def compare_sides(
     return PairVerdict(compatible, weights, found, reason)
 
 
+def versions_apart(pair: admin.Pair) -> tuple[str, str] | None:
+    """Return the versions of vLLM of both sides of *pair*, where these keep them from exchanging blocks."""
+    for each in pair.differences:
+        if each.fact == _VERSION and each.effect == DIFFERENCE_EFFECT_FAILS:
+            return each.value, each.peer_value
+    return None
+
+
 def _compatibility(
     decode: admin.PairEngine, prefill: admin.PairEngine, failing: list[FactDifference], *, connected: bool
 ) -> tuple[PairCompatibility, str]:

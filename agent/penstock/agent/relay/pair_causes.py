@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.agent.diagnosis import diagnose_pairs
+from penstock.agent.pairs import versions_apart
 from penstock.agent.relay import merge
 from penstock.agent.relay.engine_names import agent_of
 from penstock.proto.v1 import admin_pb2 as admin
@@ -35,13 +36,24 @@ def causes_between_agents(
     if request.HasField("at") or asked.labels or asked.models:
         return []
     wanted = {(key.server, key.engine) for key in asked.engines}
-    seen = {cause.peer for _, each in diagnoses for cause in each.causes if cause.kind in _SEEN}
+    seen = {
+        cause.peer
+        for _, each in diagnoses
+        for whole in each.causes
+        for cause in (whole, *whole.effects)
+        if cause.kind in _SEEN
+    }
     found = [
         pair
         for pair in merge.pairs(pairs, admin.ListPairsRequest()).pairs
         if pair.HasField("peer_key")
         and agent_of(pair.key) != agent_of(pair.peer_key)
-        and not (pair.peer.address and pair.peer.address in seen)
+        and (not (pair.peer.address and pair.peer.address in seen) or versions_apart(pair))
         and (not wanted or {(key.server, key.engine) for key in (pair.key, pair.peer_key)} & wanted)
     ]
-    return diagnose_pairs(found, now)
+    causes = diagnose_pairs(found, now)
+    for cause in causes:
+        untold = [each for each in cause.effects if not each.peer or each.peer not in seen]
+        del cause.effects[:]
+        cause.effects.extend(untold)
+    return causes

@@ -129,7 +129,7 @@ def judged_peers(
     """
     causes: dict[PeerKey, list[Judged]] = {}
     lost: dict[str, Judged] = {}
-    for cause in diagnosis.causes if diagnosis is not None else ():
+    for cause in _causes(diagnosis):
         if cause.HasField("until"):
             continue
         keys = [EngineKey(key.server, key.engine) for key in cause.engines]
@@ -141,6 +141,13 @@ def judged_peers(
             for place in product(keys, (cause.peer,) if cause.peer else cause.peers):
                 causes.setdefault(place, []).append(_judged(cause, condition))
     return JudgedPeers(causes, lost)
+
+
+def _causes(diagnosis: admin.Diagnosis | None) -> Iterator[admin.DiagnosedCause]:
+    """Yield the causes, and what they bring about."""
+    for cause in diagnosis.causes if diagnosis is not None else ():
+        yield cause
+        yield from cause.effects
 
 
 def _condition(cause: admin.DiagnosedCause) -> admin.PeerCondition | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.agent.ctl.render import text
 from penstock.proto.v1 import admin_pb2 as admin
@@ -21,6 +21,9 @@ _COLOURS = {
     admin.DIAGNOSIS_VERDICT_CANNOT_TELL: "yellow",
     admin.DIAGNOSIS_VERDICT_NOTHING_WRONG: "green",
 }
+
+# Effects of a cause that are told one by one.
+_EFFECTS: Final = 8
 
 
 def diagnosis_lines(diagnosis: admin.Diagnosis) -> Iterator[str]:
@@ -59,8 +62,10 @@ def _cause(number: int, cause: admin.DiagnosedCause, now: float) -> Iterator[str
     for each in cause.evidence:
         before = f" (before: {text.folded(each.before)})" if each.before else ""
         yield f"   - {text.folded(each.fact)}{before}"
-    for effect in cause.effects:
+    for effect in cause.effects[:_EFFECTS]:
         yield f"   - its effect: {text.folded(effect.sentence)} ({effect.kind})"
+    if len(cause.effects) > _EFFECTS:
+        yield f"   - {text.count(len(cause.effects) - _EFFECTS, 'more effect')}"
     for other in cause.alternatives:
         yield f"   or: {text.folded(other)}"
     for command in cause.commands:

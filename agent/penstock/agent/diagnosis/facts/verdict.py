@@ -53,6 +53,7 @@ class FoundCause:
         engines: where it was seen, sorted.
         peer: empty where it is about none, or about several.
         peers: these several, sorted.
+        pairs: which engine with which of them, where not all with all.
         requests: of the window that it did something to.
         seconds: that these waited for longer than usual.
         failed: requests that failed of it.
@@ -84,6 +85,7 @@ class FoundCause:
     begun: int = 0
     effects: tuple[FoundCause, ...] = ()
     peers: tuple[str, ...] = ()
+    pairs: frozenset[tuple[EngineKey, str]] = frozenset()
 
     @property
     def harm(self) -> float:

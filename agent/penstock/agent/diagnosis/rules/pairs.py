@@ -13,20 +13,21 @@ from penstock.agent.diagnosis.facts import (
     first_sign,
     words,
 )
+from penstock.agent.pairs import versions_apart
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import SUSPECT_REASON_OTHER_WEIGHTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from penstock.agent.diagnosis.facts import Attribution, Facts
     from penstock.agent.model import EngineKey
 
 # What a pair counts for between which nothing has been moved, seconds.
 _PAIR_SECONDS = 5.0
-# Of the facts in which a pair differs.
-_VERSION: Final = "vllm_version"
+# Pairs of two versions that are told one by one.
+_MAX_EFFECTS: Final = 256
 
 
 def pair_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
@@ -38,11 +39,18 @@ def pair_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
         if each.error_type == common.ERROR_TYPE_INCOMPATIBLE
     }
     yield from _weights_before(facts)
+    mixed = []
     for pair in facts.pairs:
         if pair.weights == admin.PAIR_WEIGHTS_DIFFER:
             yield _weights(facts, pair)
-        elif pair.compatible == admin.PAIR_COMPATIBILITY_NO and _is_known(pair, failing):
-            yield _incompatible(pair)
+        elif pair.compatible == admin.PAIR_COMPATIBILITY_NO:
+            is_known = _is_known(pair, failing)
+            if pair.HasField("peer_key") and versions_apart(pair):
+                mixed.append((pair, is_known))
+            elif is_known:
+                yield _incompatible(pair)
+    if mixed:
+        yield _mixed(mixed)
 
 
 def _is_known(pair: admin.Pair, failing: set[tuple[EngineKey, str]]) -> bool:
@@ -164,13 +172,51 @@ def _unseen(facts: Facts, *keys: EngineKey) -> list[EngineKey]:
     return [key for key in keys if key in away]
 
 
+def _mixed(pairs: Sequence[tuple[admin.Pair, bool]]) -> FoundCause:
+    """Return the one cause of all pairs of two versions, each with whether it is to be told: one whose handshakes fail is."""
+    engines: defaultdict[str, set[EngineKey]] = defaultdict(set)
+    for pair, _ in pairs:
+        mine, theirs = versions_apart(pair) or ("", "")
+        engines[mine].add(words.key_of(pair.key))
+        engines[theirs].add(words.key_of(pair.peer_key))
+    versions = sorted(engines, key=_numbers)
+    places = {(words.key_of(pair.key), pair.peer.address) for pair, _ in pairs}
+    met = any(pair.peer.address for pair, _ in pairs)
+    return FoundCause(
+        "versions_mixed",
+        f"engines that are pairs run vLLM {', '.join(versions[:-1])} and {versions[-1]}: NIXL exchanges no KV blocks between versions",
+        tuple(sorted({key for key, _ in places})),
+        (
+            *(Evidence(f"vLLM {each}: {words.engines(engines[each])}") for each in versions),
+            Evidence(
+                f"{words.count(len(pairs), 'pair')} of engines {'is' if len(pairs) == 1 else 'are'} of two versions"
+            ),
+        ),
+        peers=tuple(sorted({peer for _, peer in places} - {""})),
+        pairs=frozenset(places),
+        other_harm=_PAIR_SECONDS * len(pairs),
+        confidence=Confidence.LIKELY if met else Confidence.POSSIBLE,
+        alternatives=(
+            "a roll-out that has not finished: the pairs are well once both sides have one version",
+            "the router never pairs them: give the engines of each version a value of their own of the label pool",
+        ),
+        commands=_compare(pairs[0][0]),
+        effects=tuple(_incompatible(pair) for pair, is_told in pairs[:_MAX_EFFECTS] if is_told),
+    )
+
+
+def _numbers(version: str) -> tuple[tuple[int, str], ...]:
+    """Return what sorts versions by their numbers."""
+    return tuple((int(each) if each.isdigit() else -1, each) for each in version.split("."))
+
+
 def _incompatible(pair: admin.Pair) -> FoundCause:
     key = words.key_of(pair.key)
-    version = next((each for each in pair.differences if each.fact == _VERSION), None)
-    if version is not None:
+    versions = versions_apart(pair)
+    if versions is not None:
         sentence = (
-            f"engine {key} runs vLLM {version.value} and {_name(pair)} vLLM {version.peer_value}: NIXL exchanges no KV "
-            "blocks between versions"
+            f"engine {key} runs vLLM {versions[0]} and {_name(pair)} vLLM {versions[1]}: NIXL exchanges no KV blocks "
+            "between versions"
         )
     else:
         sentence = f"engine {key} and {_name(pair)} cannot exchange KV blocks: {words.cut(pair.reason)}"
@@ -187,13 +233,6 @@ def _incompatible(pair: admin.Pair) -> FoundCause:
         peer=pair.peer.address,
         other_harm=_PAIR_SECONDS,
         confidence=Confidence.LIKELY if pair.peer.address else Confidence.POSSIBLE,
-        alternatives=(
-            *(
-                ("a roll-out that has not finished: the pairs are well once both sides have one version",)
-                if version is not None
-                else ()
-            ),
-            "the router never pairs the two: give them different values of the label pool",
-        ),
+        alternatives=("the router never pairs the two: give them different values of the label pool",),
         commands=_compare(pair),
     )
