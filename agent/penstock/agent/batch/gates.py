@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ GATES: Final = (
     "encoder",
 )
 """The gates; each is the field ``<gate>_nano`` of the wire's ``Gates``."""
+
+# Once for each closed request that an answer reads.
+_nano: Final = attrgetter(*(f"{gate}_nano" for gate in GATES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,4 @@ def gate_times(closing: RequestClosed) -> GateTimes | None:
     """Return the times of a closed request; None if its engine does not report them."""
     if not closing.HasField("gates"):
         return None
-    gates = closing.gates
-    nano = tuple(getattr(gates, f"{gate}_nano") for gate in GATES)
-    return GateTimes(nano, bool(closing.first_token_time_unix_nano))
+    return GateTimes(_nano(closing.gates), bool(closing.first_token_time_unix_nano))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.admin.support.bounded_scan import EventScan
 from penstock.agent.batch import is_clean_up
 from penstock.agent.diagnosis import OF_REQUESTS, RARE, WindowFold
-from penstock.agent.journal import MAX_INTEGER, STEP_SECONDS, ReadBudget
+from penstock.agent.journal import MAX_INTEGER, ReadBudget
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ _SENT_SECONDS = 5.0
 _FIRST_BATCHES = 16
 # Of each kind: some 20 MiB of records, and about as many as two seconds allow.
 _MAX_EVENTS = 100_000
+# Of one kind; with what is made of it, an answer from a full journal takes two.
+_READ_SECONDS = 1.5
 
 
 class ReadWindows(NamedTuple):
@@ -88,7 +90,7 @@ def _begins(reader: Reader, question: WindowQuestion, until: int) -> float:
 
 
 def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
-    """Read the two times that a diagnosis compares: at most two seconds for each kind of event, the newest first.
+    """Read the two times that a diagnosis compares: at most a second and a half for each kind of event, the newest first.
 
     vLLM's clean-up requests, and their failures, are left out: no user waits for these.
     """
@@ -100,7 +102,7 @@ def read_windows(reader: Reader, question: WindowQuestion) -> ReadWindows:
     policies: dict[tuple[EngineKey, str], Sequence[PolicySource]] = {}
     clean_ups: set[tuple[EngineKey, str]] = set()
     for kinds in (RARE, OF_REQUESTS):
-        allowance = ReadBudget(seconds=STEP_SECONDS)
+        allowance = ReadBudget(seconds=_READ_SECONDS)
         # One more than is read, to detect the cut.
         rows = reader.scan(
             kinds=kinds,
