@@ -16,6 +16,7 @@ from penstock.rules.policy import Action, EcLoadFailure
 from tests.support.ec.fake_ec import LEFT, ToyEcEngine, expected, image_request
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, request
+from tests.support.engine.versions import VERSION
 from tests.support.examples import examples
 from tests.support.variants import product
 
@@ -52,7 +53,9 @@ def assert_clean(scheduler: Any, items: Iterable[str] = ()) -> None:
     manager = scheduler.encoder_cache_manager
     assert manager.num_freeable_slots == manager.cache_size
     assert manager.num_free_slots + sum(manager.freeable.values()) == manager.cache_size
-    assert manager.freeable.keys() == manager.cached.keys() == manager.num_embeds_by_hash.keys()
+    assert manager.freeable.keys() == manager.cached.keys()
+    if VERSION >= (0, 31):
+        assert manager.cached.keys() == manager.num_embeds_by_hash.keys()
     assert not any(manager.cached.values())
     assert not manager.request_cached_ids
     assert set(manager.cached) >= set(items)

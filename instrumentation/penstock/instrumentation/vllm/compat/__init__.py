@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.instrumentation.vllm.compat.cached_embeds import forget_embeds
 from penstock.instrumentation.vllm.compat.child_connectors import child_connectors
 from penstock.instrumentation.vllm.compat.choice import (
     connector_differences,
@@ -38,6 +39,7 @@ __all__ = [
     "errored_requests",
     "fail_receive",
     "failed_receives",
+    "forget_embeds",
     "has_failed_receive",
     "has_stale_output",
     "layer_groups",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.resilience import Outcome
-from penstock.instrumentation.vllm.compat import errored_requests
+from penstock.instrumentation.vllm.compat import errored_requests, forget_embeds
 from penstock.instrumentation.vllm.ec.pending_items import features_beyond
 from penstock.instrumentation.vllm.recovery import freed_by_name, rewind
 from penstock.instrumentation.vllm.requests import Affected
@@ -28,7 +28,6 @@ _RUNNING: Final = "RUNNING"
 
 _MANAGER: Final = (
     "cached",
-    "num_embeds_by_hash",
     "freeable",
     "freed",
     "num_free_slots",
@@ -162,7 +161,7 @@ def forget(scheduler: Any, item: str) -> bool:
     if rows is None:
         return False
     del manager.cached[item]
-    del manager.num_embeds_by_hash[item]
+    forget_embeds(manager, item)
     manager.num_free_slots += rows
     manager.freed.append(item)
     return True

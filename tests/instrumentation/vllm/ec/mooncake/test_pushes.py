@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.compat import forget_embeds
 
 from demo.common.steps import until
 from demo.servers import LOOPBACK
@@ -89,7 +90,8 @@ def test_an_item_in_the_pool_is_handed_over(make_pair: MakePair, recorder: Recor
     before = len(recorder.transfers)
     manager = pair.engine.scheduler.encoder_cache_manager
     for item, rows in list(manager.freeable.items()):
-        del manager.freeable[item], manager.cached[item], manager.num_embeds_by_hash[item]
+        del manager.freeable[item], manager.cached[item]
+        forget_embeds(manager, item)
         manager.num_free_slots += rows
         manager.freed.append(item)
     again = expects(image("again", "a", first=77))
