@@ -9,7 +9,11 @@ import textwrap
 
 from penstock.instrumentation.vllm.zmq_ec.consumer import producers
 
-PREFIX = r"\(\S+ pid=\d+\) {level} \d\d-\d\d \d\d:\d\d:\d\d \[[^]]+:\d+\] "
+from tests.support.engine.versions import VERSION
+
+PREFIX = (
+    r"\(\S+ pid=\d+\) " if VERSION >= (0, 31) else ""
+) + r"{level} \d\d-\d\d \d\d:\d\d:\d\d \[[^]]+:\d+\] "
 
 
 def test_vllms_handler_writes_our_lines_once() -> None:

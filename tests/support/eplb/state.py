@@ -13,7 +13,7 @@ from penstock.instrumentation.vllm.compat import MOVE_STREAM
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
-    from vllm.distributed.eplb import async_worker, eplb_state, rebalance_execute
+    from vllm.distributed.eplb import async_worker, eplb_state, eplb_utils, rebalance_execute
     from vllm.distributed.eplb.eplb_communicator import EplbCommunicator
 
 if TYPE_CHECKING:
@@ -25,8 +25,12 @@ OLD, NEW = np.array([[0, 1, 2, 3]] * 2), np.array([[0, 2, 1, 3]] * 2)
 EplbState = eplb_state.EplbState
 
 
+# Until 0.30 EPLB waits for CUDA's own events, which PyTorch has only for CUDA.
+if "cuda.Event" in inspect.getsource(eplb_utils.CpuGpuEvent):
+    torch.cuda.Event = torch.Event  # type: ignore[misc, assignment]
+
 # Until 0.30 it has another name.
-_STREAM = next(
+STREAM = next(
     each for each in MOVE_STREAM if each in inspect.signature(rebalance_execute.move_to_buffer).parameters
 )
 
@@ -65,7 +69,7 @@ def move(
         new_indices=new,
         expert_weights=[torch.zeros(2, 5, device=device)],
         expert_weights_buffers=[torch.zeros(2, 5, device=device)],
-        **{_STREAM: stream},
+        **{STREAM: stream},
         ep_rank=rank,
         communicator=model.communicator,
         layer_idx=layer,

@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     from vllm.distributed.eplb import async_worker, eplb_state, rebalance_execute
     from vllm.distributed.eplb.policy import DefaultEplbPolicy
 
-from tests.support.eplb.state import NEW, move
+from tests.support.eplb.state import NEW, STREAM, move
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,7 @@ def test_a_thread_that_fails(
 
     monkeypatch.setattr(state.rearrange_event, "wait", lambda **_: broken())
     with pytest.raises(TimeoutError):
-        async_worker.transfer_run_periodically(state=state, stream=torch.Stream(device="cpu"))
+        async_worker.transfer_run_periodically(state=state, **{STREAM: torch.Stream(device="cpu")})
     (failure,) = recorder.take("transfer_failure")
     assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_EXCEPTION, c.ERROR_TYPE_TIMEOUT)
     (told,) = recorder.take("eplb_rebalance")

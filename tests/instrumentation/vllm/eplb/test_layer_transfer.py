@@ -24,6 +24,8 @@ from penstock.instrumentation.vllm.eplb.layer_transfer import (
     partners_of,
 )
 
+from tests.support.eplb.state import STREAM
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     from vllm.distributed.eplb import rebalance_execute
@@ -128,9 +130,9 @@ def test_rows_that_hold_no_expert_are_not_counted() -> None:
             new_indices=new,
             expert_weights=[torch.zeros(2, 1)],
             expert_weights_buffers=[torch.zeros(2, 1)],
-            stream=None,
             ep_rank=rank,
             communicator=Posts(),
+            **{STREAM: None},
         )
         moved.append(layer_moves(0, metadata, new, rank, 4, partners_of(old, new, 2, rank).sources))
     assert [(m.unchanged, m.local, m.remote, m.sources) for m in moved] == [(1, 0, 0, {}), (0, 0, 1, {0: 4})]

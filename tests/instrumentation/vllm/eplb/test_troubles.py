@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     from vllm.distributed.eplb import async_worker, rebalance_execute
 
-from tests.support.eplb.state import move, receive, take_over
+from tests.support.eplb.state import STREAM, move, receive, take_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ def test_a_failure_of_one_model_is_emitted_once(
             state.step()
         state.rearrange_event.wait = lambda **_: receive(second, 0)
         with pytest.raises(RuntimeError) as raised:
-            async_worker.transfer_run_periodically(state=state, stream=torch.Stream(device="cpu"))
+            async_worker.transfer_run_periodically(state=state, **{STREAM: torch.Stream(device="cpu")})
         state.next_step = lambda _profile: None
     else:
         with pytest.raises(RuntimeError) as raised:
@@ -250,7 +250,7 @@ def test_a_thread_that_ends_while_paused_is_not_emitted(
     runtime.pause("test", paused=True)
     try:
         with pytest.raises(TimeoutError):
-            async_worker.transfer_run_periodically(state=state, stream=torch.Stream(device="cpu"))
+            async_worker.transfer_run_periodically(state=state, **{STREAM: torch.Stream(device="cpu")})
     finally:
         runtime.pause("test", paused=False)
     assert recorder.events == []

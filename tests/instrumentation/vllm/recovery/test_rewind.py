@@ -16,6 +16,7 @@ from tests.support.engine.fake_worker import ToyEngine, expected
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, preempt, request
 from tests.support.engine.speculating_worker import SpeculatingEngine
+from tests.support.engine.versions import from_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -326,6 +327,7 @@ def test_what_may_be_exported_fails(
     assert_right(engine, waiting)
 
 
+@from_version(0, 31, "does not end for it")
 def test_vanilla_without_a_policy(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """Without a policy a hybrid model's engine ends as vLLM ends it: nothing of ours stands in the way."""
     scheduler = make_scheduler(own="recompute", hybrid=True, **TOY)

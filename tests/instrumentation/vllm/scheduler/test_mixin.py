@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 from penstock.instrumentation.core import constants as c
@@ -336,7 +338,7 @@ def test_grammar(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     step(scheduler)
     step(scheduler)
     assert [each.reason for each in recorder.snapshot().deferred] == [c.DEFERRAL_REASON_GRAMMAR]
-    waiting.status = RequestStatus.WAITING
+    waiting.structured_output_request = SimpleNamespace(grammar=MagicMock(), reasoning_ended=False)
     step(scheduler)
     assert recorder.kinds() == ["deferral_start", "deferral_end"]
     assert recorder.take("deferral_end")[0].ending == c.DEFERRAL_ENDING_READY

@@ -19,6 +19,7 @@ from penstock.instrumentation.vllm.compat.failed_receives import (
     failed_receives,
     has_failed_receive,
 )
+from penstock.instrumentation.vllm.compat.failed_transfers import counts_transfers_alone
 from penstock.instrumentation.vllm.compat.layer_groups import layer_groups
 from penstock.instrumentation.vllm.compat.memory_types import mixes_memory_types
 from penstock.instrumentation.vllm.compat.retryable_error import retryable_error
@@ -34,6 +35,7 @@ __all__ = [
     "can_fail_receive",
     "child_connectors",
     "connector_differences",
+    "counts_transfers_alone",
     "drop_stale_output",
     "encoder_widths",
     "errored_requests",

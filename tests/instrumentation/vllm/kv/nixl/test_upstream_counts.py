@@ -194,6 +194,7 @@ def test_a_hook_that_misses_one(
     prefill.worker._penstock.counts.totals = totals
 
 
+@from_version(0, 31, "counts failed handshakes among failed transfers")
 def test_a_transfer_that_fails_at_every_poll(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def test_a_transfer_that_fails_at_every_poll(
     assert modes == [c.FAILURE_MODE_TRANSFER, c.FAILURE_MODE_RELEASE]
 
 
+@from_version(0, 31, "counts no failed handshakes")
 def test_handshakes_and_notifications(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.compat import awaits_blocks
+from penstock.instrumentation.vllm.compat import awaits_blocks, counts_transfers_alone
 from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancellations
 from penstock.instrumentation.vllm.kv.nixl.failure_attribution import attribute_wait
 from penstock.instrumentation.vllm.kv.nixl.fault_injection import FaultInjection
@@ -25,7 +25,7 @@ from penstock.instrumentation.vllm.kv.nixl.transfer_table import (
     TransferTable,
     bytes_of_blocks,
 )
-from penstock.instrumentation.vllm.kv.nixl.upstream_counts import UpstreamCounts
+from penstock.instrumentation.vllm.kv.nixl.upstream_counts import TRANSFERS, UpstreamCounts
 from penstock.instrumentation.vllm.messages import LoadFailure
 from penstock.instrumentation.vllm.naming import Peer, peers
 
@@ -94,7 +94,10 @@ class NixlFailureObserver:
         self.transfers = TransferTable()
         self.faults = FaultInjection()
         self.cancellations = Cancellations(push=self.push)
-        self.counts = UpstreamCounts(runtime.interruptions if runtime.active else None)
+        self.counts = UpstreamCounts(
+            runtime.interruptions if runtime.active else None,
+            incomparable=() if counts_transfers_alone(worker) else (TRANSFERS,),
+        )
         self._worker = weakref.ref(worker)
         self._emitted: dict[str, dict[str, object]] = {}
         self._started_ns: dict[str, int] = {}

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 LATE: Final = "num_notifications_after_expiry"
 EXPIRED: Final = "num_kv_expired_reqs"
@@ -48,8 +48,15 @@ class UpstreamCounts:
 
     """
 
-    def __init__(self, interruptions: int | None) -> None:
-        """Begin to count; *interruptions* of the runtime, None where the hooks are passive."""
+    def __init__(self, interruptions: int | None, *, incomparable: Collection[str] = ()) -> None:
+        """Begin to count.
+
+        Args:
+            interruptions: of the runtime; None where the hooks are passive.
+            incomparable: names under which this vLLM counts something else.
+
+        """
+        self._names = [name for name in _NAMES if name not in incomparable]
         self.totals: tuple[UpstreamCount, ...] = ()
         self._watched_since = interruptions
         self._lock = threading.Lock()
@@ -85,7 +92,7 @@ class UpstreamCounts:
         if not watched:
             self._watched_since = interruptions if settled else None
             return
-        counted = {name: sum(handed_over.get(name, ())) for name in _NAMES if name in known}
+        counted = {name: sum(handed_over.get(name, ())) for name in self._names if name in known}
         if not any(counted.values()) and not seen:
             return
         before = {count.name: count for count in self.totals}
