@@ -27,7 +27,7 @@ EplbState = eplb_state.EplbState
 
 # Until 0.30 EPLB waits for CUDA's own events, which PyTorch has only for CUDA.
 if "cuda.Event" in inspect.getsource(eplb_utils.CpuGpuEvent):
-    torch.cuda.Event = torch.Event  # type: ignore[misc, assignment]
+    torch.cuda.Event = torch.Event
 
 # Until 0.30 it has another name.
 STREAM = next(
