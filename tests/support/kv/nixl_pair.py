@@ -21,7 +21,7 @@ from demo.common.nixl_poll_pause import pause_progress_threads
 from demo.common.processes import free_port
 from tests.support.engine import schedulers
 from tests.support.engine.schedulers import BLOCK, BLOCKS
-from tests.support.engine.versions import transfer_results
+from tests.support.engine.versions import TELLS_FAILED_RECEIVES, transfer_results
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -122,6 +122,8 @@ class Engine:
         self.size = size
         self.port: int = beside[0].port if beside else free_port()
         self._answers: list[Any] = []
+        # Until 0.29 a worker tells a failed load by its blocks.
+        self._local: dict[str, set[int]] = {}
         monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(self.port))
         monkeypatch.setattr(base_worker, "get_tensor_model_parallel_rank", lambda: len(beside))
         monkeypatch.setattr(base_worker, "get_tensor_model_parallel_world_size", lambda: size)
@@ -184,6 +186,7 @@ class Engine:
     ) -> Any:
         """Ask to read blocks of *peer*, with the scheduler's *orders*; returns the step's answer. No blocks: only notify it."""
         self._answers.clear()
+        self._local[request_id] = set(local)
         metadata = _with_orders(orders)
         metadata.add_new_req_to_recv(
             request_id,
@@ -203,6 +206,7 @@ class Engine:
     def await_push(self, request_id: str, peer: Engine, **orders: Any) -> None:
         """Push mode: tell *peer* where to write what it computes for a request; ids match without their suffixes."""
         self._answers.clear()
+        self._local[request_id] = {1, 2, 3}
         metadata = _with_orders(orders)
         metadata.add_new_req_to_recv(
             request_id,
@@ -280,11 +284,11 @@ class Engine:
         self.connector.start_load_kv(None)
         results = transfer_results(self.connector, set())
         self.connector.get_kv_connector_stats()
-        answer = (
-            results,
-            self.connector.get_block_ids_with_load_errors(),
-            self.connector.build_connector_worker_meta(),
-        )
+        bad = self.connector.get_block_ids_with_load_errors()
+        if not TELLS_FAILED_RECEIVES:
+            ended = results.finished_recving
+            results.failed_recving = {each for each in ended if bad & self._local.get(each, set())}
+        answer = (results, bad, self.connector.build_connector_worker_meta())
         self._answers.append(answer)
         return answer
 
