@@ -31,6 +31,7 @@ class RequestRecord:
     Attributes:
         kv_role: ``ROLE_PREFILL`` if its KV is to be read elsewhere, ``ROLE_DECODE`` if it reads another's, else 0.
         peer: the peer that its KV comes from.
+        client_id: the caller's X-Request-Id, where the front end passes it beside the trace context and not in the id.
         attempt: number of remote loads that were begun for it.
         local_tokens: tokens before those of the last remote load.
         external_tokens: tokens of the last remote load.
@@ -58,6 +59,7 @@ class RequestRecord:
     remote_request_id: str = ""
     traceparent: str = ""
     tracestate: str = ""
+    client_id: str = ""
     arrival_ns: int = 0
     scheduled_ns: int = 0
     first_token_ns: int = 0
@@ -154,7 +156,7 @@ class RequestRecord:
         fields: dict[str, Any] = {
             "traceparent": self.traceparent,
             "tracestate": self.tracestate,
-            "external_request_id": external_id(self.request_id),
+            "external_request_id": self.client_id or external_id(self.request_id),
             "kv_role": self.kv_role,
             "remote_request_id": self.remote_request_id,
             "arrival_time_unix_nano": self.arrival_ns,
@@ -193,6 +195,8 @@ def capture(request: Any) -> RequestRecord:
         remote_request_id=peers.identifier(params.get("remote_request_id")),
         traceparent=headers.get("traceparent", ""),
         tracestate=headers.get("tracestate", ""),
+        # Dynamo's workers get it so; vLLM's own server makes it part of the request's id.
+        client_id=peers.identifier(headers.get("x-request-id")),
         arrival_ns=int(request.arrival_time * NANOS),
     )
 
