@@ -18,7 +18,7 @@ OTHER_PYTHON := $(or $(PENSTOCK_VENV_PYTHON),.venv-python)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents record-films test-repeat properties chaos calm fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine test-versions setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents record-films test-repeat properties chaos calm fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine test-versions setup-dynamo test-dynamo setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,6 +40,9 @@ setup-gpu: ## Build .venv-gpu: vLLM for CUDA, NIXL, Penstock; PYTHON=… names o
 
 setup-trace-backend: ## Arize Phoenix, for the test of the trace export to a backend of another project; beside .venv, not in it.
 	@scripts/setup-trace-backend.sh
+
+setup-dynamo: setup ## NVIDIA Dynamo over vLLM 0.31, in .venv-versions; nothing if it is up to date.
+	@PENSTOCK_VENV=$(VENV) scripts/setup-dynamo.sh
 
 demo: setup ## Agent and two real vLLM servers; failures, and a policy changed live. KEEP=1 leaves it up.
 	@$(PYTHON_IN_VENV) -m demo $(if $(filter 1,$(KEEP)),--keep)
@@ -82,6 +85,9 @@ test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 
 
 test-versions: setup $(TEST_PEERS) ## Older vLLMs (VERSIONS="0.28.0 0.31.0"): hooks, demo, engines; an environment each, kept (PARTS="hooks demo" for some).
 	@PENSTOCK_PARTS="$(PARTS)" PENSTOCK_ARGS='$(ARGS)' PENSTOCK_TOGETHER='$(TOGETHER)' PENSTOCK_VENV=$(VENV) scripts/test-versions.sh $(VERSIONS)
+
+test-dynamo: setup-dynamo ## Dynamo's front end, prefill and decode worker on the CPU; skipped in the others.
+	@.venv-versions/dynamo-1.6.1/bin/python -m pytest -m engine $(ARGS) tests/e2e/test_dynamo.py
 
 test-python: setup-python $(TEST_PEERS) ## Agent and engine side on that CPython, without vLLM and what depends on no interpreter.
 	@[[ ! -x $(OTHER_PYTHON) ]] || $(OTHER_PYTHON) -m pytest $(TOGETHER) -m "not long and not engine and not hypothesis" \
