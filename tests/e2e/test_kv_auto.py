@@ -63,9 +63,11 @@ def test_short_ones_recompute_and_long_ones_fail_in_one_step(kv: Bench) -> None:
     explained = kv.ctl("explain", long.name)
     assert f"decided by policy {kv.policy} (generation {named[1]}, by tests)" in explained
     assert (streamed.status, streamed.text, streamed.error) == (200, short_stream.text, {})
-    # Until 0.31 vLLM ends a stream that has no token yet without an error.
-    assert broken.error.get("code") == (503 if VERSION >= (0, 32) else None)
-    assert _says_retry(str(broken.error["message"]), "handshake", long.peer), broken
+    if VERSION >= (0, 32):
+        assert broken.error.get("code") == 503
+        assert _says_retry(str(broken.error["message"]), "handshake", long.peer), broken
+    else:  # Until 0.31 vLLM ends a stream that has no token yet without an error.
+        assert broken.error == {}
     for request, outcome in (
         (short, c.OUTCOME_RECOMPUTED),
         (short_stream, c.OUTCOME_RECOMPUTED),
