@@ -241,3 +241,13 @@ def test_the_judge_is_not_told_what_it_said(harness: AdminHarness) -> None:
     with _judging(None):
         found = harness.stub.Diagnose(admin.DiagnoseRequest())
     assert [cause.kind for cause in found.causes] == ["peer_refuses"]
+
+
+@pytest.mark.parametrize(("kind", "told"), [("incompatible_pair", True), ("engine_lost", False)])
+def test_what_an_effect_says_of_a_peer(kind: str, told: bool) -> None:
+    """A pair of mixed versions is incompatible; an agent whose disk is full does not know who is lost."""
+    effect = admin.DiagnosedCause(kind=kind, peer=PEER, engines=[{"engine": "0"}])
+    cause = admin.DiagnosedCause(kind="versions_mixed" if told else "agent_blind", effects=[effect])
+    found = judged_peers(admin.Diagnosis(causes=[cause]), {_KEY: PEER}, {PEER: _KEY})
+    assert bool(found.causes) == told
+    assert not found.lost

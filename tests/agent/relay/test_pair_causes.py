@@ -124,6 +124,7 @@ def test_a_fleet_of_two_versions_is_one_cause() -> None:
         peer=f"b-{ROLE_PREFILL}:1",
         engines=[{"engine": "0"}],
         sentence="refused",
+        harm=99,
     )
     answers = [
         ("a", admin.Diagnosis(causes=[refused], verdict=admin.DIAGNOSIS_VERDICT_CAUSES)),
@@ -131,7 +132,7 @@ def test_a_fleet_of_two_versions_is_one_cause() -> None:
     ]
     between = causes_between_agents(_versions(met=True), answers, admin.DiagnoseRequest(), _NOW)
     (cause,) = merge.diagnosis(answers, admin.DiagnoseRequest(), (), between).causes
-    assert (cause.kind, cause.agents) == ("versions_mixed", 1)
+    assert (cause.kind, cause.agents, cause.harm) == ("versions_mixed", 1, 99)
     assert "run vLLM 0.31.0 and 0.32.0:" in cause.sentence
     assert [(each.kind, each.peer) for each in cause.effects] == [
         ("incompatible_pair", ""),

@@ -183,7 +183,9 @@ def _put_handshakes_below(causes: dict[tuple[str, ...], _Merged]) -> None:
                 cause.peer in mixed.peers and {(key.server, key.engine) for key in cause.engines} <= engines
             )
             if lasts and between:
-                mixed.effects.append(cause)
+                mixed.harm = max(mixed.harm, cause.harm)
+                if len(mixed.effects) < _PEERS:
+                    mixed.effects.append(cause)
                 del causes[place]
 
 

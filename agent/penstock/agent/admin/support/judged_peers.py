@@ -37,6 +37,7 @@ _KINDS: Final[dict[str, admin.PeerCondition]] = {
     "peer_slow": admin.PEER_CONDITION_SLOW,
     "encoder_slow": admin.PEER_CONDITION_SLOW,
 }
+_OF_PAIRS: Final = frozenset({"incompatible_pair", "incompatible_peer"})
 # True while no transfer succeeds.
 _WITHOUT_SUCCESS: Final = frozenset(
     {
@@ -144,10 +145,13 @@ def judged_peers(
 
 
 def _causes(diagnosis: admin.Diagnosis | None) -> Iterator[admin.DiagnosedCause]:
-    """Yield the causes, and what they bring about."""
+    """Yield the causes, and the pairs of a cause that is about many; other effects say nothing of peers.
+
+    An agent that cannot store what engines send does not know that one of them is lost.
+    """
     for cause in diagnosis.causes if diagnosis is not None else ():
         yield cause
-        yield from cause.effects
+        yield from (each for each in cause.effects if each.kind in _OF_PAIRS)
 
 
 def _condition(cause: admin.DiagnosedCause) -> admin.PeerCondition | None:
