@@ -89,7 +89,7 @@ class ToyMover(ToyConnector):
         del layer_name
         self.script.call("wait_for_layer_load")
 
-    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+    def _follow(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Follow the script."""
         del finished_req_ids
         script = self.script
@@ -98,6 +98,15 @@ class ToyMover(ToyConnector):
         )
         script.sent, script.received, script.failed = set(), set(), set()
         return results
+
+    if hasattr(ToyConnector, "get_transfer_results"):
+        get_transfer_results = _follow
+    else:  # until 0.29
+
+        def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
+            """Follow the script."""
+            results = self._follow(finished_req_ids)
+            return results.finished_sending, results.finished_recving
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Follow the script."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.vllm.compat.blocked_waiting import BlockedWaiting
 from penstock.instrumentation.vllm.compat.failed_receives import FailedReceives
+from penstock.instrumentation.vllm.compat.given_up_loads import GivenUpLoads
 from penstock.instrumentation.vllm.compat.kv_fetch_stages import KvFetchStages
 from penstock.instrumentation.vllm.compat.send_leases import SendLeases
 from penstock.instrumentation.vllm.compat.stale_output import StaleOutput
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.compat.difference import Difference
 
 _SCHEDULER: Final[tuple[type[Difference], ...]] = (KvFetchStages, BlockedWaiting, FailedReceives, StaleOutput)
-_WORKER: Final[tuple[type[Difference], ...]] = (SendLeases, TransferResults)
+_WORKER: Final[tuple[type[Difference], ...]] = (SendLeases, TransferResults, GivenUpLoads)
 _CONNECTOR: Final[tuple[type[Difference], ...]] = (ConnectorTransferResults,)
 
 

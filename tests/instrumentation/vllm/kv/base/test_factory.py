@@ -13,6 +13,8 @@ from penstock.instrumentation.vllm.compat import connector_differences
 from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
 from penstock.instrumentation.vllm.kv.scheduler_mixin import SchedulerSideMixin
 
+from tests.support.engine.versions import from_version
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -72,6 +74,7 @@ def test_what_is_wrapped_is_what_vllm_calls(name: str) -> None:
             assert callable(getattr(base, method)), method
 
 
+@from_version(0, 32, "has other connectors")
 def test_the_table_is_complete() -> None:
     """The document has one row for each connector of the factory, and no other."""
     _, _, section = DOCUMENT.read_text().partition("\n### Each connector\n")

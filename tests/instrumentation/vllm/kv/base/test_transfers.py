@@ -12,6 +12,7 @@ from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
 
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, PEER, REMOTE, request
+from tests.support.engine.versions import from_version
 from tests.support.kv import fake_mover
 from tests.support.kv.fake_mover import OwnMetadata, mover, multi, run_step, worker
 
@@ -137,6 +138,7 @@ def test_a_policy_recomputes_a_sync_load_that_failed(
     assert len(recorder.transfers) == 1
 
 
+@from_version(0, 30, "tells a failed load by its blocks alone")
 def test_a_load_that_fails_as_a_whole(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """A connector that reports the request, not its blocks."""
     scheduler = make_scheduler(own="fail", **mover())

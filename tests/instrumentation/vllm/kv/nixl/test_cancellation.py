@@ -10,6 +10,7 @@ from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import runtime
 
 from tests.support.engine.recorder import recording
+from tests.support.engine.versions import from_version
 from tests.support.kv.nixl_faults import break_agent, refuse
 from tests.support.kv.nixl_pair import Engine, connect, instrumented_engines, prepare
 
@@ -94,6 +95,7 @@ def test_done_meanwhile(pair: tuple[Engine, Engine], recorder: Recorder) -> None
     prefill.sent("prefill-of-r1")
 
 
+@from_version(0, 30, "ends its engine where a handle of a failed read cannot be released")
 def test_fails_afterwards(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +120,7 @@ def test_fails_afterwards(
     assert len(decode.reported) == 1
 
 
+@from_version(0, 30, "ends its engine where a handle of a failed read cannot be released")
 def test_refused_release(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from penstock.instrumentation.core import constants as c
 
 from tests.support.engine.recorder import recording
+from tests.support.engine.versions import from_version
 from tests.support.kv.nixl_faults import break_agent, refuse
 from tests.support.kv.nixl_pair import Engine, instrumented_engines, prepare
 
@@ -81,6 +82,7 @@ def test_a_write_that_cannot_be_posted(
     assert failure.bytes > 0
 
 
+@from_version(0, 30, "ends its engine where a write fails on the way")
 def test_a_write_in_a_bad_state(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.rules.deadlines import WaitKind
 
 from tests.support.engine import schedulers
+from tests.support.engine.versions import from_version
 from tests.support.kv.nixl_faults import break_agent, refuse
 from tests.support.kv.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
 from tests.support.kv.nixl_ranks import Aggregator, update
@@ -32,6 +33,7 @@ def make_engine(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         yield make
 
 
+@from_version(0, 30, "tells a failed load by its blocks, which it does for each rank")
 def test_one_fails_while_the_other_reads(
     make_engine: MakeEngine,
     make_scheduler: MakeScheduler,
@@ -86,6 +88,7 @@ def test_one_fails_while_the_other_reads(
     assert (event.rank, event.request_id) == (0, "r1")
 
 
+@from_version(0, 30, "tells a failed load by its blocks, which it does for each rank")
 def test_one_waits_for_its_handshake_while_the_other_reads(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

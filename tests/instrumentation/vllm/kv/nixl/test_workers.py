@@ -289,6 +289,7 @@ def test_failing_reads(
     assert not recorder.snapshot().in_flight
 
 
+@from_version(0, 30, "ends its engine where a handle of a failed read cannot be released")
 def test_refused_release(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ class CallContext(threading.local):
         transfer: the transfer that it prepares and posts, or polls.
         reading: the request that it starts to read for, with its ReqMeta.
         handshake: the finished handshake whose waiting requests it is notifying.
+        given_up: the request whose load was cancelled before, and fails now or is not read.
 
     """
 
@@ -120,6 +121,7 @@ class CallContext(threading.local):
     transfer: PlannedTransfer = NO_PLAN
     reading: tuple[str, Any] = ("", None)
     handshake: Handshake | None = None
+    given_up: str = ""
 
 
 def bytes_of_blocks(worker: Any, groups: Sequence[Sequence[int]]) -> int | None:

@@ -95,7 +95,10 @@ class NixlWorkerMixin(NixlPushMixin):
     def _read_blocks_for_req(self, req_id: str, meta: Any, *args: Any, **kwargs: Any) -> Any:
         upstream: Any = super()
         observer = self._penstock
-        if observer is None or not runtime.active or is_cancelled(meta):
+        if observer is None:
+            return upstream._read_blocks_for_req(req_id, meta, *args, **kwargs)
+        observer.context.given_up = req_id if is_cancelled(meta) else ""
+        if not runtime.active or observer.context.given_up:
             return upstream._read_blocks_for_req(req_id, meta, *args, **kwargs)
         observer.context.reading = (req_id, meta)
         with _GUARD:
@@ -147,17 +150,18 @@ class NixlWorkerMixin(NixlPushMixin):
         # Without a request it is a handshake's, which is emitted at its end (_ensure_handshake).
         if observer is None or req_id is None:
             return
-        withheld = False
+        given_up = False
         with _GUARD:
-            withheld = observer.cancellations.pop_withheld(req_id)
+            given_up = observer.cancellations.pop_withheld(req_id) or is_cancelled(meta)
+        observer.context.given_up = req_id if given_up else ""
         if not runtime.active:
             return
         with _GUARD:
             if failure_type in upstream_counts.LOGGED:
                 observer.counts.saw(upstream_counts.LOGGED[failure_type])
-            meta = meta if meta is not None else self._penstock_meta(req_id)
-            if withheld or is_cancelled(meta):
+            if given_up:
                 return  # emitted when it was cancelled
+            meta = meta if meta is not None else self._penstock_meta(req_id)
             state = extra_context.get("xfer_state")
             text = f"NIXL reports the transfer in state {state}" if state is not None else msg
             failure = failure_modes.classify(failure_type, error, text)
@@ -181,6 +185,14 @@ class NixlWorkerMixin(NixlPushMixin):
             if suppressed:
                 return f"{msg} ({suppressed} similar messages suppressed)".lstrip()
         return msg
+
+    def _penstock_pop_given_up(self, req_id: str) -> bool:
+        """Return, once, whether what fails on this thread is a load that was given up (``compat.given_up_loads``)."""
+        observer = self._penstock
+        if observer is None or observer.context.given_up != req_id:
+            return False
+        observer.context.given_up = ""
+        return True
 
     def _reap_expired_send_leases(self, done_sending: set[str]) -> None:
         upstream: Any = super()
