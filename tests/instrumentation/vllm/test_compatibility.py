@@ -24,6 +24,7 @@ from penstock.proto.v1.common_pb2 import COMPONENT_FRONTEND, COMPONENT_SCHEDULER
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.engine import schedulers
+from tests.support.engine.versions import from_version
 from tests.support.kv import nixl_pair
 
 with warnings.catch_warnings():
@@ -227,6 +228,7 @@ def test_a_later_vllm_calls_differently(tmp_path: Path) -> None:
     scheduler.shutdown()
 
 
+@from_version(0, 30, "lacks more")
 @pytest.mark.usefixtures("recorder", "clean")
 def test_an_earlier_vllm_lacks_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hook is left out with what it misses, the others are installed, and the survey says the same."""

@@ -26,18 +26,18 @@ def park(scheduler: Any, request_id: str = "cmpl-a-0-12345678", **arguments: Any
     return parked
 
 
-def blocks(scheduler: Any, waiting: Any) -> set[int]:
-    """Return the blocks that a request holds."""
-    return set(scheduler.kv_cache_manager.get_block_ids(waiting.request_id)[0])
+def blocks(scheduler: Any, waiting: Any, after: int = 0) -> set[int]:
+    """Return the blocks that a request holds, without the first *after* ones."""
+    return set(scheduler.kv_cache_manager.get_block_ids(waiting.request_id)[0][after:])
 
 
-def fail_load(scheduler: Any, waiting: Any, *, with_blocks: bool = True) -> Any:
-    """Let a step report that the load of a request failed, as NIXL does with one rank."""
+def fail_load(scheduler: Any, waiting: Any, *, with_blocks: bool = True, after: int = 0) -> Any:
+    """Let a step report that the load of a request failed, as NIXL does with one rank; it began after *after* blocks."""
     each = waiting.request_id
     return step(
         scheduler,
         finished_recving={each},
         failed_recving={each},
-        invalid_block_ids=blocks(scheduler, waiting) if with_blocks else set(),
+        invalid_block_ids=blocks(scheduler, waiting, after) if with_blocks else set(),
         kv_connector_worker_meta=WorkerReport(failures=(failure(each),)),
     )

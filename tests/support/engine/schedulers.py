@@ -55,6 +55,9 @@ REMOTE: dict[str, Any] = {
 }
 LOCAL: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
 
+# Until 0.28 at random, so once.
+init_none_hash(sha256)
+
 SCHEDULERS = {"sync": Scheduler, "async": AsyncScheduler}
 
 _MODEL = {
@@ -135,7 +138,6 @@ def request(
     trace_headers: Mapping[str, str] | None = None,
 ) -> Request:
     """Return a request of *tokens* prompt tokens that begins with *first*."""
-    init_none_hash(sha256)
     return Request(
         request_id=request_id,
         prompt_token_ids=[first] + [2 + index % 400 for index in range(tokens - 1)],

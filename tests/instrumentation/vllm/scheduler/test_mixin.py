@@ -15,6 +15,7 @@ from tests.support.engine import schedulers
 from tests.support.engine.recorder import Recorder, policy
 from tests.support.engine.remote_loads import blocks, fail_load, failure, park
 from tests.support.engine.schedulers import BLOCK, LOCAL, PEER, REMOTE, request, step
+from tests.support.engine.versions import from_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,6 +92,7 @@ def test_failed_load(
     assert scheduler.recompute_kv_load_failures is (own == "recompute")
 
 
+@from_version(0, 30, "tells a failed load by its blocks alone")
 @BOTH
 def test_failure_of_a_request_keyed_layout(
     kind: str, make_scheduler: MakeScheduler, recorder: Recorder
@@ -112,7 +114,7 @@ def test_local_prefix_is_kept(kind: str, make_scheduler: MakeScheduler, recorder
     while first.request_id in scheduler.requests:
         step(scheduler)
     parked = park(scheduler, tokens=4 * BLOCK)
-    fail_load(scheduler, parked)
+    fail_load(scheduler, parked, after=2)
     (outcome,) = recorder.take("load_outcome", parked.request_id)
     assert (outcome.tokens_kept, outcome.tokens_recomputed) == (2 * BLOCK, 2 * BLOCK)
 
@@ -330,6 +332,7 @@ def test_lease(kind: str, expired: bool, make_scheduler: MakeScheduler, recorder
 def test_grammar(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """A request that waits for its grammar is deferred once, until the grammar is there."""
     from vllm.v1.request import RequestStatus
+    from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
     scheduler = make_scheduler()
     waiting = request("grammar-12345678")
@@ -338,7 +341,9 @@ def test_grammar(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     step(scheduler)
     step(scheduler)
     assert [each.reason for each in recorder.snapshot().deferred] == [c.DEFERRAL_REASON_GRAMMAR]
-    waiting.structured_output_request = SimpleNamespace(grammar=MagicMock(), reasoning_ended=False)
+    waiting.structured_output_request = SimpleNamespace(
+        grammar=MagicMock(StructuredOutputGrammar), reasoning_ended=False, reasoning_end_token_index=None
+    )
     step(scheduler)
     assert recorder.kinds() == ["deferral_start", "deferral_end"]
     assert recorder.take("deferral_end")[0].ending == c.DEFERRAL_ENDING_READY

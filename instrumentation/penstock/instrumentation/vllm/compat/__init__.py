@@ -20,6 +20,7 @@ from penstock.instrumentation.vllm.compat.failed_receives import (
     has_failed_receive,
 )
 from penstock.instrumentation.vllm.compat.failed_transfers import counts_transfers_alone
+from penstock.instrumentation.vllm.compat.hash_factors import open_factors, speculative_factors
 from penstock.instrumentation.vllm.compat.layer_groups import layer_groups
 from penstock.instrumentation.vllm.compat.memory_types import mixes_memory_types
 from penstock.instrumentation.vllm.compat.retryable_error import retryable_error
@@ -47,8 +48,10 @@ __all__ = [
     "layer_groups",
     "mixes_memory_types",
     "move_stream",
+    "open_factors",
     "preempt_dropping",
     "retryable_error",
     "scheduler_differences",
+    "speculative_factors",
     "worker_differences",
 ]

@@ -14,7 +14,7 @@ from penstock.instrumentation.core import constants as c
 
 from tests.support.engine import schedulers
 from tests.support.engine.schedulers import BLOCK, BLOCKS, request
-from tests.support.engine.versions import PLACE
+from tests.support.engine.versions import PLACE, from_version
 from tests.support.kv.connector_trial import example, offloading
 from tests.support.kv.fake_mover import run_step, worker
 
@@ -34,6 +34,9 @@ RECEIVE, SEND = c.DIRECTION_RECEIVE, c.DIRECTION_SEND
 OK, ERROR = c.TRANSFER_RESULT_OK, c.TRANSFER_RESULT_ERROR
 # Two heads of 32 keys and as many values, as the schedulers' KV cache has.
 SHAPE = (BLOCKS, 2, BLOCK, 64)
+_STORES = from_version(
+    0, 30, "takes the size of an offloaded block from tensors, which the schedulers' KV cache has not"
+)
 
 
 def told(recorder: Recorder) -> list[tuple[Any, ...]]:
@@ -134,6 +137,7 @@ def offloaded(make_scheduler: MakeScheduler, tmp_path: Path) -> tuple[Any, Any]:
     return scheduler, connector
 
 
+@_STORES
 def test_offloading_connector(offloaded: tuple[Any, Any], recorder: Recorder) -> None:
     """Saves and loads of one request each, with the bytes that its own statistics tell."""
     scheduler, connector = offloaded
@@ -148,6 +152,7 @@ def test_offloading_connector(offloaded: tuple[Any, Any], recorder: Recorder) ->
     assert all(each["duration_nano"] > 0 for each in recorder.transfers)
 
 
+@_STORES
 def test_offloading_connector_that_cannot_load(
     offloaded: tuple[Any, Any], recorder: Recorder, tmp_path: Path
 ) -> None:
@@ -183,6 +188,7 @@ class _Copies:
         events_list.append((event_idx, _Done()))
 
 
+@from_version(0, 29, "describes the tensors of a KV cache otherwise")
 def test_simple_cpu_offload_connector(
     make_scheduler: MakeScheduler, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,7 +136,8 @@ def test_factors_of_the_hash(make_engine: MakeEngine) -> None:
     found = [own_factors(each.config, each.worker.compat_hash) for each in engines]
     assert found[0]["attn_backend_name"] == engines[0].worker.backend_name
     assert found[0]["dtype"] == str(engines[0].config.model_config.dtype)
-    assert found[0]["transfer_mode"] == "pull"
+    # Until 0.27 the hash has no direction.
+    assert found[0].get("transfer_mode", "pull") == "pull"
     assert [name for name, value in found[0].items() if value != found[1][name]] == ["model"]
     assert own_factors(engines[0].config, "0" * 64) == {}
 

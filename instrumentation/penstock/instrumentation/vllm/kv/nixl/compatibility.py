@@ -11,11 +11,12 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation.vllm.compat import open_factors, speculative_factors
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _VERSIONS: Final = ("vllm_version", "nixl_connector_version")
-_TRANSFER_MODES: Final = ("pull", "push")
 _MINORS: Final = 6
 _PATCHES: Final = 4
 _CONNECTORS: Final = 4
@@ -73,13 +74,8 @@ def explain_mismatch(worker: Any, remote_hash: str) -> tuple[str, ...]:
     from vllm.config.utils import hash_factors
 
     config = worker.vllm_config
-    factors: dict[str, Any] | None = {
-        **_config_factors(config),
-        "attn_backend_name": worker.backend_name,
-        "transfer_mode": worker._TRANSFER_MODE,
-    }
-    if hash_factors(factors) != worker.compat_hash:
-        factors = _prove_factors(config, worker.compat_hash)
+    factors = _prove_factors(config, worker.compat_hash, [worker.backend_name])
+    factors = factors or _prove_factors(config, worker.compat_hash, _backends())
     if factors is None:
         return ()
     return differing_factors(factors, _alternatives(factors), remote_hash, hash_factors)
@@ -90,7 +86,7 @@ def own_factors(vllm_config: Any, shown_hash: str) -> dict[str, str]:
 
     Computes at most some thousand hashes (tens of milliseconds): once, when an engine starts.
     """
-    factors = _prove_factors(vllm_config, shown_hash) or {}
+    factors = _prove_factors(vllm_config, shown_hash, _backends()) or {}
     return {name: _text(value) for name, value in factors.items()}
 
 
@@ -99,22 +95,29 @@ def _text(value: Any) -> str:
     return str(value).encode("utf-8", "replace").decode()[:_VALUE_MAX]
 
 
-def _prove_factors(vllm_config: Any, shown_hash: str) -> dict[str, Any] | None:
+def _prove_factors(config: Any, shown_hash: str, backends: Iterable[str]) -> dict[str, Any] | None:
     """Return the factors that match *shown_hash*; None if this vLLM hashes factors unknown here.
 
     The scheduler's process knows neither the workers' attention backends nor the direction of the transfers.
     """
     from vllm.config.utils import hash_factors
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    known = _config_factors(vllm_config)
-    names = sorted(each.name for each in AttentionBackendEnum)
-    for backend in (*names, *map(",".join, itertools.combinations(names, 2))):
-        for mode in _TRANSFER_MODES:
-            factors = {**known, "attn_backend_name": backend, "transfer_mode": mode}
+    known, unknown = _config_factors(config), open_factors()
+    for backend in backends:
+        for values in itertools.product(*unknown.values()):
+            factors = {**known, "attn_backend_name": backend, **dict(zip(unknown, values, strict=True))}
             if hash_factors(factors) == shown_hash:
                 return factors
     return None
+
+
+def _backends() -> Iterator[str]:
+    """Yield each attention backend, then each pair of them: a model may use two."""
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    names = sorted(each.name for each in AttentionBackendEnum)
+    yield from names
+    yield from map(",".join, itertools.combinations(names, 2))
 
 
 def _config_factors(config: Any) -> dict[str, Any]:
@@ -133,7 +136,7 @@ def _config_factors(config: Any) -> dict[str, Any]:
         "num_hidden_layers": model.get_total_num_hidden_layers(),
         "cache_dtype": str(cache.cache_dtype),
         "is_hma_enabled": not config.scheduler_config.disable_hybrid_kv_cache_manager,
-        "speculative_config": metadata._get_speculative_compatibility_factors(config),
+        **speculative_factors(config),
     }
 
 
@@ -146,7 +149,7 @@ def _alternatives(factors: Mapping[str, Any]) -> dict[str, list[Any]]:
 
     connector = int(factors["nixl_connector_version"])
     known: dict[str, Sequence[Any]] = {
-        "transfer_mode": _TRANSFER_MODES,
+        **open_factors(),
         "dtype": ["torch.bfloat16", "torch.float16", "torch.float32"],
         "cache_dtype": list(get_args(CacheDType)),
         "is_hma_enabled": [True, False],
