@@ -14,6 +14,8 @@ from penstock.instrumentation.vllm.naming.engine_identity import (
     worker_process,
 )
 
+from tests.support.engine.versions import from_version
+
 
 def config(kv_role: str | None = None, ec_role: str | None = None, backend: str = "mp") -> Any:
     """Return as much of a VllmConfig as identity reads."""
@@ -52,6 +54,7 @@ def test_identity() -> None:
     assert worker_process(config(backend="uni")) == "engine-core"
 
 
+@from_version(0, 28, "changes these fields one by one")
 # Where this test is the first to compile with PyTorch.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_an_engine_of_a_dense_model_keeps_its_index() -> None:

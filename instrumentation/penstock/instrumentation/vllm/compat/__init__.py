@@ -29,6 +29,7 @@ from penstock.instrumentation.vllm.compat.stale_output import (
     has_stale_output,
     preempt_dropping,
 )
+from penstock.instrumentation.vllm.compat.transfer_modes import transfer_mode
 
 __all__ = [
     "MOVE_STREAM",
@@ -53,5 +54,6 @@ __all__ = [
     "retryable_error",
     "scheduler_differences",
     "speculative_factors",
+    "transfer_mode",
     "worker_differences",
 ]

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from penstock.instrumentation.core import guard
+from penstock.instrumentation.vllm.compat import transfer_mode
 from penstock.instrumentation.vllm.naming import engine_identity
 
 
@@ -32,7 +33,7 @@ def engine_facts(scheduler: Any) -> dict[str, Any]:
         **_pair_facts(config),
     }
     listener = getattr(scheduler.connector, "connector_scheduler", None)
-    facts["transfer_mode"] = str(getattr(listener, "_TRANSFER_MODE", ""))
+    facts["transfer_mode"] = transfer_mode(listener)
     host, port = getattr(listener, "side_channel_host", None), getattr(listener, "side_channel_port", None)
     facts["side_channel"] = f"{host}:{port}" if host and port else ""
     return facts

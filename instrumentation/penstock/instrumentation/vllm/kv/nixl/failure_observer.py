@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.compat import awaits_blocks, counts_transfers_alone
+from penstock.instrumentation.vllm.compat import awaits_blocks, counts_transfers_alone, transfer_mode
 from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancellations
 from penstock.instrumentation.vllm.kv.nixl.failure_attribution import attribute_wait
 from penstock.instrumentation.vllm.kv.nixl.fault_injection import FaultInjection
@@ -88,7 +88,7 @@ class NixlFailureObserver:
         self.name = name
         self.connector = str(worker.kv_transfer_config.kv_connector)
         self.rank: int = worker.vllm_config.parallel_config.rank
-        self.push = getattr(worker, "_TRANSFER_MODE", "pull") == "push"
+        self.push = transfer_mode(worker) == "push"
         self.context = CallContext()
         self.handshakes = HandshakeTable()
         self.transfers = TransferTable()
