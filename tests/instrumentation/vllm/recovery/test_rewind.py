@@ -16,7 +16,7 @@ from tests.support.engine.fake_worker import ToyEngine, expected
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, preempt, request
 from tests.support.engine.speculating_worker import SpeculatingEngine
-from tests.support.engine.versions import from_version
+from tests.support.engine.versions import VERSION, from_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,7 +305,8 @@ def test_preempted_before_the_result_is_in(
     assert_right(engine, later)
     (told,) = recorder.take("load_outcome", "first")
     assert (told.outcome, told.decided_by) == (outcome, c.DECIDED_BY_POLICY)
-    assert (told.tokens_kept, told.tokens_recomputed) == (0, 0)
+    if VERSION >= (0, 27):  # An earlier vLLM has scheduled it again by then, which counts.
+        assert (told.tokens_kept, told.tokens_recomputed) == (0, 0)
     assert told.mode == c.FAILURE_MODE_LOAD
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.instrumentation.vllm.compat.block_clippers import block_clipper
 from penstock.instrumentation.vllm.compat.cached_embeds import forget_embeds
 from penstock.instrumentation.vllm.compat.child_connectors import child_connectors
 from penstock.instrumentation.vllm.compat.choice import (
@@ -34,6 +35,7 @@ from penstock.instrumentation.vllm.compat.transfer_modes import transfer_mode
 __all__ = [
     "MOVE_STREAM",
     "awaits_blocks",
+    "block_clipper",
     "can_fail_receive",
     "child_connectors",
     "connector_differences",

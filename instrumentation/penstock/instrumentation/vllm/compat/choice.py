@@ -15,6 +15,7 @@ from penstock.instrumentation.vllm.compat.kv_fetch_stages import KvFetchStages
 from penstock.instrumentation.vllm.compat.send_leases import SendLeases
 from penstock.instrumentation.vllm.compat.stale_output import StaleOutput
 from penstock.instrumentation.vllm.compat.transfer_results import ConnectorTransferResults, TransferResults
+from penstock.instrumentation.vllm.compat.writer_handshakes import WriterHandshakes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.compat.difference import Difference
 
 _SCHEDULER: Final[tuple[type[Difference], ...]] = (KvFetchStages, BlockedWaiting, FailedReceives, StaleOutput)
-_WORKER: Final[tuple[type[Difference], ...]] = (SendLeases, TransferResults, GivenUpLoads)
+_WORKER: Final[tuple[type[Difference], ...]] = (
+    SendLeases,
+    TransferResults,
+    GivenUpLoads,
+    WriterHandshakes,
+)
 _CONNECTOR: Final[tuple[type[Difference], ...]] = (ConnectorTransferResults,)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import guard
+from penstock.instrumentation.vllm.compat import preempt_dropping
 from penstock.instrumentation.vllm.kv.integrity import KEY, decode_digest
 from penstock.instrumentation.vllm.messages import RankDigest, TransferDigest, VerifyOrder
 from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
@@ -48,7 +49,7 @@ def test_a_prefill_that_ends_again_is_digested_again(kind: str, make_scheduler: 
     scheduler.add_request(request("r", params=LOCAL, max_tokens=1))
     first = _ordered(scheduler)
     # As vLLM preempts what a connector has to deliver.
-    scheduler._preempt_request(scheduler.running.pop(), time.monotonic(), drop_stale_output=True)
+    preempt_dropping(scheduler, scheduler.running.pop(), time.monotonic())
     verifier.on_reports([WorkerReport(digests=(_digest(first, 1),))])
     params: dict[str, Any] = {"do_remote_prefill": True}
     verifier.add_digest("r", params)

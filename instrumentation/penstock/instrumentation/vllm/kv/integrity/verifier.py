@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.resilience import integrity_rule
-from penstock.instrumentation.vllm.compat import child_connectors
+from penstock.instrumentation.vllm.compat import block_clipper, child_connectors
 from penstock.instrumentation.vllm.kv.integrity.digest_key import (
     DIGESTS_MAX,
     KEY,
@@ -234,7 +234,7 @@ def _fields(found: Sequence[CheckedLoad], peer: Peer | None) -> dict[str, Any]:
 def _block_clipper(connector: Any) -> Any:
     """Return what NIXL's connector uses to name the blocks that it offers; None without one that does."""
     for each in (connector, *child_connectors(connector)):
-        clip = getattr(getattr(each, "connector_scheduler", None), "get_exchange_clipped_blocks", None)
+        clip = block_clipper(getattr(each, "connector_scheduler", None))
         if clip is not None:
             return clip
     return None

@@ -29,22 +29,31 @@ class NixlHandshakeMixin:
         upstream: Any = super()
         queued_ns = time.time_ns()
         future = upstream._ensure_handshake(engine_id, host, port, *args, **kwargs)
-        observer = self._penstock
-        if observer is not None and future is not None and runtime.active:
-            with _GUARD:
-                peer = peers.named(host, port, engine_id)
-                new = observer.handshakes.join(peer, observer.context.waiter, future, queued_ns)
-                if new is not None:
-
-                    def ended(done: Any) -> None:
-                        with _GUARD:
-                            # vLLM drops the future now; kept, it would hold the exception and its frames.
-                            new.future = None
-                            run = observer.handshakes.pop_run(peer.engine_id)
-                            observer.on_handshake_finished(new, run, done.exception())
-
-                    future.add_done_callback(ended)
+        if future is not None:
+            self._penstock_join_handshake(engine_id, host, port, future, queued_ns)
         return future
+
+    def _penstock_join_handshake(
+        self, engine_id: str, host: str, port: int, future: Any, queued_ns: int
+    ) -> None:
+        """Observe a handshake that is queued or under way; *queued_ns* by ``time.time_ns()``."""
+        observer = self._penstock
+        if observer is None or not runtime.active:
+            return
+        with _GUARD:
+            peer = peers.named(host, port, engine_id)
+            new = observer.handshakes.join(peer, observer.context.waiter, future, queued_ns)
+            if new is None:
+                return
+
+            def ended(done: Any) -> None:
+                with _GUARD:
+                    # vLLM drops the future now; kept, it would hold the exception and its frames.
+                    new.future = None
+                    run = observer.handshakes.pop_run(peer.engine_id)
+                    observer.on_handshake_finished(new, run, done.exception())
+
+            future.add_done_callback(ended)
 
     def _nixl_handshake(
         self, host: str, port: int, remote_tp_size: int, expected_engine_id: str, *args: Any, **kwargs: Any
