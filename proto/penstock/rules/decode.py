@@ -112,7 +112,11 @@ def _check_leaves(message: Message, fields: Collection[str]) -> None:
     """Refuse what this engine does not act upon, where it does not act upon whole sections."""
     for name, path in leaves(message, "", ""):
         if not any(name == known or name.startswith(f"{known}.") for known in fields):
-            raise RefusedError(path, f"this engine does not act upon {path}; remove it for this engine")
+            raise RefusedError(
+                path,
+                f"this engine does not act upon {path}: agentctl describe engine says what it lacks;"
+                " remove the field for this engine",
+            )
 
 
 def _acts_on_tokens(fields: Collection[str]) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -21,7 +22,6 @@ from vllm.v1.engine import core
 
 _NAMES = (
     "demo.common.vllm_server",
-    "vllm.entrypoints.launchers.api_server.entry",
     "vllm.entrypoints.openai.api_server",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
@@ -36,6 +36,8 @@ _NAMES = (
 
 for _name in _NAMES:
     import_module(_name)
+with suppress(ImportError):  # until 0.28
+    import_module("vllm.entrypoints.launchers.api_server.entry")
 
 _STEP_SECONDS = 0.01
 _original = CpuPlatform.check_and_update_config

@@ -9,6 +9,7 @@ from penstock.instrumentation.core import guard
 from penstock.instrumentation.vllm.scheduler import session
 
 from tests.support.engine.schedulers import LOCAL, REMOTE, request
+from tests.support.engine.versions import TELLS_FAILED_RECEIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 def test_the_policys_fields() -> None:
     """An engine acts upon ``ecLoadFailure``; a policy with an unknown field is refused."""
     assert "ec_load_failure" in session.POLICY_FIELDS
+
+
+def test_what_this_vllm_cannot_carry_out_is_refused(
+    make_ec_scheduler: MakeScheduler, make_scheduler: MakeScheduler
+) -> None:
+    """A policy on encoder outputs needs the connector's hook, one on KV loads a vLLM that can tell a failed load."""
+    found = make_ec_scheduler()._penstock
+    assert list(found.policy_fields()) == list(session.POLICY_FIELDS)
+    found.ec = None
+    assert "ec_load_failure" not in found.policy_fields()
+    assert "kv_load_failure" in make_scheduler()._penstock.policy_fields()
+    several = make_scheduler(hybrid=True)._penstock.policy_fields()
+    assert ("kv_load_failure" in several) is TELLS_FAILED_RECEIVES
 
 
 def test_an_error_in_one_part_does_not_keep_the_other_from_acting(

@@ -15,6 +15,7 @@ from penstock.instrumentation.vllm.compat.errored_requests import errored_reques
 from penstock.instrumentation.vllm.compat.expert_moves import MOVE_STREAM, move_stream
 from penstock.instrumentation.vllm.compat.failed_receives import (
     awaits_blocks,
+    can_fail_loads,
     can_fail_receive,
     fail_receive,
     failed_receives,
@@ -36,6 +37,7 @@ __all__ = [
     "MOVE_STREAM",
     "awaits_blocks",
     "block_clipper",
+    "can_fail_loads",
     "can_fail_receive",
     "child_connectors",
     "connector_differences",

@@ -39,6 +39,11 @@ class FailedReceives(Difference):
         return set() if self.recompute_kv_load_failures else affected
 
 
+def can_fail_loads(scheduler: Any) -> bool:
+    """Return whether workers can tell *scheduler* a failed load; by its blocks they cannot where blocks have several groups."""
+    return not isinstance(scheduler, FailedReceives) or len(scheduler.kv_cache_config.kv_cache_groups) <= 1
+
+
 def failed_receives(output: Any) -> AbstractSet[str]:
     """Return the requests whose load failed as a whole, by a step's ``KVConnectorOutput``."""
     return getattr(output, "failed_recving", None) or _NONE

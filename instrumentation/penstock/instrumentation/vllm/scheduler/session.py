@@ -14,7 +14,7 @@ from penstock.instrumentation.policy import fits_always
 from penstock.instrumentation.resilience import Action
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import PeerGate
-from penstock.instrumentation.vllm.compat import failed_receives
+from penstock.instrumentation.vllm.compat import can_fail_loads, failed_receives
 from penstock.instrumentation.vllm.ec import EcLoadController, EcSchedulerSideMixin
 from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
 from penstock.instrumentation.vllm.naming import engine_identity
@@ -26,7 +26,7 @@ from penstock.instrumentation.vllm.scheduler.weights import WeightsFacts
 from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import ParamSpec
 
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
@@ -108,8 +108,17 @@ class SchedulerSession:
         if self._has_connector:
             connector_threads.report()
         runtime.policy.subscribe(self.loads.on_policy_change)
-        runtime.start_policy(POLICY_FIELDS)
+        runtime.start_policy(self.policy_fields())
         return self
+
+    def policy_fields(self) -> Sequence[str]:
+        """Return what this engine acts upon; a policy is refused rather than accepted and not carried out."""
+        unable = set()
+        if not can_fail_loads(self._scheduler):
+            unable.add("kv_load_failure")
+        if self._ec_connector is not None and self.ec is None:
+            unable.add("ec_load_failure")
+        return [name for name in POLICY_FIELDS if name not in unable]
 
     @guarded(_HOOK, default=None)
     def stop(self) -> None:
