@@ -256,6 +256,14 @@ def test_what_a_hook_does_without_is_a_note() -> None:
     assert found[0].advice == "agentctl describe engine 0 -o yaml has the reason of each"
 
 
+def test_a_hook_that_its_engine_would_not_use_is_not_missing() -> None:
+    """Its vLLM has no such connector, and the engine none either."""
+    engine = _engine()
+    source = engine.sources.add(epoch=8, connected=True)
+    source.hooks.add(name="ec_connector", reason="not used by this engine: ECConnectorBase.start is missing")
+    assert not [item for item in check_agent(_status(), [engine], _NOW) if "ec_connector" in item.what]
+
+
 def test_what_engines_say_of_missing_parts_is_cut() -> None:
     """However many parts, and however long."""
     parts = [{"name": "x" * 900, "lost": "" if number else "y" * 900} for number in range(50)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.registry import HookRegistry, HookState, MissingPart
+from penstock.instrumentation.hooks.registry import NOT_USED, HookRegistry, HookState, MissingPart
 from penstock.instrumentation.hooks.requirements import AnyOf, Part, Requirement
 from penstock.proto.constants import COMPONENT_SCHEDULER
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -112,6 +112,25 @@ def test_a_missing_part_costs_the_part(registry: HookRegistry) -> None:
     registry.fill(snapshot)
     (row,) = snapshot.hooks[0].missing_parts
     assert (row.name, row.lost, row.reason) == ("queue", "time in the queue", "Host.gone is missing")
+
+
+def test_a_hook_that_this_engine_would_not_use(registry: HookRegistry) -> None:
+    """It says so where it does not fit, before and after it is tried; one that is installed or disabled says what it did."""
+    unfit = [Requirement(Host, "no_such_method")]
+    assert not registry.install(Probe("unfit", requires=unfit))
+    registry.excuse("unfit", "later", "off", "fits")
+    assert not registry.install(Probe("later", requires=unfit))
+    assert not registry.install(Probe("off", requires=unfit), {"off"})
+    assert not registry.install(Probe("missed", requires=unfit))
+    assert registry.install(Probe("fits"))
+    begins = {state.name: state.reason.partition(":")[0] for state in registry.report()}
+    assert begins.pop("missed").startswith("Host.no_such_method")
+    assert begins == {
+        "unfit": NOT_USED,
+        "later": NOT_USED,
+        "off": "disabled by PENSTOCK_HOOKS_DISABLED",
+        "fits": "",
+    }
 
 
 def test_a_hook_that_is_left_out_has_no_parts(registry: HookRegistry) -> None:

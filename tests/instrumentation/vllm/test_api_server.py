@@ -66,6 +66,7 @@ def engine(endpoint: str | None = None) -> Any:
     found.input_processor = Processor()
     found.observability_config = SimpleNamespace(otlp_traces_endpoint=endpoint)
     found.vllm_config = SimpleNamespace(
+        ec_transfer_config=None,
         cache_config=SimpleNamespace(kv_sharing_fast_prefill=False),
         model_config=SimpleNamespace(served_model_name="tiny", model="/models/tiny"),
     )

@@ -7,8 +7,8 @@ without that.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks.requirements import Part
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from penstock.proto.v1.common_pb2 import Component
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-_REASON_MAX = 256
+NOT_USED: Final = "not used by this engine"
+"""How the reason begins of a hook that does not fit and that this engine would not use."""
+
+_DISABLED: Final = "disabled by PENSTOCK_HOOKS_DISABLED"
+_UNINSTALLED: Final = "uninstalled"
+_REASON_MAX: Final = 256
 
 
 class Hook(Protocol):
@@ -99,13 +104,14 @@ class HookRegistry:
         self._lock = threading.RLock()
         self._installed: dict[str, Hook] = {}
         self._states: dict[str, HookState] = {}
+        self._unused: frozenset[str] = frozenset()
 
     def install(self, hook: Hook, disabled: Collection[str] = ()) -> bool:
         """Install *hook* unless it is installed, disabled or unfit; return whether it is installed now."""
         with self._lock:
             if hook.name in self._installed:
                 return True
-            fit = Fit("disabled by PENSTOCK_HOOKS_DISABLED") if hook.name in disabled else self._attach(hook)
+            fit = Fit(_DISABLED) if hook.name in disabled else self._attach(hook)
             if not fit.unmet:
                 self._installed[hook.name] = hook
             self._states[hook.name] = HookState(
@@ -119,7 +125,7 @@ class HookRegistry:
             hook = self._installed.pop(name, None)
             if hook is None:
                 return
-            self._states[name] = HookState(name, hook.component, installed=False, reason="uninstalled")
+            self._states[name] = HookState(name, hook.component, installed=False, reason=_UNINSTALLED)
             with guard(f"hook.{name}"):
                 hook.uninstall()
 
@@ -128,9 +134,22 @@ class HookRegistry:
         for name in reversed(list(self._installed)):
             self.uninstall(name)
 
+    def excuse(self, *names: str) -> None:
+        """Note that this engine has no use for hooks of these names: where one does not fit, nothing is missing."""
+        with self._lock:
+            self._unused |= frozenset(names)
+
     def report(self) -> tuple[HookState, ...]:
         """Return the state of every hook that :meth:`install` was called with, by name."""
-        return tuple(sorted(self._states.copy().values(), key=lambda state: state.name))
+        return tuple(
+            self._excused(state)
+            for state in sorted(self._states.copy().values(), key=lambda state: state.name)
+        )
+
+    def _excused(self, state: HookState) -> HookState:
+        if state.installed or state.name not in self._unused or state.reason in (_DISABLED, _UNINSTALLED):
+            return state
+        return replace(state, reason=f"{NOT_USED}: {state.reason}"[:_REASON_MAX])
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add the report to *snapshot*."""

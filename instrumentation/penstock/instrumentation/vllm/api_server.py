@@ -102,6 +102,7 @@ class TraceContextHook:
         if self._announced:
             return
         self._announced = True
+        engine_identity.excuse_hooks(engine.vllm_config)
         runtime.identify(
             process="api",
             model=engine_identity.model_name(engine.vllm_config),

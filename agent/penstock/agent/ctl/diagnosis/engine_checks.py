@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
 
 _CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
+_NOT_USED = "not used by this engine"
 _ADVICE_FOR_DROPS = {
     "queue_full": "a burst outran the process's exporter: counts and traces lack these entries; if it continues, "
     "give the process more CPU and report the request rate",
@@ -156,7 +157,7 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
     process = f"worker {hello.rank}" if hello.process == "worker" else hello.process
     for hook in source.hooks:
         # A pause removes the hooks; another finding reports it.
-        if hook.installed or paused:
+        if hook.installed or paused or hook.reason.startswith(_NOT_USED):
             continue
         if hook.reason.startswith(_CHOSEN):
             yield Finding(NOTE, subject, f"{process}: hook {hook.name} is off ({hook.reason})")

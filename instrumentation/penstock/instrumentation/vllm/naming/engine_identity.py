@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.runtime import runtime
 from penstock.proto.names import ENGINE_CORE
 
@@ -43,8 +44,15 @@ def worker_process(config: Any) -> str:
     return ENGINE_CORE if config.parallel_config.distributed_executor_backend == "uni" else "worker"
 
 
+def excuse_hooks(config: Any) -> None:
+    """Name the hooks that an engine of the VllmConfig *config* has no use for."""
+    if config.ec_transfer_config is None:
+        registry.excuse("ec_connector", "zmq_ec_connector")
+
+
 def identify_worker(config: Any) -> None:
     """Identify this process, which holds a worker of the VllmConfig *config*."""
+    excuse_hooks(config)
     runtime.identify(
         process=worker_process(config),
         key=engine_index(config),

@@ -89,6 +89,7 @@ class SchedulerSession:
 
     def start(self) -> SchedulerSession:
         """Identify the process, subscribe to the policy, contribute to the snapshot; returns itself."""
+        engine_identity.excuse_hooks(self._config)
         runtime.identify(
             process=ENGINE_CORE,
             key=engine_identity.engine_index(self._config),
