@@ -14,12 +14,18 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT: Final = Path(__file__).parents[1]
 DOCUMENT: Final = ROOT / "docs" / "compatibility.md"
 ENVIRONMENTS: Final = ".venv-versions"
-OLDEST: Final = (0, 26)
+RANGES: Final = (ROOT / "README.md", ROOT / "docs" / "guides" / "install.md")
+# The last eight minor versions are supported, and what the newest general release of these pins, where that is older.
+_MINORS: Final = 8
+_PINNED: Final = {"Dynamo 1.6": (0, 31), "llm-d 0.9.0": (0, 26)}
 
 BEGIN: Final = "<!-- From here on by: make check-versions -->"
 END: Final = "<!-- Until here by: make check-versions -->"
@@ -38,15 +44,21 @@ class CheckError(Exception):
     """The text says what to do."""
 
 
-def newest_of_each_minor(listed: str, oldest: tuple[int, int] = OLDEST) -> list[str]:
-    """Return the newest release of each minor version from *oldest* on, of those that a text lists."""
+def newest_of_each_minor(listed: str, pinned: Iterable[tuple[int, int]] = _PINNED.values()) -> list[str]:
+    """Return the newest release of each supported minor version, of those that a text lists; *pinned* are supported too."""
     newest: dict[tuple[int, ...], tuple[list[int], str]] = {}
     for number in _NUMBER.findall(listed):
         parts = [int(part) for part in re.findall(r"\d+", number)]
         minor = tuple(parts[:2])
-        if minor >= oldest:
-            newest[minor] = max(newest.get(minor, ([], "")), (parts, number))
-    return [newest[minor][1] for minor in sorted(newest)]
+        newest[minor] = max(newest.get(minor, ([], "")), (parts, number))
+    major, last = max(newest, default=(0, 0))
+    oldest = min([(major, last - _MINORS + 1), *pinned])
+    return [newest[minor][1] for minor in sorted(newest) if minor >= oldest]
+
+
+def with_range(document: str, first: str, last: str) -> str:
+    """Return a document with the versions that are supported."""
+    return re.sub(r"vLLM 0\.\d+ to 0\.\d+", f"vLLM {first} to {last}", document)
 
 
 def minor_of(version: str) -> str:
@@ -156,9 +168,7 @@ def available(python: str) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = newest_of_each_minor(done.stdout)
     if done.returncode != 0 or not found:
-        raise CheckError(
-            f"the package index lists no vLLM from {'.'.join(map(str, OLDEST))} on: {done.stderr.strip()}"
-        )
+        raise CheckError(f"the package index lists no vLLM: {done.stderr.strip()}")
     return found
 
 
@@ -254,18 +264,23 @@ def compare(versions: list[str]) -> tuple[list[Survey], list[str]]:
 
 def write(surveys: list[Survey], failed: list[str], *, check: bool) -> int:
     """Write the table, or only compare it; return the exit code."""
-    name = DOCUMENT.relative_to(ROOT)
-    before = DOCUMENT.read_text()
-    after = rewritten(before, surveys, failed)
-    if after == before:
-        print(f"check-versions: {name} says the same")
-        return 0
-    if check:
-        print(f"check-versions: {name} says otherwise; run: make check-versions", file=sys.stderr)
-        return 1
-    DOCUMENT.write_text(after)
-    print(f"check-versions: written to {name}")
-    return 0
+    others = 0
+    compared = [minor_of(each["versions"]["vLLM"]) for each in surveys]
+    for document in (DOCUMENT, *RANGES):
+        name, before = document.relative_to(ROOT), document.read_text()
+        if document == DOCUMENT:
+            after = rewritten(before, surveys, failed)
+        else:
+            after = with_range(before, compared[0], compared[-1])
+        if after == before:
+            print(f"check-versions: {name} says the same")
+        elif check:
+            print(f"check-versions: {name} says otherwise; run: make check-versions", file=sys.stderr)
+            others += 1
+        else:
+            document.write_text(after)
+            print(f"check-versions: written to {name}")
+    return 1 if others else 0
 
 
 if __name__ == "__main__":

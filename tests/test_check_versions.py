@@ -103,9 +103,21 @@ After.
 
 
 def test_the_newest_release_of_each_minor_version() -> None:
-    """From 0.26 on, the oldest first; what is installed is none."""
-    assert script.newest_of_each_minor(LISTED) == ["0.29.0", "0.30.0.post2", "0.32.1", "0.33.0"]
+    """Of the last eight, and back to what a distribution pins, the oldest first; what is installed is none."""
+    found = ["0.29.0", "0.30.0.post2", "0.32.1", "0.33.0"]
+    assert script.newest_of_each_minor(LISTED) == found
+    assert script.newest_of_each_minor(LISTED.replace("0.33.0", "0.37.0"), []) == [*found[1:-1], "0.37.0"]
+    assert script.newest_of_each_minor(LISTED.replace("0.33.0", "0.37.0"), [(0, 29)]) == [
+        *found[:-1],
+        "0.37.0",
+    ]
     assert script.newest_of_each_minor("ERROR: no such package") == []
+
+
+def test_the_supported_range_is_written_where_it_is_said() -> None:
+    """Other numbers stay."""
+    text = "needs vLLM 0.25 to 0.31, not vLLM 0.33 alone"
+    assert script.with_range(text, "0.26", "0.33") == "needs vLLM 0.26 to 0.33, not vLLM 0.33 alone"
 
 
 def test_the_table() -> None:
