@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -185,6 +187,35 @@ async def test_a_lower_limit_gives_the_disk_back(tmp_path, source):
     await log.settled()
     assert journal.path.stat().st_size <= LIMIT
     await journal.close()
+    assert disk(tmp_path) <= LIMIT
+
+
+async def test_a_step_gives_back_all_of_its_pages(tmp_path, source, monkeypatch):
+    """What is free goes a thousand pages a step, and not one: SQLite itself does a page each time it is asked."""
+    await Journal.open(tmp_path, limit=8 * LIMIT).close()
+    with closing(sqlite3.connect(tmp_path / "journal.db", isolation_level=None)) as database:
+        database.execute("CREATE TABLE junk (x)")
+        database.executemany("INSERT INTO junk VALUES (zeroblob(?))", [(MIB,)] * 10)
+        database.execute("DROP TABLE junk")
+        (free,) = database.execute("PRAGMA freelist_count").fetchone()
+    given_back = []
+    step = retention.Retention.step
+
+    def noted(self: retention.Retention, *args: int) -> bool:
+        before = self._number("PRAGMA page_count")
+        more = step(self, *args)
+        given_back.append(before - self._number("PRAGMA page_count"))
+        return more
+
+    monkeypatch.setattr(retention.Retention, "step", noted)
+    log = Log(journal := Journal.open(tmp_path, limit=LIMIT), source)
+    await log.add()
+    await log.settled()
+    await journal.close()
+    steps = [pages for pages in given_back if pages > 0]
+    assert free > 2 * retention._PAGES_A_STEP
+    assert len(steps) == -(-free // retention._PAGES_A_STEP)
+    assert min(steps[:-1]) >= retention._PAGES_A_STEP
     assert disk(tmp_path) <= LIMIT
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
-from penstock.agent.journal.database import unsigned
+from penstock.agent.journal.database import run_to_end, unsigned
 from penstock.agent.journal.index import KIND_NUMBERS
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Retention:
             return not self.blocked
         if self.usage.file_bytes > self._budget.full and self._shrinks():
             # The limit is lower than it was.
-            self._database.execute(f"PRAGMA incremental_vacuum({_PAGES_A_STEP})").fetchall()
+            run_to_end(self._database, f"PRAGMA incremental_vacuum({_PAGES_A_STEP})")
             return True
         return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import StateError, UnwritableError
@@ -94,6 +94,16 @@ def limit_to(database: sqlite3.Connection, budget: Budget) -> None:
     # What the write-ahead log keeps on disk after a burst.
     database.execute(f"PRAGMA journal_size_limit = {budget.wal}")
     database.execute(f"PRAGMA max_page_count = {budget.max_pages}")
+
+
+def run_to_end(database: sqlite3.Connection, statement: str) -> None:
+    """Run a *statement* that does a part of its work at each step and has no columns; outside of a transaction.
+
+    From Python 3.11 on ``execute`` steps such a statement once, whatever is fetched: ``PRAGMA incremental_vacuum``
+    then frees one page.
+    """
+    with closing(database.cursor()) as cursor:
+        cursor.executescript(statement)
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
