@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +56,16 @@ def open_page(context: click.Context, path: str, program: str, *, port: int, sin
         raise FailedError(str(error)) from error
 
 
+def interrupt_on_signals(context: click.Context) -> None:
+    """Let signals that end a process do what Ctrl-C does until *context* ends: what was unpacked is removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        before = signal.signal(number, signal.default_int_handler)
+        context.call_on_close(partial(signal.signal, number, before))
+
+
 def _opened(context: click.Context, path: str) -> Any:
     """Return the server of a bundle, which closes with *context*; the present is the bundle's time from now on."""
+    interrupt_on_signals(context)
     try:
         server = importlib.import_module(_SERVER).BundleServer(Path(path))
     except PenstockError as error:

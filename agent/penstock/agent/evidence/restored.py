@@ -16,7 +16,8 @@ from penstock.agent.admin.support import (
     compared_counts,
 )
 from penstock.agent.errors import BundleError
-from penstock.agent.evidence.archive import JOURNAL, POLICIES, STATE
+from penstock.agent.evidence.archive import JOURNAL, POLICIES, STATE, check_values
+from penstock.agent.evidence.content_bounds import check_state, check_tables
 from penstock.agent.journal import Journal, create_schema
 from penstock.agent.metrics import Aggregator, AggregatorCheckpoint
 from penstock.agent.model import EngineKey, Source
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 # The journal of a bundle is far below it, so nothing of it is trimmed.
 _LIMIT = 16 << 30
-_MAX_STATE = 256 << 20
 # Of the first push of a stream.
 _NONCE = 1
 
@@ -52,16 +52,16 @@ def read_state(directory: Path) -> BundledState:
         BundleError: it cannot be read.
 
     """
-    path = directory / STATE
-    if path.stat().st_size > _MAX_STATE:
-        raise BundleError(f"its {STATE} is larger than {_MAX_STATE >> 20} MiB")
+    text = (directory / STATE).read_bytes()
+    check_values(STATE, (text,))
     try:
         # A newer agent of this format may have more fields.
-        state = json_format.Parse(path.read_bytes(), BundledState(), ignore_unknown_fields=True)
+        state = json_format.Parse(text, BundledState(), ignore_unknown_fields=True)
     except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"its {STATE} cannot be read; it is damaged") from error
     if not state.time.ToNanoseconds():
         raise BundleError(f"its {STATE} has no time; it is damaged")
+    check_state(state)
     return state
 
 
@@ -136,6 +136,7 @@ def _check_databases(directory: Path) -> None:
             check_foreign(directory / name, create)
         except DamagedError as error:
             raise BundleError(f"its {name} cannot be used: {error}") from error
+        check_tables(directory / name)
 
 
 def _stalls(state: BundledState, *, ended: bool) -> dict[EngineKey, list[Stall]]:

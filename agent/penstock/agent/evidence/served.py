@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import tempfile
 import threading
 from contextlib import AsyncExitStack, contextmanager
@@ -16,7 +15,7 @@ import grpc
 import structlog
 from penstock.agent.admin.authorization import READING, SERVICE
 from penstock.agent.admin.service import AdminService
-from penstock.agent.errors import BundleError
+from penstock.agent.errors import BundleError, PenstockError
 from penstock.agent.evidence.archive import unpack_bundle
 from penstock.agent.evidence.restored import read_state, restore_context
 from penstock.proto.v1 import admin_pb2 as admin
@@ -56,8 +55,14 @@ class BundleServer:
             BundleError: it cannot be used; nothing is left open.
 
         """
-        self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._socket_directory = _for_socket(self._directory)
+        # Removed at the end of the process, too, wherever a signal meets it.
+        self._scratch = [tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)]
+        self._directory = self._socket_directory = Path(self._scratch[0].name)
+        if len(os.fsencode(self._directory / _SOCKET)) > _LONGEST_SOCKET_PATH:
+            # A socket's path is short, and TMPDIR may be anywhere.
+            short = tempfile.TemporaryDirectory(prefix=_PREFIX, dir="/tmp", ignore_cleanup_errors=True)
+            self._scratch.append(short)
+            self._socket_directory = Path(self._scratch[1].name)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="bundle", daemon=True)
         self._parts = AsyncExitStack()
@@ -67,11 +72,15 @@ class BundleServer:
             with _quiet():
                 self.manifest = self._open(path)
         except BaseException as error:
+            # A server that is stopped while it starts leaves a task that failed.
+            self._loop.set_exception_handler(lambda *_: None)
             self.close()
             if isinstance(error, OSError):
                 raise BundleError(f"{path}: {error.strerror}") from error
             if isinstance(error, BundleError):
                 raise BundleError(f"{path} cannot be opened: {error}") from error
+            if isinstance(error, Exception) and not isinstance(error, PenstockError):
+                raise BundleError(f"{path} cannot be opened: it {_unlike_an_agent(error)}") from error
             raise
 
     def _open(self, path: Path) -> BundleManifest:
@@ -84,10 +93,11 @@ class BundleServer:
         try:
             opening.result(_OPEN_SECONDS)
         except TimeoutError as error:
-            opening.cancel()
             raise BundleError(
                 f"its log takes longer than {_OPEN_SECONDS / 60:.0f} minutes to count; take one with --max-size or --since"
             ) from error
+        finally:
+            opening.cancel()
         return manifest
 
     async def _serve(self, directory: Path, state: BundledState) -> None:
@@ -111,20 +121,16 @@ class BundleServer:
         try:
             with _quiet():
                 asyncio.run_coroutine_threadsafe(self._parts.aclose(), self._loop).result(_CLOSE_SECONDS)
-        finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_CLOSE_SECONDS)
+            self._thread.join()
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
-            for directory in (self._directory, self._socket_directory):
-                shutil.rmtree(directory, ignore_errors=True)
-
-
-def _for_socket(directory: Path) -> Path:
-    """Return *directory*, or one below /tmp where a socket's path in it would be too long: TMPDIR may be anywhere."""
-    if len(os.fsencode(directory / _SOCKET)) <= _LONGEST_SOCKET_PATH:
-        return directory
-    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+        except TimeoutError:
+            # The thread is a daemon: it ends with the process.
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        finally:
+            for directory in self._scratch:
+                directory.cleanup()
 
 
 class _BundleService(AdminService):
@@ -152,8 +158,10 @@ class _ReadOnly(grpc.aio.ServerInterceptor):
     ) -> Any:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method.removeprefix(SERVICE)
-        if handler is None or (method in READING and not handler.response_streaming):
+        if handler is None:
             return handler
+        if method in READING and not handler.response_streaming:
+            return handler._replace(unary_unary=_answered(handler.unary_unary))
         sentence = (
             "a bundle does not change, so there is nothing to wait for or to copy; use 'agentctl get events' for what it holds"
             if method in READING
@@ -170,6 +178,25 @@ class _ReadOnly(grpc.aio.ServerInterceptor):
         if handler.response_streaming:
             return handler._replace(unary_stream=refuse_stream)
         return handler._replace(unary_unary=refuse)
+
+
+def _answered(call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return *call* with a sentence instead of an error over values that no agent writes."""
+
+    async def answer(request: Any, context: Any) -> Any:
+        try:
+            return await call(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001  (anybody may have made the file)
+            await context.abort(grpc.StatusCode.DATA_LOSS, f"the bundle {_unlike_an_agent(error)}")
+
+    return answer
+
+
+def _unlike_an_agent(error: Exception) -> str:
+    """Say that the content is damaged or made up: no check knows every value that does not fit."""
+    return f"holds what no agent writes; it is damaged ({type(error).__name__}: {error!s:.100})"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.bundle_client import interrupt_on_signals
 from penstock.agent.ctl.connection import bundle_of
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import DURATION, Parsed, duration_message, with_client
@@ -74,6 +75,7 @@ def bundle(
     name = path or f"penstock-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{_ENDING}"
     if name == _STDOUT and sys.stdout.isatty():
         raise UsageError("a bundle is not for a terminal; give -f FILE, or pipe it")
+    interrupt_on_signals(context)
     try:
         scratch = tempfile.TemporaryDirectory(prefix="penstock-bundle-")
     except OSError as error:

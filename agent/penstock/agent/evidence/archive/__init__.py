@@ -13,6 +13,7 @@ from penstock.agent.evidence.archive.contents import (
     STATE,
     BundledFile,
     BundleManifest,
+    check_values,
 )
 from penstock.agent.evidence.archive.unpack import unpack_bundle
 
@@ -27,5 +28,6 @@ __all__ = [
     "BundleBuilder",
     "BundleManifest",
     "BundledFile",
+    "check_values",
     "unpack_bundle",
 ]

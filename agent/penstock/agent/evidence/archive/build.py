@@ -15,14 +15,17 @@ from penstock.agent.errors import BundleError
 from penstock.agent.evidence.archive.contents import (
     JOURNAL,
     MANIFEST,
+    MAX_BYTES,
     NEEDED,
     POLICIES,
     SENT,
     STATE,
     BundledFile,
     BundleManifest,
+    check_values,
 )
 from penstock.agent.journal import WindowWriter
+from penstock.agent.parsing import format_size
 from penstock.proto.version import __version__
 
 if TYPE_CHECKING:
@@ -62,6 +65,8 @@ class BundleBuilder:
             case "file" if part.file.name in SENT:
                 with (self._directory / part.file.name).open("ab") as file:
                     file.write(part.file.content)
+                    if file.tell() > (most := MAX_BYTES[part.file.name]):
+                        raise BundleError(f"the agent's {part.file.name} is larger than {format_size(most)}")
             case "file" | None:
                 # Of a newer agent: what it means is not known here.
                 return
@@ -100,13 +105,13 @@ class BundleBuilder:
         if self._end is None or not all((self._directory / name).exists() for name in NEEDED):
             raise BundleError("the agent ended before the bundle was complete; try again")
         self.close()
-        state = json.loads((self._directory / STATE).read_bytes())
+        created, version = self._made()
         _compact(self._directory / POLICIES)
         paths = [self._directory / name for name in (*SENT, JOURNAL)]
         number, nanos = self._first
         manifest = BundleManifest(
-            created=state["time"],
-            agent_version=state["status"].get("version", ""),
+            created=created,
+            agent_version=version,
             agentctl_version=__version__,
             address=address,
             since_seconds=since_seconds,
@@ -128,6 +133,16 @@ class BundleBuilder:
             with suppress(OSError):
                 written.unlink(missing_ok=True)
         return manifest
+
+    def _made(self) -> tuple[str, str]:
+        """Return when the agent made it, RFC 3339, and the agent's version."""
+        text = (self._directory / STATE).read_bytes()
+        check_values(STATE, (text,))
+        try:
+            state = json.loads(text)
+            return str(state["time"]), str(state["status"].get("version", ""))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise BundleError(f"the agent's {STATE} cannot be read; it is of another version") from error
 
 
 def _compact(path: Path) -> None:

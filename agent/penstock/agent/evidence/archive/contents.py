@@ -11,7 +11,7 @@ from penstock.agent.errors import BundleError
 from penstock.agent.parsing import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 FORMAT: Final = 1
 """Version of the format; a reader refuses a higher one."""
@@ -26,7 +26,18 @@ SENT: Final = (STATE, METRICS, CONFIGURATION, POLICIES)
 """The files that an agent sends as they are."""
 NEEDED: Final = (STATE, JOURNAL, POLICIES)
 """Without them nothing can be read."""
-_KNOWN = frozenset((*SENT, JOURNAL))
+MAX_BYTES: Final[Mapping[str, int]] = {
+    STATE: 64 << 20,
+    METRICS: 256 << 20,
+    CONFIGURATION: 1 << 20,
+    POLICIES: 1 << 30,
+    JOURNAL: 4 << 30,
+}
+"""Of each file, unpacked."""
+MAX_VALUES: Final = 2_000_000
+"""Of a JSON text. Each costs about a hundred bytes when it is parsed; 10,000 sources have a fifth of it."""
+# What a database holds.
+_MAX_NUMBER = (1 << 63) - 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -86,6 +97,20 @@ class BundleManifest:
         return (json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n").encode()
 
 
+def check_values(name: str, pieces: Iterable[bytes], most: int = MAX_VALUES) -> None:
+    """Check how many values the JSON text of *name* has, before it is parsed.
+
+    Raises:
+        BundleError: more than *most*; commas and brackets within strings count, too.
+
+    """
+    left = most
+    for piece in pieces:
+        left -= sum(map(piece.count, (b",", b"[", b"{")))
+        if left < 0:
+            raise BundleError(f"its {name} has more than {most:,} values; no agent makes such a file")
+
+
 def read_manifest(text: bytes) -> BundleManifest:
     """Return the manifest that *text* holds.
 
@@ -102,7 +127,7 @@ def read_manifest(text: bytes) -> BundleManifest:
                 f"format {FORMAT}: use a newer agentctl"
             )
         return _checked(document)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BundleError(f"its {MANIFEST} cannot be read; it is damaged or not a bundle") from error
 
 
@@ -111,9 +136,13 @@ def _checked(document: Mapping[str, Any]) -> BundleManifest:
         BundledFile(str(each["name"]), int(each["size"]), str(each["sha256"])) for each in document["files"]
     )
     names = [each.name for each in files]
-    if len(set(names)) != len(names) or not set(names) <= _KNOWN or not set(NEEDED) <= set(names):
+    if len(set(names)) != len(names) or not set(names) <= MAX_BYTES.keys() or not set(NEEDED) <= set(names):
         raise ValueError
     if any(each.size < 0 or not _DIGEST.fullmatch(each.sha256) for each in files):
+        raise ValueError
+    numbers = ("first_batch", "last_batch", "batches", "left_out_batches", "left_out_bytes")
+    first, last, batches, left_out, left_out_bytes = (int(document[name]) for name in numbers)
+    if not all(0 <= each <= _MAX_NUMBER for each in (first, last, batches, left_out, left_out_bytes)):
         raise ValueError
     return BundleManifest(
         created=str(document["created"]),
@@ -121,11 +150,11 @@ def _checked(document: Mapping[str, Any]) -> BundleManifest:
         agentctl_version=str(document["agentctl_version"]),
         address=str(document["address"]),
         since_seconds=float(document["since_seconds"]),
-        first_batch=int(document["first_batch"]),
+        first_batch=first,
         first_time=str(document["first_time"]),
-        last_batch=int(document["last_batch"]),
-        batches=int(document["batches"]),
-        left_out_batches=int(document["left_out_batches"]),
-        left_out_bytes=int(document["left_out_bytes"]),
+        last_batch=last,
+        batches=batches,
+        left_out_batches=left_out,
+        left_out_bytes=left_out_bytes,
         files=files,
     )

@@ -11,7 +11,14 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.errors import BundleError
-from penstock.agent.evidence.archive.contents import MANIFEST, BundledFile, BundleManifest, read_manifest
+from penstock.agent.evidence.archive.contents import (
+    MANIFEST,
+    MAX_BYTES,
+    BundledFile,
+    BundleManifest,
+    read_manifest,
+)
+from penstock.agent.parsing import format_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,11 +27,10 @@ if TYPE_CHECKING:
 # More than a bundle has.
 _MAX_FILES: Final = 16
 _MAX_MANIFEST: Final = 1 << 20
-_MAX_FILE: Final = 4 << 30
 _MAX_TOTAL: Final = 8 << 30
 # A database of small integers shrinks to a twentieth; a bomb to a thousandth.
 _MAX_RATIO: Final = 200
-_SMALL: Final = 64 << 20
+_SMALL: Final = 4 << 20
 _PIECE: Final = 1 << 20
 # Its list of files is read at once, by the container's own size for it; all other reads are pieces.
 _MAX_READ: Final = 1 << 20
@@ -53,7 +59,7 @@ def unpack_bundle(path: Path, directory: Path) -> BundleManifest:
         OSError: it cannot be read, or *directory* cannot be written.
 
     """
-    with io.FileIO(path) as raw, _BoundedReader(raw) as file:
+    with io.FileIO(path, opener=_open) as raw, _BoundedReader(raw) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BundleError("it is not a file")
         try:
@@ -61,6 +67,11 @@ def unpack_bundle(path: Path, directory: Path) -> BundleManifest:
                 return _unpack(archive, directory)
         except _DAMAGE as error:
             raise BundleError("it is not a bundle, or it is incomplete: copy it again") from error
+
+
+def _open(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class _BoundedReader(io.BufferedReader):
@@ -115,8 +126,8 @@ def _check(file: BundledFile, entry: zipfile.ZipInfo | None) -> None:
         raise BundleError(f"its {file.name} is missing")
     if entry.file_size != file.size:
         raise BundleError(f"its {file.name} has {entry.file_size} bytes and the manifest says {file.size}")
-    if file.size > _MAX_FILE:
-        raise BundleError(f"its {file.name} is larger than {_MAX_FILE >> 30} GiB")
+    if file.size > MAX_BYTES[file.name]:
+        raise BundleError(f"its {file.name} is larger than {format_size(MAX_BYTES[file.name])}")
     if file.size > max(_SMALL, entry.compress_size * _MAX_RATIO):
         raise BundleError(
             f"its {file.name} would unpack from {entry.compress_size} to {file.size} bytes; no agent makes such a file"

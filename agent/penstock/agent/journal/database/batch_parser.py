@@ -29,7 +29,7 @@ def logged_of(row: Sequence[Any]) -> LoggedBatch:
     number, epoch, seq, received, body, packed = row
     try:
         return LoggedBatch(number, unsigned(epoch), int(seq), int(received), unpack(body, packed))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         # SQLite keeps any type in any column.
         return LoggedBatch(number, unsigned(epoch) if isinstance(epoch, int) else 0, 0, 0, b"")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -40,9 +39,6 @@ def page(context: click.Context, /, since: timedelta | None, port: int, **_: obj
         raise UsageError(
             "agentctl serves the page of a bundle; give --bundle FILE (an agent and a relay serve theirs at --page)"
         )
-    # As Ctrl-C: what was unpacked is removed.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
     seconds = None if since is None else since.total_seconds()
     say(open_page(context, path, note_program(context), port=port, since=seconds))
     while True:
