@@ -54,13 +54,16 @@ async def test_troubles(condition, monkeypatch):
     monkeypatch.setattr(DatabaseFiles, "notice", "put back")
     condition.journal._writer.error = "no room"
     condition.journal.damage = "damaged"
+    condition.memory_short = "no memory"
     (condition.place.path / "state.corrupt-1").mkdir()
     (condition.place.path / "state.corrupt-1" / "policy.db").touch()
     assert [trouble.reason for trouble in condition.troubles()] == list(REASONS)
     assert condition.degraded().startswith(
-        "no disk; no room; damaged; databases were set aside (1 of policy)"
+        "no disk; no room; damaged; no memory; databases were set aside (1 of policy)"
     )
     assert (condition.health(), condition.readiness()) == ("damaged", "no room")
+    condition.journal._writer.error = ""
+    assert condition.readiness() == "no memory"
     condition.place.trouble = ""
 
 
@@ -110,7 +113,7 @@ async def test_housekeeping(condition, monkeypatch, attribute, value, sentence):
         copy()
 
     monkeypatch.setattr(database, "copy", copying)
-    house = Housekeeper(condition.place, database, condition, fatal)
+    house = Housekeeper(condition.place, database, condition, str, fatal)
     await asyncio.wait_for(copied.wait(), 60)
     async with asyncio.timeout(60):
         while condition.not_copied or not (condition.place.path / "policy-copy.db").exists():  # noqa: ASYNC110  (a thread)
@@ -130,7 +133,7 @@ async def test_housekeeping_of_the_place(condition, monkeypatch):
     monkeypatch.setattr("penstock.agent.daemon.housekeeping._SECONDS", 0.001)
     lock = condition.place.path / LOCK
     fatal = asyncio.get_running_loop().create_future()
-    house = Housekeeper(condition.place, condition.policies, condition, fatal)
+    house = Housekeeper(condition.place, condition.policies, condition, str, fatal)
     lock.unlink()
     async with asyncio.timeout(60):
         while not lock.exists():  # noqa: ASYNC110  (a thread)
@@ -138,7 +141,7 @@ async def test_housekeeping_of_the_place(condition, monkeypatch):
     await house.stop()
     lock.unlink()
     other = StateDirectory(condition.place.path, MIN_LIMIT)
-    house = Housekeeper(condition.place, condition.policies, condition, fatal)
+    house = Housekeeper(condition.place, condition.policies, condition, str, fatal)
     assert isinstance(await asyncio.wait_for(fatal, 60), TakenError)
     await house.stop()
     other.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 import stat
@@ -21,7 +22,7 @@ from penstock.proto.v1.policy_pb2 import Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent.agent import HASTY_AGENT, AgentProcess, running_agent, wait_until
+from tests.support.agent.agent import HASTY_AGENT, AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.batches import deferral_start, event, transfer_failure
 from tests.support.agent.ingest_client import FakeEngine
 
@@ -229,3 +230,40 @@ def test_an_agent_says_what_it_measures_about_itself(agent):
         assert agent.metric("penstock_agent_commit_duration_seconds_count") >= seq
         text = agent.get("/metrics", accept="application/openmetrics-text; version=1.0.0")[1]
         assert text.endswith("# EOF\n")
+
+
+def test_a_memory_limit_below_what_it_needs_is_no_readiness():
+    """No engine is taken in, and the agent says so, with a limit that is enough; it is ready once there is room."""
+    args = ("--memory-limit", "128MiB")
+    with short_directory() as directory:
+        agent = AgentProcess(directory, args, module="tests.support.agent.heavy_agent")
+        agent.launch()
+        try:
+            wait_until(lambda: "agent ready" in agent.log(), "it serves")
+            (ready,) = [record for record in agent.records() if record["event"] == "agent ready"]
+            agent.http = str(ready["http"])
+            _no_engine_is_taken_in(agent)
+            assert agent.process is not None
+            agent.process.send_signal(signal.SIGUSR1)
+            agent.wait_ready()
+            with FakeEngine(agent.listen) as engine:
+                engine.publish(transfer_failure("r"))
+        finally:
+            agent.stop()
+
+
+def _no_engine_is_taken_in(agent: AgentProcess) -> None:
+    status, text = agent.get("/readyz")
+    assert (status, agent.get("/healthz")[0]) == (503, 200)
+    found = re.search(
+        r"the agent holds (\d+) MiB and --memory-limit is 128 MiB: it takes nothing from engines; give it (\d+)MiB or more",
+        text,
+    )
+    assert found is not None
+    assert 256 < int(found[1]) <= int(found[2]) - 64
+    assert agent.metric("penstock_agent_degraded", reason="memory_short") == 1
+    with pytest.raises(grpc.RpcError) as caught, FakeEngine(agent.listen):
+        raise AssertionError
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+    (said,) = [record for record in agent.records() if record["event"] == "no engine is taken in"]
+    assert "--memory-limit is 128 MiB" in str(said["reason"])

@@ -133,8 +133,13 @@ def test_short_of_memory_nothing_is_taken():
     with pytest.raises(LimitError, match="the agent holds 600 MiB, its limit is 512 MiB; retry later"):
         admission.check_memory()
     assert limit_of(admission.check_stream, 0) == "memory"
+    assert admission.look_at_memory() == (
+        "the agent holds 600 MiB and --memory-limit is 512 MiB: it takes nothing from engines; give it 704MiB or more"
+    )
     used[0] = 400 * MIB
     clock.now += 1
+    # Also where no engine asks.
+    assert admission.look_at_memory() == ""
     assert limit_of(admission.check_stream, 0) == ""
 
 

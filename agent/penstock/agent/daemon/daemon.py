@@ -104,7 +104,9 @@ class Daemon:
             stalls=lambda: stalls.now,
             look_seconds=lambda: stalls.look_seconds,
         )
-        ingest = self._make_ingest(log, registry, owners, policies, metrics)
+        known = log.aggregator.known
+        admission = Admission(lambda: {*known(), *registry.connected_engines()}, self._config.memory_limit)
+        ingest = self._make_ingest(log, registry, owners, policies, metrics, admission)
         retirement = self._make_retirement(log, registry, policies)
         agent = self._admin_context(directory, log, registry, policies, retirement, rollouts, stalls)
         admin = await self._servers.serve_admin(agent)
@@ -120,11 +122,15 @@ class Daemon:
         self._start_upkeep(
             directory,
             policies,
+            admission,
             retirement.keep_retiring(),
             stalls.keep_looking(),
             diagnoses.keep_judging(agent),
         )
         self._report.listen_address = str(engines.address)
+        if shortage := admission.look_at_memory():
+            self._health.memory_short = shortage
+            _log.error("no engine is taken in", reason=shortage)
         self._health.phase = "serving"
         addresses = {"listen": str(engines.address), **admin, "http": str(http.address)}
         self._parts.callback(write_addresses(directory.path, addresses))
@@ -195,6 +201,7 @@ class Daemon:
         owners: EngineOwners,
         policies: DistributedPolicies,
         metrics: AgentMetrics,
+        admission: Admission,
     ) -> IngestService:
         """Return the ingest service; the sources of an earlier life may reconnect."""
         journal, aggregator, grace = log.journal, log.aggregator, self._config.source_grace
@@ -202,9 +209,6 @@ class Daemon:
         losses = self._report.losses = LossDetector(journal, grace)
         self._parts.push_async_callback(losses.stop)
         restore_sources(journal, registry, losses, owners, known=known, grace=grace)
-        admission = Admission(
-            lambda: {*aggregator.known(), *registry.connected_engines()}, self._config.memory_limit
-        )
         ingest = IngestService(
             journal,
             registry,
@@ -320,12 +324,15 @@ class Daemon:
         self,
         directory: StateDirectory,
         policies: DistributedPolicies,
+        admission: Admission,
         *work: Coroutine[None, None, None],
     ) -> None:
         """Start what runs beside the servers: *work*, which never ends, and housekeeping."""
         for each in work:
             self._parts.callback(asyncio.ensure_future(each).cancel)
-        house = Housekeeper(directory, policies.stored.database, self._health, self.fatal)
+        house = Housekeeper(
+            directory, policies.stored.database, self._health, admission.look_at_memory, self.fatal
+        )
         self._parts.push_async_callback(house.stop)
 
     async def _drain(self, ingest: IngestService, feed: PolicyFeed, engines: GrpcServer) -> None:

@@ -17,6 +17,7 @@ REASONS = (
     "state_volatile",
     "journal_unwritable",
     "journal_damaged",
+    "memory_short",
     "databases_set_aside",
     "databases_restored",
     "policies_not_copied",
@@ -38,6 +39,7 @@ class Health:
 
     Attributes:
         phase: ``starting``, ``serving`` or ``draining``.
+        memory_short: why nothing is taken from engines for want of memory; empty while it is.
         not_copied: why the copy of the policies is old; empty while it is not.
 
     """
@@ -49,6 +51,7 @@ class Health:
         self.policies: PolicyDatabase | None = None
         self.sources: SourceFollower | None = None
         self.registration: AgentRegistration | None = None
+        self.memory_short = ""
         self.not_copied = ""
 
     def health(self) -> str:
@@ -61,7 +64,7 @@ class Health:
         """Return why the agent is not ready for engines; empty if it is."""
         if self.phase != "serving":
             return f"the agent is {self.phase}"
-        return self.journal.error if self.journal is not None else ""
+        return (self.journal.error if self.journal is not None else "") or self.memory_short
 
     def degraded(self) -> str:
         """Return all problems as one text; empty for none."""
@@ -74,6 +77,7 @@ class Health:
             "state_volatile": place.trouble if place is not None else "",
             "journal_unwritable": journal.error if journal is not None else "",
             "journal_damaged": journal.damage if journal is not None else "",
+            "memory_short": self.memory_short,
             "databases_set_aside": _set_aside(self.set_aside()),
             "databases_restored": "; ".join(
                 filter(None, (each.notice for each in self._whereabouts().values()))

@@ -1,4 +1,4 @@
-"""Once a second: copies the policies, claims the directory, checks the health."""
+"""Once a second: copies the policies, claims the directory, looks at the memory, checks the health."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import DamageError, StateError, TakenError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.agent.daemon.health import Health
     from penstock.agent.policy.store import PolicyDatabase
     from penstock.agent.state import StateDirectory
@@ -20,6 +22,7 @@ class Housekeeper:
     """A task on the loop.
 
     Args:
+        look_at_memory: returns why nothing is taken from engines; empty while it is.
         fatal: resolves to the error after which the agent cannot continue.
 
     """
@@ -29,11 +32,13 @@ class Housekeeper:
         place: StateDirectory,
         policies: PolicyDatabase,
         health: Health,
+        look_at_memory: Callable[[], str],
         fatal: asyncio.Future[StateError],
     ) -> None:
         self._place = place
         self._policies = policies
         self._health = health
+        self._look_at_memory = look_at_memory
         self._fatal = fatal
         self._task = asyncio.ensure_future(self._run())
 
@@ -53,6 +58,7 @@ class Housekeeper:
                 self._end(error)
             except (StateError, OSError) as error:
                 self._health.not_copied = str(error)
+            self._health.memory_short = self._look_at_memory()
             if ended := self._health.health():
                 self._end(DamageError(ended))
             await asyncio.sleep(_SECONDS)

@@ -35,6 +35,8 @@ _MAX_OWN = 2 * MAX_ENGINES
 # Memory is looked at so often, and after so many bytes of messages, which take some times as much.
 _MEMORY_LOOK_SECONDS = 0.25
 _MEMORY_LOOK_BYTES = 4 << 20
+# Above what is held: for messages that are being processed.
+_ROOM_BYTES = 64 << 20
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -64,6 +66,9 @@ class Admission:
         resident: returns the memory in use.
         relieve: called when that is above the limit, before it is looked at again.
 
+    Attributes:
+        shortage: why nothing is taken in, for who runs the agent; empty while it is.
+
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Admission:
         self._memory_at = clock() - _MEMORY_LOOK_SECONDS
         self._taken = 0
         self._short = ""
+        self.shortage = ""
 
     def check_stream(self, connected: int) -> None:
         """Check whether one more stream may begin beside *connected* ones.
@@ -145,24 +151,38 @@ class Admission:
 
         """
         self._taken += size
-        if self._memory_limit and self._is_due():
-            self._memory_at, self._taken = self._clock(), 0
-            self._short = self._shortage()
+        self.look_at_memory()
         if self._short:
             raise LimitError(self._short, "memory")
+
+    def look_at_memory(self) -> str:
+        """Measure, also where no engine asks; return :attr:`shortage`. At most as often as for messages."""
+        if self._memory_limit and self._is_due():
+            self._memory_at, self._taken = self._clock(), 0
+            self._look_at_memory()
+        return self.shortage
 
     def _is_due(self) -> bool:
         if self._taken >= _MEMORY_LOOK_BYTES and not self._short:
             return True
         return self._clock() - self._memory_at >= _MEMORY_LOOK_SECONDS
 
-    def _shortage(self) -> str:
+    def _look_at_memory(self) -> None:
+        self._short = self.shortage = ""
         if self._resident() <= self._memory_limit:
-            return ""
+            return
         self._relieve()
         resident = self._resident()
         if resident <= self._memory_limit:
-            return ""
-        return (
-            f"the agent holds {resident >> 20} MiB, its limit is {self._memory_limit >> 20} MiB; retry later"
+            return
+        holds, limit = resident >> 20, self._memory_limit >> 20
+        self._short = f"the agent holds {holds} MiB, its limit is {limit} MiB; retry later"
+        self.shortage = (
+            f"the agent holds {holds} MiB and --memory-limit is {limit} MiB: it takes nothing from engines; "
+            f"give it {_enough(resident) >> 20}MiB or more"
         )
+
+
+def _enough(resident: int) -> int:
+    """Return a limit with room for messages above *resident* bytes."""
+    return -(-(resident + _ROOM_BYTES) // _ROOM_BYTES) * _ROOM_BYTES
