@@ -264,6 +264,6 @@ def _no_engine_is_taken_in(agent: AgentProcess) -> None:
     assert agent.metric("penstock_agent_degraded", reason="memory_short") == 1
     with pytest.raises(grpc.RpcError) as caught, FakeEngine(agent.listen):
         raise AssertionError
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     (said,) = [record for record in agent.records() if record["event"] == "no engine is taken in"]
     assert "--memory-limit is 128 MiB" in str(said["reason"])
