@@ -103,6 +103,21 @@ def test_a_wrong_manifest_is_refused_with_a_sentence(agent: AgentProcess, text: 
     assert _ctl(agent, "get", "policy", "-o", "name") == before
 
 
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        ("[" + "1," * 120_000 + "]", "line 1: this is more than 5000 values"),
+        ("[" * 250_000, "line 1: this is more than 32 levels deep; write it flat"),
+        ("kind: List\nitems:\n" + "- 1\n" * 4_000, "the text has 4000 manifests; write one"),
+    ],
+)
+def test_a_manifest_that_takes_long_is_refused(agent: AgentProcess, written: str, sentence: str) -> None:
+    """Bounded as a value of a source is: in values and in depth."""
+    answer = write(page_of(agent), "policy", {"name": "late", "manifest": written, "dryRun": True})
+    assert answer.status == 400
+    assert sentence in answer.body["error"]
+
+
 def test_an_engine_is_paused_and_resumed(agent: AgentProcess) -> None:
     """A dry run says which; the pause is on the screen, with its author."""
     page = page_of(agent)

@@ -66,7 +66,7 @@ def test_nothing_is_applied_if_one_is_wrong(
         ({}, "has no file that ends in .json, .yaml, .yml"),
         ({"a.yaml": "a: ["}, "a.yaml:1: this is not YAML: "),
         ({"a.yaml": b"\xff\xfe\xfd"}, "cannot be read"),
-        ({"a.yaml": "[" * 1500}, "a.yaml:1: this is nested too deeply"),
+        ({"a.yaml": "[" * 1500}, "a.yaml:1: this is more than 32 levels deep"),
         (
             {"a.yaml": f"a: &a {'x' * 200_000}\nb: [{','.join(['*a'] * 2_000)}]"},
             "a.yaml:1: this is more than 4194304 characters (aliases count as often as they are used); split it",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -57,7 +59,7 @@ def test_the_items_of_a_list_have_lines_of_their_own() -> None:
         ("a: !!set {x}", 1, "tag:yaml.org,2002:set is nothing that JSON can say; write plain values"),
         ("\ta: b", 1, "this is not YAML: found character '\\t' that cannot start any token"),
         ("a: \x00", 1, "this is not YAML: unacceptable character #x0000"),
-        ("[" * 5000, 1, "this is nested too deeply; write it flat"),
+        ("[" * 5000, 1, "this is more than 32 levels deep; write it flat"),
         ("{a: " * 33 + "1" + "}" * 33, 1, "this is more than 32 levels"),
         ("a: &a [*a]", 1, "this is more than 32 levels"),
         ("a: [" + "1," * MAX_VALUES + "]", 1, f"this is more than {MAX_VALUES} values"),
@@ -90,11 +92,46 @@ def test_the_characters_of_an_alias_count_as_often_as_it_is_used(uses: str) -> N
         read_documents(f"a: &a {'x' * 200_000}\n{uses}")
 
 
-def test_too_many_values_are_not_composed_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_values_are_not_composed_to_the_last() -> None:
     """The refusal comes while the text is read: what is wrong behind it is never seen."""
-    monkeypatch.setattr("penstock.agent.parsing.yaml_documents.MAX_VALUES", 100)
     with pytest.raises(DocumentError, match="this is more than 100 values"):
-        read_documents("a: [" + "1," * 200 + "]\nb: *absent")
+        read_documents("a: [" + "1," * 200 + "]\nb: *absent", 100)
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? ", "[? ", "- [", "a:\n" + " " * 40])
+def test_what_is_too_deep_is_not_scanned_to_its_end(opening: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scanner stops at the level, whatever opens it: with each token it looks at every open bracket again."""
+    tokens: list[int] = []
+    fetch = yaml.SafeLoader.fetch_more_tokens
+
+    def counted(loader: yaml.SafeLoader) -> None:
+        tokens.append(1)
+        fetch(loader)
+
+    monkeypatch.setattr(yaml.SafeLoader, "fetch_more_tokens", counted)
+    text = "".join(" " * n + "a:\n" for n in range(1000)) if opening.startswith("a:") else opening * 5000
+    with pytest.raises(DocumentError, match="this is more than 32 levels deep; write it flat"):
+        read_documents(text)
+    assert len(tokens) < 200
+
+
+@pytest.mark.parametrize("text", ["[" * 33 + "]" * 33, "- " * 32 + "1", "{a: " * 32 + "1" + "}" * 32])
+def test_thirty_two_levels_are_read(text: str) -> None:
+    """In brackets and in lines."""
+    assert len(read_documents(text)) == 1
+
+
+@pytest.mark.parametrize("text", ["[" + "1," * 500 + "]", "[" + "1," * 2_000 + "]"])
+def test_no_node_is_left_for_the_garbage_collection(text: str) -> None:
+    """A node takes a kilobyte, and a full collection of a large agent comes late."""
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(DocumentError):
+            read_documents(text, 1_000)
+        assert not [each for each in gc.get_objects() if isinstance(each, yaml.Node)]
+    finally:
+        gc.enable()
 
 
 def test_moments_stay_text() -> None:

@@ -101,14 +101,14 @@ async def _serving(fake: FakeServer, token: Path) -> AsyncIterator[ClusterAccess
 
 
 async def test_pages_and_bookmarks(tmp_path: Path) -> None:
-    """250 objects come in three pages; a watch that ends resumes at the last bookmark."""
+    """250 objects come in thirteen pages; a watch that ends resumes at the last bookmark."""
     fake = FakeServer()
     fake.items = [_object(f"p{number}", number + 1) for number in range(250)]
     bookmark = {"kind": "TransferPolicy", "metadata": {"resourceVersion": "9"}}
     fake.watches = [[_event("BOOKMARK", bookmark)], [_event("DELETED", _object("p0", 10))], []]
     async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
         await sink.until(lambda: bool(sink.sets) and len(sink.sets[-1].objects) == 249)
-        assert fake.lists == 3
+        assert fake.lists == 13
         assert fake.asked[:2] == ["7", "9"]
         assert set(fake.tokens) == {"Bearer secret"}
         assert sink.errors == []
@@ -304,6 +304,18 @@ async def test_a_large_object_is_refused_and_the_others_hold(tmp_path: Path) -> 
         assert found["a"].refusal == ""
         assert "more than 64 KiB" in found["b"].refusal
         assert found["b"].manifest == {}
+
+
+async def test_objects_of_any_size_are_listed(tmp_path: Path) -> None:
+    """Annotations of others may fill what etcd takes: who may write objects cannot stop the list."""
+    fake = FakeServer()
+    fake.items = [_object(f"p{number}", number + 1) for number in range(30)]
+    for item in fake.items:
+        item["metadata"]["annotations"] = {"example.com/large": "x" * (1_400 << 10)}
+    async with _serving(fake, tmp_path / "token") as access, following(access) as sink:
+        await sink.until(lambda: bool(sink.sets))
+        assert len(sink.sets[-1].objects) == 30
+        assert sink.errors == []
 
 
 async def test_a_token_swapped_by_its_directory_is_read(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -12,9 +14,10 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import BucketNotFoundError
 from penstock.agent.errors import ConflictError, NotFoundError
 from penstock.agent.policy.manifest import check_manifest
-from penstock.agent.policy.sources import second_look
-from penstock.agent.policy.sources.nats import entries
-from penstock.agent.policy.sources.nats.source import read_bucket
+from penstock.agent.policy.sources import SourceItem, SourceSet, second_look
+from penstock.agent.policy.sources.nats import entries, source
+from penstock.agent.policy.sources.nats.connection import NatsAccess
+from penstock.agent.policy.sources.nats.source import NatsSource, decode_item, read_bucket
 from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
 
 from tests.support.nats.cluster import NatsCluster
@@ -22,7 +25,7 @@ from tests.support.nats.following import BUCKET, NAME, bucket_of, following, is_
 from tests.support.nats.server import NatsServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from penstock.agent.policy.store.database import PolicyDatabase
@@ -73,6 +76,8 @@ async def test_a_garbled_value_keeps_the_last_good_one(server: NatsServer, datab
                 value("x"),
                 b"a: 1\n---\nb: 2\n",
                 b"x" * 70_000,
+                b"[" * 60_000,
+                b"[" + b"1," * 30_000 + b"]",
             ):
                 await bucket.put("a", garbled)
                 revision = (await bucket.get("a")).revision
@@ -85,6 +90,84 @@ async def test_a_garbled_value_keeps_the_last_good_one(server: NatsServer, datab
             await until(reached(followed, await bucket.put("a", value("a", 3))), "the mended value")
             assert followed.items() == {"a": 3, "b": 2}
             assert not followed.state.refused
+
+
+class _Sink:
+    """Keeps the sets that a source hands over."""
+
+    def __init__(self) -> None:
+        self.sets: list[SourceSet] = []
+
+    def connected(self) -> None:
+        pass
+
+    def away(self, error: str) -> None:
+        raise AssertionError(error)
+
+    async def hand_over(self, found: SourceSet) -> float:
+        self.sets.append(found)
+        return 0.0
+
+    def waiting(self, number: int) -> set[str]:
+        """Return the keys that are not decoded yet in a set."""
+        return {key for key, item in self.sets[number].items.items() if item.waits}
+
+
+@asynccontextmanager
+async def _handed_over(server: NatsServer) -> AsyncIterator[_Sink]:
+    """Run a source of the bucket whose sets are kept."""
+    sink = _Sink()
+    task = asyncio.ensure_future(NatsSource(NAME, NatsAccess((server.url,)), BUCKET).run(sink))
+    try:
+        yield sink
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_short_values_are_handed_over_before_long_ones_are_decoded(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that takes long delays no other; each is decoded once, whatever else changes."""
+    decoded: list[bytes] = []
+
+    def counted(written: bytes, revision: str) -> SourceItem:
+        decoded.append(written)
+        return decode_item(written, revision)
+
+    monkeypatch.setattr(source, "decode_item", counted)
+    monkeypatch.setattr(source, "TURN_BYTES", 3_500)
+    long = {name: value(name) + b"\n# " + b"x" * 2_000 for name in ("long1", "long2", "long3")}
+    async with bucket_of(server) as bucket:
+        for name, written in {**long, "a": value("a"), "b": value("b")}.items():
+            await bucket.put(name, written)
+        async with _handed_over(server) as sink:
+            await until(lambda: len(sink.sets) >= 3, "all are decoded")
+            assert [sink.waiting(number) for number in range(3)] == [{"long2", "long3"}, {"long3"}, set()]
+            assert {key for key, item in sink.sets[0].items.items() if item.document} == {"long1", "a", "b"}
+            await bucket.put("a", value("a", 2))
+            await until(lambda: len(sink.sets) >= 4, "the change")
+    assert sorted(decoded) == sorted([*long.values(), value("a"), value("b"), value("a", 2)])
+    assert sink.sets[3].items["long1"] is sink.sets[2].items["long1"]
+
+
+async def test_a_value_is_decoded_beside_the_loop(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop works while a value is decoded: here it ends the decoding."""
+    decoding, go_on = threading.Event(), threading.Event()
+
+    def held(written: bytes, revision: str) -> SourceItem:
+        decoding.set()
+        assert go_on.wait(60)
+        return decode_item(written, revision)
+
+    monkeypatch.setattr(source, "decode_item", held)
+    async with bucket_of(server) as bucket, _handed_over(server) as sink:
+        await bucket.put("a", value("a"))
+        await until(decoding.is_set, "the value is being decoded")
+        go_on.set()
+        await until(lambda: any(each.items for each in sink.sets), "it is handed over")
 
 
 async def test_an_emptied_bucket_needs_a_second_look(

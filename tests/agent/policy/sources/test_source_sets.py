@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.policy.manifest import check_manifest
+from penstock.agent.policy.manifest import Manifest, check_manifest
+from penstock.agent.policy.sources import source_sets
 from penstock.agent.policy.sources.interface import SourceItem, SourceSet
 from penstock.agent.policy.sources.second_look import SECOND_LOOK_SECONDS, SecondLook
-from penstock.agent.policy.sources.source_sets import CheckedSet, SourceKey, check_set, merge_sets
+from penstock.agent.policy.sources.source_sets import (
+    CheckedSet,
+    SourceKey,
+    check_set,
+    merge_sets,
+    read_items,
+)
 from penstock.agent.policy.sources.source_spec import parse_sources
 from penstock.agent.policy.store import OwnedManifest, StoredPolicy
 
@@ -80,9 +87,41 @@ def test_files_own_what_any_file_brought() -> None:
 def test_what_a_source_brings_is_checked(item: SourceItem, sentence: str) -> None:
     """Each manifest by itself; a good one beside it is in force."""
     good = SourceItem({**document("good"), "status": {"generation": 3}})
-    checked = check_set(SourceSet({"a": item, "good": good}), "nats://a:1/p", (), NOW)
+    read = read_items(SourceSet({"a": item, "good": good}), {})
+    checked = check_set(read, "nats://a:1/p", (), NOW)
     assert set(checked.policies) == {"good"}
     assert sentence in checked.refused["a"]
+
+
+def test_a_manifest_is_validated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again while it is as it was; again at another revision, or with another content."""
+    validated: list[object] = []
+
+    def counted(document: object) -> Manifest:
+        validated.append(document)
+        return check_manifest(document)
+
+    monkeypatch.setattr(source_sets, "check_manifest", counted)
+    items = {"a": SourceItem(document("a", deferral={"maxStartWait": "1s"}), "1"), "b": SourceItem({}, "2")}
+    before = read_items(SourceSet(items), {})
+    for change in ({}, {"a": SourceItem(document("a", deferral={"maxStartWait": "1s"}), "1")}):
+        assert read_items(SourceSet(items | change), before) == before
+    assert len(validated) == 2
+    after = read_items(
+        SourceSet(items | {"a": SourceItem(document("a", deferral={"maxStartWait": "2s"}), "1")}), before
+    )
+    assert len(validated) == 3
+    assert after["a"].manifest != before["a"].manifest
+
+
+def test_a_manifest_that_waits_keeps_the_last_good_one() -> None:
+    """It is not refused, and it is not withdrawn."""
+    read = read_items(SourceSet({"a": SourceItem(waits=True), "b": SourceItem(waits=True)}), {})
+    checked = check_set(read, ONE.name, (), NOW)
+    assert checked.names == checked.waiting == {"a", "b"}
+    merged = merge_sets([ONE], {ONE.name: checked}, [_stored("a", ONE.name), _stored("c", ONE.name)])
+    assert _owners(merged.policies) == {"a": ONE.name}
+    assert merged.refused[ONE.name] == {}
 
 
 def test_an_empty_set_needs_a_second_look() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
@@ -53,7 +54,8 @@ async def what_if(agent: AgentContext, request: admin.WhatIfRequest) -> admin.Wh
 
     """
     selection = selection_of(request.selector)
-    given = _given(request.manifests_json)
+    # A second of a core, for the largest.
+    given = await asyncio.to_thread(_given, request.manifests_json)
     present = [] if request.only else [policy.manifest for policy in agent.store.policies()]
     chosen = [each for each in present if each.name not in given and not each.expired(agent.now)]
     chosen += given.values()

@@ -26,8 +26,9 @@ GROUP = "apis/penstock.dev/v1alpha1"
 RESOURCE = "transferpolicies"
 MAX_OBJECTS = 256
 MAX_PODS = 2_000
-_PAGE = 100
-# An object in etcd has at most 1.5 MiB; a page of policies has at most a few.
+_PODS_PAGE = 100
+# An object in etcd has at most 1.5 MiB: so many fit in a page, whatever they have.
+_OBJECTS_PAGE = 20
 _MAX_LINE_BYTES = 2 << 20
 _MAX_PAGE_BYTES = 32 << 20
 _MAX_ERROR_BYTES = 64 * 1024
@@ -101,7 +102,7 @@ class ApiClient:
 
     async def _list(self) -> tuple[list[dict[str, Any]], str]:
         found: list[dict[str, Any]] = []
-        parameters = {"limit": str(_PAGE)}
+        parameters = {"limit": str(_OBJECTS_PAGE)}
         try:
             async with asyncio.timeout(_LIST_SECONDS):
                 while True:
@@ -166,7 +167,7 @@ class ApiClient:
 
     async def pod_addresses(self, labels: str) -> dict[str, str]:
         """Return the address of each running pod with these labels, by name."""
-        parameters = {"labelSelector": labels, "limit": str(_PAGE)}
+        parameters = {"labelSelector": labels, "limit": str(_PODS_PAGE)}
         url = f"{self._access.url}/api/v1/namespaces/{self._access.namespace}/pods"
         found: dict[str, str] = {}
         try:

@@ -22,13 +22,14 @@ from penstock.agent.policy.sources.interface import (
     SourceState,
 )
 from penstock.agent.policy.sources.second_look import SecondLook
-from penstock.agent.policy.sources.source_sets import CheckedSet, SourceKey, check_set, merge_sets
+from penstock.agent.policy.sources.source_sets import SourceKey, check_set, merge_sets, read_items
 from penstock.agent.policy.store import IMPERATIVE, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.agent.policy.sources.interface import ManifestSource, SourceSet
+    from penstock.agent.policy.sources.source_sets import CheckedSet, ReadItem
     from penstock.agent.policy.store import AppliedAll, Store
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
@@ -152,11 +153,11 @@ class SourceFollower:
     def holds(self, key: SourceKey) -> bool:
         """Return whether the source has policies: in the store, or those that an earlier source has as well."""
         last = self._sets.get(key.name)
-        brought = last is not None and bool(last.policies or last.refused)
+        brought = last is not None and bool(last.names)
         return brought or any(key.owns(each.owner) for each in self._store.policies())
 
-    def check(self, found: SourceSet, owner: str) -> CheckedSet:
-        """Check the manifests of *found* now."""
+    def check(self, found: Mapping[str, ReadItem], owner: str) -> CheckedSet:
+        """Check the times of the manifests of *found* now."""
         known = {each.manifest.canonical for each in self._store.policies()}
         return check_set(found, owner, known, datetime.fromtimestamp(self._clock(), UTC))
 
@@ -207,6 +208,8 @@ class FollowedSource:
         self._source = source
         self._clock = clock
         self._look = SecondLook()
+        # Of the last set, so that each manifest is validated once.
+        self._read: dict[str, ReadItem] = {}
 
     async def keep_running(self) -> None:
         """Run the source until cancelled."""
@@ -274,8 +277,9 @@ class FollowedSource:
             if wait:
                 self.report("it is empty after it was not; the policies are withdrawn if it stays empty")
                 return wait
+        self._read = await asyncio.to_thread(read_items, found, self._read)
         try:
-            applied = await self.put(self._follower.check(found, self.key.name), found.revision)
+            applied = await self.put(self._follower.check(self._read, self.key.name), found.revision)
         except (FullError, StateError) as error:
             self.report(str(error))
             return RETRY_SECONDS

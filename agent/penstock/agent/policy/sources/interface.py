@@ -11,7 +11,9 @@ state but its connection:
 - it never hands over a set that it could not read completely. A manifest that it cannot decode is an item with a
   refusal: the last good one of that name stays in force;
 - it bounds what it reads: at most :data:`MAX_ITEMS` items of at most :data:`MAX_ITEM_BYTES` bytes each. More items are
-  refused as a whole.
+  refused as a whole;
+- it decodes on a thread, and an item once: who may write one policy must not stop the loop, nor the other policies. An
+  item that is as it was is the same object, or equal.
 
 The owner of a policy in the store is the source's name; for files it is ``file:`` and the file's name.
 """
@@ -44,12 +46,14 @@ class SourceItem:
         document: the decoded manifest; None if it could not be decoded.
         revision: of this manifest at its place; empty if the place has none.
         refusal: why there is no document; empty if there is one.
+        waits: it is not decoded yet, since others take long; the last good one of its name stays in force.
 
     """
 
     document: object = None
     revision: str = ""
     refusal: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,24 @@ class SourceKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckedSet:
-    """The policies of a source by name, and why others are refused."""
+    """The policies of a source by name, why others are refused, and the names of those that are not decoded yet."""
 
     policies: Mapping[str, OwnedManifest] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All that the source has."""
+        return self.waiting.union(self.policies, self.refused)
+
+
+class ReadItem(NamedTuple):
+    """An item with its manifest; None if it is refused, or waits."""
+
+    item: SourceItem
+    manifest: Manifest | None
+    refusal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +68,19 @@ class MergedSets:
     refused: Mapping[str, Mapping[str, str]]
 
 
-def check_set(found: SourceSet, owner: str, known: Container[str], now: datetime) -> CheckedSet:
-    """Check each manifest of *found*.
+def read_items(found: SourceSet, before: Mapping[str, ReadItem]) -> dict[str, ReadItem]:
+    """Validate each manifest of *found*, except those that are as *before*: a large one takes milliseconds."""
+    return {
+        name: known if (known := before.get(name)) is not None and known.item == item else _read(name, item)
+        for name, item in found.items.items()
+    }
+
+
+def check_set(found: Mapping[str, ReadItem], owner: str, known: Container[str], now: datetime) -> CheckedSet:
+    """Check the times of each manifest of *found*.
 
     Args:
+        found: by name.
         owner: the source's name.
         known: canonical texts of the policies in force; their expiry is not checked again.
         now: the current time, for expiry. Expired policies are skipped.
@@ -65,17 +88,27 @@ def check_set(found: SourceSet, owner: str, known: Container[str], now: datetime
     """
     policies: dict[str, OwnedManifest] = {}
     refused: dict[str, str] = {}
-    for name, item in found.items.items():
+    for name, (_, manifest, refusal) in found.items():
+        if refusal:
+            refused[name] = refusal
+        if manifest is None or manifest.expired(now):
+            continue
         try:
-            manifest = _manifest(name, item)
-            if manifest.expired(now):
-                continue
             if manifest.canonical not in known:
                 manifest.check_times(now)
             policies[name] = OwnedManifest(manifest, owner)
         except ManifestError as error:
             refused[name] = str(error)[:MAX_SENTENCE]
-    return CheckedSet(policies, refused)
+    return CheckedSet(policies, refused, frozenset(name for name, each in found.items() if each.item.waits))
+
+
+def _read(name: str, item: SourceItem) -> ReadItem:
+    if item.waits:
+        return ReadItem(item, None, "")
+    try:
+        return ReadItem(item, _manifest(name, item), "")
+    except ManifestError as error:
+        return ReadItem(item, None, str(error)[:MAX_SENTENCE])
 
 
 def _manifest(name: str, item: SourceItem) -> Manifest:
@@ -101,7 +134,7 @@ def merge_sets(
     Args:
         order: all sources.
         sets: by source; one that handed nothing over yet keeps what the store has of it.
-        present: what the store has; a refused manifest keeps its last good one from there.
+        present: what the store has; a manifest that is refused or waits keeps its last good one from there.
 
     """
     taken: dict[str, tuple[str, OwnedManifest]] = {}
@@ -123,7 +156,9 @@ def merge_sets(
             }
             policies: Mapping[str, OwnedManifest] = {}
         else:
-            kept = {name: each for name, each in stored.items() if name in given.refused}
+            kept = {
+                name: each for name, each in stored.items() if name in given.refused or name in given.waiting
+            }
             policies = given.policies
         sentences = refused[key.name] = dict(given.refused) if given is not None else {}
         for name, policy in sorted(policies.items()):

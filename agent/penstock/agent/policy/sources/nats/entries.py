@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from nats.js.errors import BucketNotFoundError, NotFoundError
+from penstock.agent.policy.sources import MAX_ITEM_BYTES
 
 if TYPE_CHECKING:
     from nats.js.api import StreamInfo
@@ -24,7 +25,7 @@ _NO_STREAM = 10059
 
 
 class BucketEntry(NamedTuple):
-    """One key with its value and the revision of its last change."""
+    """One key with its value, cut one byte after 64 KiB, and the revision of its last change."""
 
     key: str
     value: bytes
@@ -98,4 +99,5 @@ async def read_entry(stream: JetStreamContext, bucket: str, key: str) -> BucketE
     headers = message.headers or {}
     if headers.get("KV-Operation") in {"DEL", "PURGE"} or "Nats-Marker-Reason" in headers:
         return None
-    return BucketEntry(key, message.data or b"", message.seq or 0)
+    # What is longer is refused by its reader; a bucket of large values must not fill the memory.
+    return BucketEntry(key, (message.data or b"")[: MAX_ITEM_BYTES + 1], message.seq or 0)

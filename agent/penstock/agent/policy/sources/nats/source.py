@@ -1,17 +1,20 @@
 """Policies of a NATS JetStream KV bucket: a key is a policy's name, its value the manifest as JSON or YAML.
 
 The bucket's stream is asked once a second whether it changed, and at once when a message for it passes; after a change
-all keys are read. So nothing is missed after a reconnect, a purge, or the loss of a node.
+all keys are read. So nothing is missed after a reconnect, a purge, or the loss of a node. A value is decoded once, on a
+thread; of many new ones the short ones first, and those are in force before the long ones are decoded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.aio import raise_if_cancelled
-from penstock.agent.parsing.yaml_documents import DocumentError, read_documents
+from penstock.agent.parsing.yaml_documents import MAX_POLICY_VALUES, DocumentError, read_documents
 from penstock.agent.policy.sources import MAX_ITEM_BYTES, MAX_ITEMS, SourceItem, SourceSet
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
 from penstock.agent.policy.sources.nats.entries import bucket_info, read_entries
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js.client import JetStreamContext
     from penstock.agent.policy.sources import SourceSink
+    from penstock.agent.policy.sources.nats.entries import BucketEntry
 
 POLL_SECONDS = 1.0
 # Between two attempts to connect.
@@ -29,6 +33,8 @@ _LONGEST_PAUSE = 5.0
 _MAX_READS = 3
 # For one answer of the server.
 _READ_SECONDS = 5.0
+# Of new values that are decoded before those that are ready are handed over: at most 1 s of a core.
+TURN_BYTES = 512 * 1024
 
 
 class BucketMark(NamedTuple):
@@ -85,13 +91,15 @@ class NatsSource:
         await client.subscribe(f"$KV.{self._bucket}.>", cb=woken)
         seen: BucketMark | None = None
         again = 0.0
+        values = _DecodedValues()
         while not lost.is_set():
             raise_if_cancelled()
             wake.clear()
             mark = await _mark(stream, self._bucket)
             sink.connected()
-            if mark != seen or (again and loop.time() >= again):
-                found, seen = await _read(stream, self._bucket, mark)
+            if mark != seen or values.waiting or (again and loop.time() >= again):
+                entries, seen = await _read(stream, self._bucket, mark)
+                found = SourceSet(await values.decode(entries, TURN_BYTES), str(seen.last))
                 wait = await sink.hand_over(found)
                 again = loop.time() + wait if wait else 0.0
             await _first(wake, lost, POLL_SECONDS)
@@ -106,11 +114,47 @@ async def read_bucket(stream: JetStreamContext, bucket: str) -> SourceSet:
         TimeoutError: the server does not answer.
 
     """
-    found, _ = await _read(stream, bucket, await _mark(stream, bucket))
-    return found
+    entries, mark = await _read(stream, bucket, await _mark(stream, bucket))
+    return SourceSet(await _DecodedValues().decode(entries), str(mark.last))
 
 
-async def _read(stream: JetStreamContext, bucket: str, mark: BucketMark) -> tuple[SourceSet, BucketMark]:
+class _DecodedValues:
+    """The values of a bucket, each decoded once.
+
+    Attributes:
+        waiting: some are not decoded yet.
+
+    """
+
+    def __init__(self) -> None:
+        self.waiting = False
+        # A revision may be given again, to another value: the value is compared, too.
+        self._known: dict[str, tuple[BucketEntry, SourceItem]] = {}
+
+    async def decode(self, entries: list[BucketEntry], most: int | None = None) -> dict[str, SourceItem]:
+        """Return the items by key. Of new values *most* bytes are decoded, or one value; the others wait."""
+        known = {
+            entry.key: self._known[entry.key]
+            for entry in entries
+            if entry.key in self._known and self._known[entry.key][0] == entry
+        }
+        new = sorted((each for each in entries if each.key not in known), key=lambda each: len(each.value))
+        sizes = list(accumulate(len(entry.value) for entry in new))
+        now = len(new) if most is None else max(bisect_right(sizes, most), min(len(new), 1))
+        for entry, item in await asyncio.to_thread(_decode_all, new[:now]):
+            known[entry.key] = entry, item
+        self._known, self.waiting = known, now < len(new)
+        waiting = {entry.key: SourceItem(revision=str(entry.revision), waits=True) for entry in new[now:]}
+        return {key: item for key, (_, item) in known.items()} | waiting
+
+
+def _decode_all(entries: list[BucketEntry]) -> list[tuple[BucketEntry, SourceItem]]:
+    return [(entry, decode_item(entry.value, str(entry.revision))) for entry in entries]
+
+
+async def _read(
+    stream: JetStreamContext, bucket: str, mark: BucketMark
+) -> tuple[list[BucketEntry], BucketMark]:
     """Return the bucket as it was at one moment, and its mark then.
 
     One that changes all the time is what its keys were one after the other; the next look finds the last change.
@@ -121,8 +165,7 @@ async def _read(stream: JetStreamContext, bucket: str, mark: BucketMark) -> tupl
         mark = await _mark(stream, bucket)
         if mark == before:
             break
-    items = {entry.key: decode_item(entry.value, str(entry.revision)) for entry in entries[: MAX_ITEMS + 1]}
-    return SourceSet(items, str(before.last)), before
+    return entries[: MAX_ITEMS + 1], before
 
 
 async def _mark(stream: JetStreamContext, bucket: str) -> BucketMark:
@@ -136,10 +179,10 @@ def decode_item(value: bytes, revision: str) -> SourceItem:
     """Decode one value: JSON or YAML, one object."""
     if len(value) > MAX_ITEM_BYTES:
         return SourceItem(
-            revision=revision, refusal=f"it has {len(value)} bytes, the limit is {MAX_ITEM_BYTES}"
+            revision=revision, refusal=f"it has more than {MAX_ITEM_BYTES} bytes; make it shorter"
         )
     try:
-        documents = read_documents(value.decode("utf-8-sig"))
+        documents = read_documents(value.decode("utf-8-sig"), MAX_POLICY_VALUES)
     except UnicodeDecodeError:
         return SourceItem(revision=revision, refusal="it is not UTF-8")
     except DocumentError as error:
