@@ -53,11 +53,17 @@ class FeedServer:
 
 @asynccontextmanager
 async def running_feed(
-    directory: Path, *, patience: float = 10.0, clock: Callable[[], float] = time.time
+    directory: Path,
+    *,
+    patience: float = 10.0,
+    clock: Callable[[], float] = time.time,
+    steady: Callable[[], float] | None = None,
 ) -> AsyncIterator[FeedServer]:
-    """Serve a feed whose state is below *directory*."""
+    """Serve a feed whose state is below *directory*; without *steady* nothing sets *clock*."""
     database = PolicyDatabase.open(directory)
-    store, pauses, orders = PolicyStore(database), Pauses(database), OrderStore(database, clock=clock)
+    clocks = {"clock": clock, "steady": steady or clock}
+    store, pauses = PolicyStore(database, **clocks), Pauses(database, **clocks)
+    orders = OrderStore(database, **clocks)
     owners = EngineOwners()
     refused: list[str] = []
     feed = PolicyFeed(store, pauses, orders, owners=owners, patience=patience, clock=clock)

@@ -183,9 +183,9 @@ class World:
     def start_agent(self) -> None:
         """Start it on what is on the disk."""
         self.database = PolicyDatabase.open(self.directory)
-        self.store = PolicyStore(self.database, clock=self.clock)
-        self.pauses = Pauses(self.database, clock=self.clock)
-        self.orders = OrderStore(self.database, clock=self.clock)
+        self.store = PolicyStore(self.database, clock=self.clock, steady=self.clock)
+        self.pauses = Pauses(self.database, clock=self.clock, steady=self.clock)
+        self.orders = OrderStore(self.database, clock=self.clock, steady=self.clock)
         self.feed = PolicyFeed(self.store, self.pauses, self.orders, clock=self.clock)
         self.up = True
 

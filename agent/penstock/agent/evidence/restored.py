@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.agent.admin.support import Place
+    from penstock.agent.policy.store import Clock
     from penstock.proto.v1.admin_pb2 import AgentStatus
     from penstock.proto.v1.bundle_pb2 import BundledAnswer, BundledSource, BundledSubscription, BundledWeights
 
@@ -81,8 +82,10 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
     await AggregatorCheckpoint(journal, aggregator).restore()
     database = PolicyDatabase.open(directory)
     parts.callback(database.close)
-    store, pauses = PolicyStore(database, clock=lambda: now), Pauses(database, clock=lambda: now)
-    orders = OrderStore(database, clock=lambda: now)
+    # No time goes by in a bundle.
+    clocks: dict[str, Clock] = {"clock": lambda: now, "steady": lambda: now}
+    store, pauses = PolicyStore(database, **clocks), Pauses(database, **clocks)
+    orders = OrderStore(database, **clocks)
     registry = _registry(state)
     feed = PolicyFeed(store, pauses, orders, clock=lambda: now)
     for saved in state.subscriptions:

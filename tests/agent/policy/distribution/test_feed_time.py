@@ -119,6 +119,90 @@ async def test_an_engine_whose_clock_runs_ahead_gets_its_policy_again(directory:
         assert not subscriber.due(now[0] + 20, 10)
 
 
+class _Clocks:
+    """A time of day that a test sets, and a clock that nothing sets."""
+
+    def __init__(self) -> None:
+        self.now, self.steady = time.time(), 100.0
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time go by."""
+        self.now, self.steady = self.now + seconds, self.steady + seconds
+
+    async def applied(self, served: FeedServer, name: str, seconds: int) -> None:
+        """Apply a policy of its own content that ends after *seconds* by the time of day."""
+        expires = datetime.fromtimestamp(self.now + seconds, UTC).isoformat()
+        limits = {"maxRecomputeItems": seconds, **action("auto")}
+        await served.store.apply(manifest(name, ecLoadFailure=limits, expiresAt=expires), author="me")
+
+
+async def _next(served: FeedServer, engine: Engine) -> list[float]:
+    """Wake the stream, answer its push, and return for how long each step of it but the last is valid."""
+    subscriber_of(served, engine).wake.notify()
+    push = await engine.push()
+    await engine.ack(push)
+    await answered(served, engine)
+    return [round(entry.valid_for.ToNanoseconds() / 1e9, 3) for entry in push.schedule[:-1]]
+
+
+async def test_no_step_of_the_clock_makes_a_time_to_live_longer(directory: Path) -> None:
+    """Half an hour is half an hour, also if the clock is set back an hour meanwhile; a later policy has its own."""
+    clocks = _Clocks()
+    async with (
+        running_feed(directory, clock=lambda: clocks.now, steady=lambda: clocks.steady) as served,
+        Engine(served.address) as engine,
+    ):
+        await engine.ack(await engine.push())
+        await clocks.applied(served, "a", 1_800)
+        assert await _next(served, engine) == [1_800]
+        clocks.now -= 3_600
+        clocks.pass_by(600)
+        assert await _next(served, engine) == [1_200]
+        await clocks.applied(served, "b", 1_500)
+        assert await _next(served, engine) == [1_200, 300]
+        clocks.pass_by(1_200)
+        assert await _next(served, engine) == [300]
+        clocks.pass_by(300)
+        assert await _next(served, engine) == []
+        assert served.feed.wanted(engine.key) == ""
+
+
+async def test_a_clock_that_is_set_forward_reaches_the_end_of_a_policy(directory: Path) -> None:
+    """``expiresAt`` is a point in time. Set back again, the clock leaves what the steady clock says."""
+    clocks = _Clocks()
+    async with (
+        running_feed(directory, clock=lambda: clocks.now, steady=lambda: clocks.steady) as served,
+        Engine(served.address) as engine,
+    ):
+        await engine.ack(await engine.push())
+        await clocks.applied(served, "a", 1_800)
+        assert await _next(served, engine) == [1_800]
+        clocks.now += 3_600
+        assert await _next(served, engine) == []
+        clocks.now -= 3_600
+        clocks.pass_by(60)
+        assert await _next(served, engine) == [1_740]
+
+
+async def test_a_lost_push_is_sent_again_though_the_clock_is_set_back(directory: Path) -> None:
+    """It does not wait until the clock is where it was."""
+    clocks = _Clocks()
+    async with (
+        running_feed(directory, clock=lambda: clocks.now, steady=lambda: clocks.steady) as served,
+        Engine(served.address) as engine,
+    ):
+        first = await engine.push()
+        clocks.now -= 3_600
+        clocks.pass_by(10)
+        subscriber_of(served, engine).wake.notify()
+        again = await engine.push()
+        assert (again.nonce, hash_of(again)) == (2, hash_of(first))
+        await engine.ack(again)
+        answer = (await answered(served, engine)).answer
+        assert answer is not None
+        assert answer.took >= 0
+
+
 async def test_the_schedule_is_pushed_again_when_a_policy_expires(served: FeedServer) -> None:
     """At an expiry the agent pushes the next schedule, which the engine already follows."""
     expires = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
 from penstock.agent.errors import StateError
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.orders import kill_switch
@@ -15,22 +16,22 @@ from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 
-from tests.support.policy.orders import quarantine_order
+from tests.support.policy.orders import SECOND, quarantine_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pytest
-
-A = EngineKey("", "0")
+A, B = EngineKey("", "0"), EngineKey("", "1")
 
 
 @contextmanager
-def _pauses(directory: Path, now: list[float]) -> Iterator[tuple[Pauses, PolicyDatabase]]:
+def _pauses(
+    directory: Path, now: list[float], steady: list[float] | None = None
+) -> Iterator[tuple[Pauses, PolicyDatabase]]:
     database = PolicyDatabase.open(directory)
     try:
-        yield Pauses(database, clock=lambda: now[0]), database
+        yield Pauses(database, clock=lambda: now[0], steady=lambda: (steady or now)[0]), database
     finally:
         database.close()
 
@@ -86,17 +87,32 @@ async def test_a_pause_without_a_ttl_lasts(directory: Path) -> None:
         assert pauses.is_paused(A)
 
 
+@pytest.mark.parametrize("step", [-3_600, 3_600])
+async def test_a_step_of_the_clock_makes_no_pause_longer_or_shorter(directory: Path, step: int) -> None:
+    """The steady clock decides; one without an end has none."""
+    now, steady = [10_000.0], [50.0]
+    with _pauses(directory, now, steady) as (pauses, _):
+        await pauses.set([A], paused=True, author="me", which="0", ttl=timedelta(seconds=1_800))
+        await pauses.set([B], paused=True, author="me", which="1")
+        now[0], steady[0] = now[0] + step + 1_700, steady[0] + 1_700
+        await pauses.end_due([A, B])
+        assert pauses.ends_unix_nano(A) == int(now[0] + 100) * SECOND
+        now[0], steady[0] = now[0] + 100, steady[0] + 100
+        await pauses.end_due([A, B])
+        assert (pauses.is_paused(A), pauses.is_paused(B)) == (False, True)
+
+
 async def test_orders_and_pauses_do_not_remove_each_other(directory: Path) -> None:
     """Orders and pauses share a table and keep apart."""
     now = [0.0]
     with _pauses(directory, now) as (pauses, database):
-        orders = OrderStore(database, clock=lambda: now[0])
+        orders = OrderStore(database, clock=lambda: now[0], steady=lambda: now[0])
         await _pause(pauses)
         await orders.set_quarantine(quarantine_order(seconds=100))
         await _pause(pauses)
     with _pauses(directory, now) as (pauses, database):
         assert pauses.ends_unix_nano(A)
-        assert len(OrderStore(database, clock=lambda: now[0]).quarantines()) == 1
+        assert len(OrderStore(database, clock=lambda: now[0], steady=lambda: now[0]).quarantines()) == 1
 
 
 async def test_a_pause_of_an_older_agent_has_no_end(directory: Path) -> None:

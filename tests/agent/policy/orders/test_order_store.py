@@ -18,6 +18,7 @@ from penstock.agent.policy.store.sqlite_store import PolicyStore
 from tests.support.policy.orders import SECOND, fault_drill, quarantine_order
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -25,10 +26,12 @@ _TARGET = Target(EngineKey("", "0"), "tiny", {})
 
 
 @contextmanager
-def _book(directory: Path, now: list[float]) -> Iterator[tuple[OrderStore, PolicyDatabase]]:
+def _book(
+    directory: Path, now: list[float], steady: list[float] | None = None
+) -> Iterator[tuple[OrderStore, PolicyDatabase]]:
     database = PolicyDatabase.open(directory)
     try:
-        yield OrderStore(database, clock=lambda: now[0]), database
+        yield OrderStore(database, clock=lambda: now[0], steady=lambda: (steady or now)[0]), database
     finally:
         database.close()
 
@@ -49,6 +52,48 @@ async def test_orders_outlive_the_agent_and_still_end(directory: Path) -> None:
         assert (book.drills(), book.drills_for(_TARGET)) == ([], ())
         now[0] = 100.0
         assert (book.quarantines(), book.quarantines_for(_TARGET)) == ([], ())
+
+
+@pytest.mark.parametrize("step", [-3_600, 3_600])
+async def test_a_step_of_the_clock_makes_no_order_longer_or_shorter(directory: Path, step: int) -> None:
+    """The steady clock decides; begin and end are told by the clock as it is now."""
+    now, steady = [10_000.0], [50.0]
+    with _book(directory, now, steady) as (book, _):
+        began = int(now[0]) * SECOND
+        await book.set_quarantine(quarantine_order(began=began, seconds=1_800))
+        await book.start_drill(fault_drill(began=began, seconds=60))
+        now[0], steady[0] = now[0] + step + 20, steady[0] + 20
+        (quarantine,), (drill,) = book.quarantines_for(_TARGET), book.drills_for(_TARGET)
+        assert quarantine.left_nano(book.now_unix_nano) == 1_780 * SECOND
+        assert drill.left_nano(book.now_unix_nano) == 40 * SECOND
+        assert quarantine.began_unix_nano == began + step * SECOND
+        await book.set_quarantine(quarantine_order("q2", "q:1", began=book.now_unix_nano, seconds=1_800))
+        now[0], steady[0] = now[0] - step + 40, steady[0] + 40
+        assert book.drills_for(_TARGET) == ()
+        now[0], steady[0] = now[0] + 1_740, steady[0] + 1_740
+        assert [each.id for each in book.quarantines_for(_TARGET)] == ["q2"]
+
+
+async def test_a_step_of_the_clock_while_an_order_is_written(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts for what is being written, too."""
+    now, steady = [10_000.0], [50.0]
+    with _book(directory, now, steady) as (book, database):
+        transaction = database.transaction
+
+        @contextmanager
+        def stepping() -> Iterator[sqlite3.Connection]:
+            with transaction() as connection:
+                yield connection
+            now[0] -= 3_600
+            assert book.now_unix_nano == int(now[0]) * SECOND
+
+        monkeypatch.setattr(database, "transaction", stepping)
+        await book.set_quarantine(quarantine_order(began=10_000 * SECOND, seconds=1_800))
+        (order,) = book.quarantines_for(_TARGET)
+        assert order.left_nano(book.now_unix_nano) == 1_800 * SECOND
+        assert order.ends_unix_nano == (10_000 + 1_800 - 3_600) * SECOND
 
 
 async def test_every_order_is_in_the_audit_log(directory: Path) -> None:

@@ -116,4 +116,5 @@ class AgentContext:
 
     def schedule(self, target: Target) -> tuple[ScheduleStep, ...]:
         """Return the policy schedule of *target*, from now on."""
-        return effective_schedule((policy.manifest for policy in self.store.policies()), target, self.now)
+        manifests = (policy.manifest for policy in self.store.policies())
+        return effective_schedule(manifests, target, self.now, self.store.end_of)

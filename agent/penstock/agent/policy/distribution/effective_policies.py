@@ -68,12 +68,13 @@ class PolicySchedule:
 
 
 class EffectivePolicies:
-    """The schedules of all engines under one store. One loop."""
+    """The schedules of all engines under one store, until it changes or the time of day is set. One loop."""
 
     def __init__(self, store: Store) -> None:
         """Read *store*."""
         self._store = store
-        self._generation = -1
+        # The schedules are of this generation, and of a clock that was set so often.
+        self._stamp = (-1, 0)
         self._policies: dict[str, StoredPolicy] = {}
         self._of_engine: dict[EngineKey, tuple[Target, PolicySchedule]] = {}
         # By the texts of the selecting policies; unused ones are dropped.
@@ -81,8 +82,9 @@ class EffectivePolicies:
 
     def of(self, target: Target, now: datetime) -> PolicySchedule:
         """Return the schedule of *target*; its first step is in force at *now*."""
-        if self._generation != self._store.generation:
-            self._generation = self._store.generation
+        stamp = self._store.generation, self._store.clock_steps()
+        if stamp != self._stamp:
+            self._stamp = stamp
             self._policies = {policy.manifest.name: policy for policy in self._store.policies()}
             self._of_engine.clear()
             self._shared.clear()
@@ -102,5 +104,7 @@ class EffectivePolicies:
         texts = tuple(policy.canonical for policy in selected)
         found = self._shared.get(texts)
         if found is None or not found.holds(now):
-            found = self._shared[texts] = PolicySchedule(build_schedule(selected, now), self._policies)
+            found = self._shared[texts] = PolicySchedule(
+                build_schedule(selected, now, self._store.end_of), self._policies
+            )
         return found

@@ -35,7 +35,7 @@ MAX_LABELS = 128
 MAX_FIELDS = 128
 MAX_TEXT = 1024
 MAX_SECRET_BYTES = 64
-# Maximum delay of an expiry if the wall clock is set back.
+# Until a step of the time of day is noticed at the latest.
 _LONGEST_SLEEP = 30.0
 
 _log = structlog.get_logger(__name__)

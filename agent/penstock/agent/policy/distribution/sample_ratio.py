@@ -48,6 +48,6 @@ class SampleRatios:
         # A subscription has more labels than the Hello.
         target = Target(source.key, source.model, source.labels) if subscriber is None else subscriber.target
         manifests = [policy.manifest for policy in self._store.policies()]
-        step = effective_schedule(manifests, target, datetime.fromtimestamp(now, UTC))[0]
+        step = effective_schedule(manifests, target, datetime.fromtimestamp(now, UTC), self._store.end_of)[0]
         ratio = step.merged.leaves().get(FIELD)
         return None if ratio is None else float(ratio)

@@ -220,7 +220,8 @@ class Subscriber:
         if self._pushed is None or self.stacks_asked:
             return True
         again = self.due_at(now, patience)
-        if again is not None and now >= again:
+        # What was pushed later than now was pushed before the clock was set back.
+        if again is not None and not again - patience <= now < again:
             return True
         changed = self._pushed.wanted != self.wanted
         return changed and (self._last_answer is not None or self._is_urgent(self._pushed.wanted))
@@ -295,7 +296,7 @@ class Subscriber:
             _truncate(error),
             _truncate(field_),
             now,
-            now - pushed.since,
+            max(0.0, now - pushed.since),
             {
                 each.id: _truncate(each.error) or "refused without a reason"
                 for each in refusals

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 from penstock.agent.policy.manifest.flat_fields import Leaf, Leaves, unflatten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest.manifest import Manifest
+
+    EndOf = Callable[[Manifest], datetime | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,18 @@ class ScheduleStep:
     merged: Merged
 
 
+def _expires_at(policy: Manifest) -> datetime | None:
+    return policy.spec.expires_at
+
+
 def effective_schedule(
-    policies: Iterable[Manifest], target: Target, now: datetime
+    policies: Iterable[Manifest], target: Target, now: datetime, end_of: EndOf = _expires_at
 ) -> tuple[ScheduleStep, ...]:
     """Return the schedule of *target*; never empty, and adjacent steps differ by hash.
 
-    The first step begins *now*, the others when policies expire.
+    The first step begins *now*, the others when policies end; *end_of* says when.
     """
-    return build_schedule(policies_selecting(policies, target), now)
+    return build_schedule(policies_selecting(policies, target), now, end_of)
 
 
 def policies_selecting(policies: Iterable[Manifest], target: Target) -> list[Manifest]:
@@ -78,12 +84,14 @@ def policies_selecting(policies: Iterable[Manifest], target: Target) -> list[Man
     return [version for policy in policies if (version := policy.version_for(target)) is not None]
 
 
-def build_schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep, ...]:
+def build_schedule(
+    selecting: Iterable[Manifest], now: datetime, end_of: EndOf = _expires_at
+) -> tuple[ScheduleStep, ...]:
     """Return what :func:`effective_schedule` does for an engine that exactly these policies select."""
-    alive = [policy for policy in selecting if not policy.expired(now)]
-    changes = sorted({policy.spec.expires_at for policy in alive if policy.spec.expires_at is not None})
+    ends = [(policy, end_of(policy)) for policy in selecting]
+    changes = sorted({end for _, end in ends if end is not None and end > now})
     steps = [
-        ScheduleStep(time, merge_policies([policy for policy in alive if not policy.expired(time)]))
+        ScheduleStep(time, merge_policies([policy for policy, end in ends if end is None or end > time]))
         for time in (now, *changes)
     ]
     return (

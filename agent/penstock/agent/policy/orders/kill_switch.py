@@ -12,7 +12,7 @@ from penstock.agent.errors import StateError
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.orders import pause
 from penstock.agent.policy.orders.pause import Pause
-from penstock.agent.policy.store import MAX_TEXT, audit
+from penstock.agent.policy.store import MAX_TEXT, ClockSteps, audit, boot_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,18 +28,24 @@ KIND = "pause"
 
 _AGENT = "penstock-agent"
 _ENDED = "its time to live has ended"
-# Seconds: the maximum delay of an end if the wall clock is changed, and of another try on a full disk.
+# Seconds: until a step of the time of day is noticed at the latest, and until another try on a full disk.
 _LONGEST_SLEEP = 30.0
 _TRY_AGAIN = 5.0
 
 
 class Pauses:
-    """The paused engines. Reads are from memory, on any thread."""
+    """The paused engines. Reads are from memory, on any thread.
 
-    def __init__(self, database: PolicyDatabase, *, clock: Clock = time.time) -> None:
-        """Load the state; *clock* gives seconds since the epoch."""
+    A step of the time of day makes no time to live longer or shorter.
+    """
+
+    def __init__(
+        self, database: PolicyDatabase, *, clock: Clock = time.time, steady: Clock = boot_seconds
+    ) -> None:
+        """Load the state; *clock* gives seconds since the epoch, *steady* seconds that nothing sets."""
         self._database = database
         self._clock = clock
+        self._steps = ClockSteps(clock, steady)
         self._listeners = Listeners()
         self._turn = asyncio.Lock()
         self._changed = ChangeSignal()
@@ -92,6 +98,7 @@ class Pauses:
 
         """
         async with self._turn:
+            self._follow_clock()
             order = self._order(author, reason, ttl) if paused else None
             states = pause.changed(self._states, keys, order)
             change = audit.Change(
@@ -109,6 +116,7 @@ class Pauses:
         They end also if that cannot be written; the audit log gets the entry once it can.
         """
         async with self._turn:
+            self._follow_clock()
             states, keys = pause.ended(self._states, self._now_unix_nano, engines)
             if keys:
                 name = pause.engines_named(keys)
@@ -135,6 +143,11 @@ class Pauses:
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call *callback* on the loop after every change; return a function that unsubscribes."""
         return self._listeners.add(callback)
+
+    def _follow_clock(self) -> None:
+        if step := self._steps.look():
+            _log.warning("the time of day was set; pauses keep the time that they have left", seconds=step)
+            self._states = pause.moved(self._states, step)
 
     @property
     def _now_unix_nano(self) -> int:

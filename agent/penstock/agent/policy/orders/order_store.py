@@ -11,7 +11,7 @@ from penstock.agent.aio import Listeners, to_completion
 from penstock.agent.errors import FullError, NotFoundError
 from penstock.agent.policy.orders import orders
 from penstock.agent.policy.orders.kill_switch import KIND as PAUSE
-from penstock.agent.policy.store import audit
+from penstock.agent.policy.store import ClockSteps, audit, boot_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,13 +30,18 @@ _QUARANTINE, _DRILL = "quarantine", "drill"
 class OrderStore:
     """Quarantine orders and fault drills. Reads are from memory; listeners are called once a change is durable.
 
-    The end of an order by time is not announced.
+    The end of an order by time is not announced. A step of the time of day makes no time to live longer or shorter.
     """
 
-    def __init__(self, database: PolicyDatabase, *, clock: Clock = time.time) -> None:
-        """Load the stored orders; *clock* gives seconds since the epoch."""
+    def __init__(
+        self, database: PolicyDatabase, *, clock: Clock = time.time, steady: Clock = boot_seconds
+    ) -> None:
+        """Load the stored orders; *clock* gives seconds since the epoch, *steady* seconds that nothing sets."""
         self._database = database
         self._clock = clock
+        self._steps = ClockSteps(clock, steady)
+        # By all steps that were seen, seconds.
+        self._moved = 0.0
         self._listeners = Listeners()
         self._turn = asyncio.Lock()
         with database.reading() as connection:
@@ -46,24 +51,32 @@ class OrderStore:
 
     @property
     def now_unix_nano(self) -> int:
-        """The current time of the orders' clock, nanoseconds."""
+        """The current time of the orders' clock, nanoseconds; the orders follow it if it was set."""
+        if step := self._steps.look():
+            self._moved += step
+            self._quarantines = orders.moved(self._quarantines, step)
+            self._drills = orders.moved(self._drills, step)
         return int(self._clock() * 1e9)
 
     def quarantines(self) -> list[QuarantineOrder]:
         """Return the quarantine orders, oldest first, including ended ones that still override older ones."""
-        return orders.kept(self._quarantines, self.now_unix_nano)
+        now = self.now_unix_nano
+        return orders.kept(self._quarantines, now)
 
     def drills(self) -> list[FaultDrill]:
         """Return the running drills, oldest first."""
-        return orders.running(self._drills, self.now_unix_nano)
+        now = self.now_unix_nano
+        return orders.running(self._drills, now)
 
     def quarantines_for(self, target: Target) -> tuple[QuarantineOrder, ...]:
         """Return the quarantine orders in force in *target*."""
-        return orders.quarantines_for(self._quarantines, target, self.now_unix_nano)
+        now = self.now_unix_nano
+        return orders.quarantines_for(self._quarantines, target, now)
 
     def drills_for(self, target: Target) -> tuple[FaultDrill, ...]:
         """Return the running drills of *target*, which runs them if it allows faults."""
-        return orders.drills_for(self._drills, target, self.now_unix_nano)
+        now = self.now_unix_nano
+        return orders.drills_for(self._drills, target, now)
 
     async def set_quarantine(self, order: QuarantineOrder) -> None:
         """Add an order; it replaces older ones about its peer in the engines it selects.
@@ -145,7 +158,7 @@ class OrderStore:
 
         def write() -> None:
             with self._database.transaction() as connection:
-                audit.append(connection, change, self.now_unix_nano)
+                audit.append(connection, change, int(self._clock() * 1e9))
 
         await to_completion(asyncio.to_thread(write))
 
@@ -162,10 +175,12 @@ class OrderStore:
             with self._database.transaction() as connection:
                 connection.execute("DELETE FROM timed_order WHERE kind <> ?", (PAUSE,))
                 connection.executemany("INSERT INTO timed_order (kind, document) VALUES (?, ?)", rows)
-                audit.append(connection, change, self.now_unix_nano)
+                audit.append(connection, change, int(self._clock() * 1e9))
 
+        moved = self._moved
         await asyncio.to_thread(write)
-        self._quarantines, self._drills = quarantines, drills
+        step = self._moved - moved
+        self._quarantines, self._drills = orders.moved(quarantines, step), orders.moved(drills, step)
         self._listeners.call()
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import Selection, format_labels, parse_labels
@@ -35,7 +35,7 @@ class Order:
     Attributes:
         id: unique over restarts; identifies the order in the engine.
         selection: the engines, present and future.
-        began_unix_nano: by the agent's clock, as all times here.
+        began_unix_nano: by the agent's clock, as all times here; both follow it when it is set.
 
     """
 
@@ -50,6 +50,9 @@ class Order:
         """Return the remaining nanoseconds, from 0 to the whole time to live, even if the clock is set back."""
         whole = self.ends_unix_nano - self.began_unix_nano
         return max(0, min(self.ends_unix_nano - now_unix_nano, whole))
+
+
+T = TypeVar("T", bound=Order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,17 @@ class FaultDrill(Order):
     rate: float
     peer: str = ""
     delay_nano: int = 0
+
+
+def moved(found: Iterable[T], step: float) -> list[T]:
+    """Return orders by a clock that was set forward by *step* seconds; negative: back."""
+    nano = int(step * 1e9)
+    return [
+        dataclasses.replace(
+            order, began_unix_nano=order.began_unix_nano + nano, ends_unix_nano=order.ends_unix_nano + nano
+        )
+        for order in found
+    ]
 
 
 def running(drills: Iterable[FaultDrill], now_unix_nano: int) -> list[FaultDrill]:

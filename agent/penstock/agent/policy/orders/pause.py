@@ -27,7 +27,8 @@ class Pause:
 
     Attributes:
         began_unix_nano: by the agent's clock; 0 for unknown.
-        ends_unix_nano: likewise; 0 for a pause that only a resume ends.
+        ends_unix_nano: likewise; 0 for a pause that only a resume ends. With an end, both follow the clock when it is
+            set.
 
     """
 
@@ -67,6 +68,21 @@ def changed(states: PauseStates, keys: Iterable[EngineKey] | None, pause: Pause 
         return {}
     own: PauseStates = {key: state for key, state in states.items() if state is not None}
     return _pruned(own | {ALL: pause})
+
+
+def moved(states: PauseStates, step: float) -> PauseStates:
+    """Return *states* by a clock that was set forward by *step* seconds; negative: back."""
+    nano = int(step * 1e9)
+    return {
+        key: state
+        if state is None or not state.ends_unix_nano
+        else dataclasses.replace(
+            state,
+            began_unix_nano=state.began_unix_nano + nano,
+            ends_unix_nano=state.ends_unix_nano + nano,
+        )
+        for key, state in states.items()
+    }
 
 
 def ended(

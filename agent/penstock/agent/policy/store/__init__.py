@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.agent.policy.store import audit
 from penstock.agent.policy.store.audit import MAX_TEXT, AuditEntry
 from penstock.agent.policy.store.audit_retention import AuditLimit
+from penstock.agent.policy.store.clock_steps import ClockSteps, boot_seconds
 from penstock.agent.policy.store.database import FILE_NAME, PolicyDatabase, create_tables
 from penstock.agent.policy.store.history import policy_sources
 from penstock.agent.policy.store.interface import (
@@ -31,12 +32,14 @@ __all__ = [
     "AuditEntry",
     "AuditLimit",
     "Clock",
+    "ClockSteps",
     "OwnedManifest",
     "PolicyDatabase",
     "PolicyStore",
     "Store",
     "StoredPolicy",
     "audit",
+    "boot_seconds",
     "create_tables",
     "policy_sources",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from penstock.agent.model import PolicySource
     from penstock.agent.parsing import Target
@@ -163,6 +164,12 @@ class Store(Protocol):
 
     async def changes(self, name: str, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the log, newest first; of all names if *name* is empty."""
+
+    def clock_steps(self) -> int:
+        """Return how often the time of day was set so far: each time the ends of policies may have moved. Any thread."""
+
+    def end_of(self, manifest: Manifest) -> datetime | None:
+        """Return when a policy ends by the time of day, None for never; its time to live grows by no step. Any thread."""
 
     def sources(self, hash_: str, target: Target, unix_nano: int) -> tuple[PolicySource, ...]:
         """Return the policies that an effective policy of *target* was merged from, the highest rank first. Any thread.

@@ -25,6 +25,7 @@ from penstock.agent.errors import (
 from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, parse_manifest, prefix_errors
 from penstock.agent.policy.store import audit, audit_retention
 from penstock.agent.policy.store.change_plan import ChangePlan, Edit, plan_changes
+from penstock.agent.policy.store.clock_steps import ClockSteps, PolicyEnds, boot_seconds
 from penstock.agent.policy.store.history import PolicyHistory
 from penstock.agent.policy.store.interface import (
     FILE_PREFIX,
@@ -51,8 +52,14 @@ if TYPE_CHECKING:
 class PolicyStore(Store):
     """The store of one agent."""
 
-    def __init__(self, database: PolicyDatabase, *, clock: Clock = time.time) -> None:
-        """Load all policies; *clock* gives seconds since the epoch.
+    def __init__(
+        self, database: PolicyDatabase, *, clock: Clock = time.time, steady: Clock = boot_seconds
+    ) -> None:
+        """Load all policies.
+
+        Args:
+            clock: seconds since the epoch.
+            steady: seconds that nothing sets.
 
         Raises:
             StateError: a stored policy cannot be read.
@@ -67,6 +74,8 @@ class PolicyStore(Store):
             self._generation = int(connection.execute("SELECT generation FROM counter").fetchone()[0])
             self._policies = {policy.manifest.name: policy for policy in _load(connection)}
             self._history = PolicyHistory.load(connection, self._policies)
+        self._ends = PolicyEnds(ClockSteps(clock, steady))
+        self._ends.keep(policy.manifest for policy in self._policies.values())
 
     @property
     @override
@@ -175,6 +184,14 @@ class PolicyStore(Store):
         return self._history.sources(hash_, target, unix_nano)
 
     @override
+    def clock_steps(self) -> int:
+        return self._ends.steps_seen()
+
+    @override
+    def end_of(self, manifest: Manifest) -> datetime | None:
+        return self._ends.end_of(manifest)
+
+    @override
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         return self._listeners.add(callback)
 
@@ -267,6 +284,7 @@ class PolicyStore(Store):
 
         await asyncio.to_thread(write)
         self._policies = dict(planned.after)
+        self._ends.keep(policy.manifest for policy in self._policies.values())
         self._history.add(self._policies, int(self._clock() * 1e9))
         self._generation += 1
         self._listeners.call()
