@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from contextlib import closing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.errors import FullError
-from penstock.agent.journal.commit import retention
+from penstock.agent.journal.commit import commands, retention
 from penstock.agent.journal.commit.retention import TRACES
 from penstock.agent.journal.database import schema
 from penstock.agent.journal.journal import Journal
@@ -104,6 +106,22 @@ async def test_the_oldest_batches_go(journal, source, log):
         assert reader.request_batches(f"r{first - 1}-0") == []
         assert [row.id for row in reader.request_batches(f"r{first}-0")] == [first]
         assert reader.source(source.epoch) == source
+
+
+@pytest.mark.parametrize("steps", [(-3_600, 7_200), (3_600, -7_200), (10**9, -(10**9))])
+async def test_no_step_of_the_clock_changes_what_goes(journal, log, monkeypatch, steps):
+    """The oldest of the log go, in its order, whatever their times."""
+    ahead = 0.0
+    monkeypatch.setattr(commands, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + int(ahead * 1e9)))
+    for step in (0, *steps):
+        ahead += step
+        await log.add(130)
+    await log.settled()
+    assert disk(journal.path.parent) <= LIMIT
+    with journal.reader() as reader:
+        first = reader.first()
+        assert journal.usage.pruned == first - 1 > 250
+        assert [row.id for row in reader.batches(0, limit=1000)] == list(range(first, 391))
 
 
 async def test_large_batches_go_a_few_at_a_time(tmp_path, source, monkeypatch):

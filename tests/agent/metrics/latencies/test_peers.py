@@ -63,6 +63,21 @@ def test_transfers_waits_and_failures_are_told_apart() -> None:
     assert (other.transfers.last_minute.count, other.waits.last_minute.count) == (1, 0)
 
 
+@pytest.mark.parametrize(("step", "counted"), [(-3_600, 1), (-240, 2), (240, 1), (3_600, 1)])
+def test_what_comes_after_a_step_of_the_clock_is_counted(step: int, counted: int) -> None:
+    """Set forward, the old leave the last minute; set back, the new are in it, and those that are little ahead."""
+    now = [TIME]
+    found = PeerLatencies(clock=lambda: now[0])
+    for _ in range(2):
+        batch = transfers([(5 * _MS, 1, PEER, TRANSFER_RESULT_OK)], time_ns=now[0])
+        batch.events.append(transfer_failure("f", peer=PEER, time_ns=now[0]))
+        found.apply(_KEY, BatchColumns(batch, batch.SerializeToString()))
+        windows = found.windows(_KEY, PEER, now[0])
+        assert windows is not None
+        now[0] += step * SECOND
+    assert (windows.transfers.last_minute.count, windows.failures_last_minute) == (counted, counted)
+
+
 def _load_failed(ago: float, mode: int = common.FAILURE_MODE_HANDSHAKE) -> Batch:
     return Batch(events=[transfer_failure("f", peer=PEER, mode=mode, time_ns=TIME - int(ago * SECOND))])
 

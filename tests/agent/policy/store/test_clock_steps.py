@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.policy.manifest import Manifest
 from penstock.agent.policy.store.clock_steps import ClockSteps, PolicyEnds, boot_seconds
 
 from tests.support.policy.policies import action, manifest
+
+if TYPE_CHECKING:
+    from penstock.agent.policy.manifest import Manifest
 
 _START = 1_800_000_000.0
 
