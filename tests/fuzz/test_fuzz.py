@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,14 @@ from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 
 from tests.fuzz.make_corpus import CORPUS, corpus
+from tests.fuzz.policy_target import take
 from tests.fuzz.target import Target
 
 SECONDS = 12
 CHANGES = 10
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 _ROOT = Path(__file__).parents[2]
+POLICY_CORPUS = _ROOT / "tests" / "fuzz" / "policy_corpus"
 
 
 def test_the_corpus_is_what_engines_send():
@@ -43,6 +47,18 @@ def test_messages_that_are_changed_at_random():
                 taken[target.take(changed(body, pick))] += 1
     finally:
         target.close()
+    assert min(taken[True], taken[False]) > 0
+
+
+def test_policy_values_that_are_changed_at_random():
+    """Some values of the corpus with some bytes changed, cut or doubled: in force, or refused with a sentence."""
+    pick = random.Random(1)
+    taken: Counter[bool] = Counter()
+    for path in sorted(POLICY_CORPUS.iterdir()):
+        body = path.read_bytes()
+        assert take(body, NOW), path.name
+        for _ in range(20 * CHANGES):
+            taken[take(changed(body, pick), NOW)] += 1
     assert min(taken[True], taken[False]) > 0
 
 

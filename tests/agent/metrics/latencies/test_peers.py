@@ -73,8 +73,8 @@ def test_what_comes_after_a_step_of_the_clock_is_counted(step: int, counted: int
         batch.events.append(transfer_failure("f", peer=PEER, time_ns=now[0]))
         found.apply(_KEY, BatchColumns(batch, batch.SerializeToString()))
         windows = found.windows(_KEY, PEER, now[0])
-        assert windows is not None
         now[0] += step * SECOND
+    assert windows is not None
     assert (windows.transfers.last_minute.count, windows.failures_last_minute) == (counted, counted)
 
 
