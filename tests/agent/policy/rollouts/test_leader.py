@@ -37,8 +37,8 @@ class _Pod:
     def __init__(self, directory: Path) -> None:
         self.now = 1_800_000_000.0
         self.database = PolicyDatabase.open(directory)
-        self.store = PolicyStore(self.database, clock=lambda: self.now + self.jump)
         self.jump = 0.0
+        self.store = PolicyStore(self.database, clock=lambda: self.now + self.jump, steady=lambda: self.now)
         self.engines = ENGINES.copy()
         self.refusing: set[EngineKey] = set()
         self.counts: dict[EngineKey, EngineCounts] = {}
