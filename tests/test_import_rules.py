@@ -115,11 +115,11 @@ AGENT_FLOORS = (
         "stalls",
         "traces.assembly",
     ),
-    ("ctl.render", "diagnosis.facts", "journal", "policy.manifest", "server"),
+    ("answers", "ctl.render", "diagnosis.facts", "journal", "policy.manifest", "server"),
     ("journal.commit", "journal.query", "journal.repair"),
     ("journal.index",),
     ("journal.database",),
-    ("bill", "pairs", "parsing", "replay", "sources", "state", "traces.spans"),
+    ("bill", "pairs", "parsing", "prescan", "replay", "sources", "state", "traces.spans"),
     ("aio", "badness", "batch", "errors", "limits", "model", "quoted_errors"),
 )
 ENGINE_FLOORS = (

@@ -14,7 +14,7 @@ from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest import message_limits
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
-from penstock.agent.ingest.prescan import count_entries
+from penstock.agent.prescan import count_entries
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST, PROBE_RESULT_HIT
 from penstock.proto.v1.events_pb2 import Event, Forgotten, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Hello, Tombstone

@@ -13,8 +13,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from penstock.agent.errors import ContractError
-from penstock.agent.ingest.prescan import count_entries
 from penstock.agent.model import AGENT_PROCESS
+from penstock.agent.prescan import count_entries
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.ingest_pb2 import Batch

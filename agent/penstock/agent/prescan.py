@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _CONTINUES = 0x80
 _MAX_VARINT_BITS = 63
+_ANY_LENGTH = 1 << 63
 
 
 @cache
@@ -43,13 +44,21 @@ def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
     raise ContractError("the message is not protobuf: a number does not end")
 
 
-def count_entries(body: bytes, descriptor: Descriptor, limit: int) -> int:
+def _behind_scalar(kind: int, body: bytes, at: int, end: int) -> int:
+    if kind == _VARINT:
+        return _varint(body, at, end)[1]
+    if kind in {_FIXED64, _FIXED32}:
+        return at + (8 if kind == _FIXED64 else 4)
+    raise ContractError(f"the message is not protobuf: wire type {kind} is not used")
+
+
+def count_entries(body: bytes, descriptor: Descriptor, limit: int, longest: int = _ANY_LENGTH) -> int:
     """Return how many strings and submessages *body* holds, at all depths.
 
     The time is bounded too: scalar fields count a tenth, and repeated scalars that are packed count nothing.
 
     Raises:
-        ContractError: more than *limit*, or bytes that are no message.
+        ContractError: more than *limit*, a string of more than *longest* bytes, or bytes that are no message.
 
     """
     budget = limit * 10
@@ -68,13 +77,13 @@ def count_entries(body: bytes, descriptor: Descriptor, limit: int) -> int:
                     child = entries[number]
                     if child is not None and length:
                         stack.append((at, min(at + length, end), _entries(child)))
+                    elif length > longest:
+                        raise ContractError(
+                            f"the message has a text of {length} bytes, at most {longest} are taken"
+                        )
                 at += length
-            elif kind == _VARINT:
-                _, at = _varint(body, at, end)
-            elif kind in {_FIXED64, _FIXED32}:
-                at += 8 if kind == _FIXED64 else 4
             else:
-                raise ContractError(f"the message is not protobuf: wire type {kind} is not used")
+                at = _behind_scalar(kind, body, at, end)
             if count > limit or budget < 0:
                 raise ContractError(f"the message holds more than {limit} entries; send smaller batches")
         if at > end:

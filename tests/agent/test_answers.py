@@ -1,0 +1,116 @@
+"""What of an agent's answer is taken, and the sentence about what is not."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from penstock.agent import answers
+from penstock.agent.answers import bounds_of, path_of, read_agents_answer, read_answer
+from penstock.agent.errors import ContractError
+from penstock.proto.v1 import admin_pb2 as admin
+
+from tests.support.fleet.hostile_agent import METHODS
+
+# A list of a message is field 1, an empty entry of it has two bytes.
+EMPTY = b"\x0a\x00"
+NEVER = 2**62
+
+
+def of_time(seconds: int, nanos: int = 0) -> bytes:
+    """Return a status with this clock."""
+    return admin.AgentStatus(now={"seconds": seconds, "nanos": nanos}).SerializeToString()
+
+
+def of_wait(seconds: int, nanos: int = 0) -> bytes:
+    """Return a list of one request that waited so long."""
+    request = admin.RequestSummary(wait={"seconds": seconds, "nanos": nanos})
+    return admin.ListRequestsResponse(requests=[request]).SerializeToString()
+
+
+def long_name() -> bytes:
+    """Return pairs of which one engine has a name without end."""
+    engine = admin.PairEngine(key={"engine": "x" * 100_000})
+    return admin.ListPairsResponse(engines=[engine]).SerializeToString()
+
+
+REFUSED = (
+    ("ListEngines", b"\xff" * 64, "it is no penstock.v1.ListEnginesResponse"),
+    ("ListEngines", b"\x0a\x03\x0a\x01\xff", "it is no penstock.v1.ListEnginesResponse"),
+    ("ListEngines", EMPTY * 513, "it has 513 engines, at most 512 are taken"),
+    ("ListEvents", EMPTY * 65_537, "it has 65537 events, at most 65536 are taken"),
+    ("ListEvents", EMPTY * 1_000_000, "the message holds more than 262144 entries"),
+    ("ListPairs", long_name(), "the message has a text of 100000 bytes, at most 16384 are taken"),
+    ("WatchEvents", b"\x0a\x00" * (1 << 20), "it has 2097152 bytes, at most 1114112 are taken"),
+    ("GetStatus", of_time(NEVER), f"its now of {NEVER} s and 0 ns is no time between 1678 and 2262"),
+    ("GetStatus", of_time(-62_135_596_800), "its now of -62135596800 s and 0 ns is no time"),
+    ("GetStatus", of_time(5, -1), "its now of 5 s and -1 ns is no time"),
+    ("GetStatus", of_time(5, 10**9), "its now of 5 s and 1000000000 ns is no time"),
+    ("ListRequests", of_wait(NEVER), f"its wait of {NEVER} s"),
+    ("ListRequests", of_wait(5, -1), "its wait of 5 s and -1 ns"),
+)
+
+
+@pytest.mark.parametrize(("method", "body", "sentence"), REFUSED)
+def test_what_is_refused(method: str, body: bytes, sentence: str) -> None:
+    """One sentence names the method, what is wrong, and the bound."""
+    with pytest.raises(ContractError, match=f"^its answer to {method} cannot be used: {sentence}") as refusal:
+        read_agents_answer(method, body)
+    assert "\n" not in str(refusal.value)
+
+
+TAKEN = (
+    ("GetStatus", of_time(0)),
+    ("GetStatus", of_time(9_000_000_000, 999_999_999)),
+    ("ListRequests", of_wait(-5, -1)),
+    ("ListEngines", EMPTY * 512),
+    ("ListEvents", EMPTY * 65_536),
+)
+
+
+@pytest.mark.parametrize(("method", "body"), TAKEN)
+def test_what_is_taken(method: str, body: bytes) -> None:
+    """The edges of the bounds; an answer that is taken is the one that was sent."""
+    assert read_agents_answer(method, body).SerializeToString() == body
+
+
+def test_a_relay_may_answer_with_more_than_an_agent() -> None:
+    """Only what it is, and its times, are checked for people's commands."""
+    assert len(read_answer("ListEngines", EMPTY * 1_000).engines) == 1_000
+    for body in (b"\xff" * 64, admin.AgentStatus(now={"seconds": NEVER}).SerializeToString()):
+        with pytest.raises(ContractError):
+            read_answer("GetStatus", body)
+
+
+def test_each_method_has_its_path_and_bounds() -> None:
+    """A bound is of a method that there is; no map holds a time, which the check would not see."""
+    assert set(answers._BOUNDS) <= set(METHODS)
+    for method in METHODS:
+        assert path_of(method) == f"/penstock.v1.Admin/{method}"
+        assert bounds_of(method).size <= 16 << 20
+        _assert_no_time_in_a_map(METHODS[method].output_type, set())
+
+
+def _assert_no_time_in_a_map(descriptor: Any, seen: set[str]) -> None:
+    if descriptor.full_name in seen:
+        return
+    seen.add(descriptor.full_name)
+    for field in descriptor.fields:
+        if field.message_type is not None:
+            assert not (field.message_type.GetOptions().map_entry and answers._ways(field.message_type))
+            _assert_no_time_in_a_map(field.message_type, seen)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(sorted(METHODS)), st.binary(max_size=400))
+@example("GetStatus", b"\x12\x02\x08\x80")
+def test_any_bytes_are_a_response_or_refused(method: str, body: bytes) -> None:
+    """Nothing but a ContractError comes out; what is read can be sent on."""
+    with suppress(ContractError):
+        found = read_agents_answer(method, body)
+        assert isinstance(found, GetMessageClass(METHODS[method].output_type))
+        found.SerializeToString()
