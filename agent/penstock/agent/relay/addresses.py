@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -39,7 +40,8 @@ class FleetAddresses:
             self._next = self._clock() + _SECONDS
             request = admin.ListEnginesRequest(without_counters=True)
             answers = await self._fleet.ask("ListEngines", request, remaining)
-            self._found = self._said((each.agent.place.name, each.response) for each in answers.found)
+            said = [(each.agent.place.name, each.response) for each in answers.found]
+            self._found = await asyncio.to_thread(self._said, said)
         claims = Counter(address for _, address in self._found.values())
         return {address: key for key, address in self._found.values() if address and claims[address] == 1}
 

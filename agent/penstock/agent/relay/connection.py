@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
+import structlog
+from penstock.agent.answers import path_of, read_agents_answer
+from penstock.agent.errors import ContractError
 from penstock.agent.relay.agent_tls import credentials_of
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from google.protobuf.message import Message
     from penstock.agent.relay.agent_tls import AgentTls
     from penstock.agent.relay.discovery import AgentPlace
+
+_log = structlog.get_logger(__name__)
 
 CONNECTING, UP, AWAY = "connecting", "up", "away"
 CLOSED = "its connection was closed"
@@ -29,11 +35,30 @@ _OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Only "identity": nothing that swells is unpacked.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
 )
+# What is read on the loop itself: that takes less time than to change to another thread.
+_AT_ONCE_BYTES = 4 << 10
 _FIRST_SECONDS, _LAST_SECONDS = 0.2, 5.0
 # An agent that answers is asked again after this time: its clock, and whether it still does.
 _STEADY_SECONDS = 30.0
 _MAX_REASON = 160
+# Between two lines of the log about answers of one agent that cannot be used.
+_COMPLAINT_SECONDS = 60.0
+
+
+class Heard(NamedTuple):
+    """An agent's answer.
+
+    Attributes:
+        response: the message, which is what :mod:`penstock.agent.answers` lets pass.
+        size: bytes on the wire.
+
+    """
+
+    response: Any
+    size: int
 
 
 class AgentConnection:
@@ -61,6 +86,7 @@ class AgentConnection:
         self._doubted = asyncio.Event()
         self._tls = None if place.address.startswith("unix:") else tls
         self._contents = None if self._tls is None else self._tls.contents()
+        self._next_complaint = 0.0
         self._open()
 
     async def run(self) -> None:
@@ -68,20 +94,14 @@ class AgentConnection:
         attempts = 0
         while True:
             self._doubted.clear()
-            try:
-                asked = time.time()
-                # A copy of the channel's state is no proof: an agent's loop may hang while its sockets answer.
-                status = await self._stub.GetStatus(admin.GetStatusRequest(), timeout=self._deadline)
-                answered = time.time()
-            except grpc.aio.AioRpcError as error:
-                self._set(AWAY, self.sentence(error))
+            error = await self._look()
+            if error:
+                self._set(AWAY, error)
                 await self._renew()
                 most = min(_FIRST_SECONDS * 2**attempts, _LAST_SECONDS)
                 attempts = min(attempts + 1, 8)
                 await asyncio.sleep(random.uniform(most / 2, most))  # noqa: S311  (no secret)
                 continue
-            self.round_trip = answered - asked
-            self.clock_offset = status.now.ToNanoseconds() / 1e9 - (asked + answered) / 2
             attempts = 0
             self._set(UP, "")
             try:
@@ -90,6 +110,24 @@ class AgentConnection:
             except TimeoutError:
                 pass
 
+    async def _look(self) -> str:
+        """Ask for the agent's clock; return why it has no answer that can be used, empty if it has."""
+        try:
+            asked = time.time()
+            # A copy of the channel's state is no proof: an agent's loop may hang while its sockets answer.
+            status = (await self._call("GetStatus", admin.GetStatusRequest(), self._deadline)).response
+            answered = time.time()
+        except grpc.aio.AioRpcError as error:
+            return self.sentence(error)
+        except ContractError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  (this task is all that brings the agent back)
+            _log.exception("an agent could not be looked at; retrying", agent=self.place.name)
+            return f"an error of the relay ({type(error).__name__}); its log has more"
+        self.round_trip = answered - asked
+        self.clock_offset = status.now.ToNanoseconds() / 1e9 - (asked + answered) / 2
+        return ""
+
     def _open(self) -> None:
         address = self.place.address
         if self._tls is None or self._contents is None:
@@ -97,7 +135,6 @@ class AgentConnection:
         else:
             options = [*_OPTIONS, *self._tls.channel_options()]
             self._channel = grpc.aio.secure_channel(address, credentials_of(self._contents), options=options)
-        self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def _renew(self) -> None:
         """Open another channel if the certificates have been renewed: a channel keeps those that it began with."""
@@ -106,17 +143,18 @@ class AgentConnection:
             self._open()
             await old.close()
 
-    async def call(self, method: str, request: Message, seconds: float, *, slow: bool = False) -> Any:
+    async def call(self, method: str, request: Message, seconds: float, *, slow: bool = False) -> Heard:
         """Call *method*; what goes wrong makes the agent doubtful, so that it is looked at at once.
 
         Without an answer to a *slow* one it is looked at, too, but others may call it meanwhile.
 
         Raises:
             grpc.aio.AioRpcError: it does not answer, or refuses.
+            ContractError: its answer cannot be used.
 
         """
         try:
-            return await getattr(self._stub, method)(request, timeout=seconds)
+            return await self._call(method, request, seconds)
         except grpc.aio.AioRpcError as error:
             late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             if late and slow:
@@ -125,9 +163,39 @@ class AgentConnection:
                 self._doubt(self.sentence(error, seconds))
             raise
 
-    def stream(self, method: str, request: Message, seconds: float | None = None) -> Any:
-        """Return the call of a *method* that streams; it ends after *seconds*, None for never."""
-        return getattr(self._stub, method)(request, timeout=seconds)
+    async def _call(self, method: str, request: Message, seconds: float) -> Heard:
+        ask: Any = self._channel.unary_unary(path_of(method), request_serializer=_bytes_of)
+        return await self._read(method, await ask(request, timeout=seconds))
+
+    async def stream(
+        self, method: str, request: Message, seconds: float | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Yield what a *method* that streams says; it ends after *seconds*, None for never.
+
+        Raises:
+            grpc.aio.AioRpcError: it does not answer, or refuses.
+            ContractError: a message cannot be used.
+
+        """
+        ask: Any = self._channel.unary_stream(path_of(method), request_serializer=_bytes_of)
+        call = ask(request, timeout=seconds)
+        try:
+            async for body in call:
+                yield (await self._read(method, body)).response
+        finally:
+            call.cancel()
+
+    async def _read(self, method: str, body: bytes) -> Heard:
+        """Read an answer: a large one on a thread of its own, for the loop serves others meanwhile."""
+        try:
+            if len(body) <= _AT_ONCE_BYTES:
+                return Heard(read_agents_answer(method, body), len(body))
+            return Heard(await asyncio.to_thread(read_agents_answer, method, body), len(body))
+        except ContractError as error:
+            if time.monotonic() >= self._next_complaint:
+                self._next_complaint = time.monotonic() + _COMPLAINT_SECONDS
+                _log.warning("an agent's answer is left out", agent=self.place.name, reason=str(error))
+            raise
 
     def doubt(self, seconds: float) -> str:
         """Look at once whether it answers, since a call of *seconds* had no answer; return that as a reason."""
@@ -159,6 +227,10 @@ class AgentConnection:
         if state != self.state:
             self.state, self.since = state, time.time()
         self.error = error
+
+
+def _bytes_of(request: Message) -> bytes:
+    return request.SerializeToString()
 
 
 def _no_answer(seconds: float) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 from penstock.agent.aio import is_cancelled
+from penstock.agent.errors import ContractError
 from penstock.agent.relay.connection import AWAY, CLOSED, AgentConnection
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -41,10 +41,11 @@ _REFUSALS = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 class Answer(NamedTuple):
-    """What one agent answered."""
+    """What one agent answered; *size*: bytes on the wire."""
 
     agent: AgentConnection
     response: Any
+    size: int
 
 
 class Refusal(NamedTuple):
@@ -205,11 +206,13 @@ class Fleet:
         slow = method in _SLOW
         async with self._calls[slow]:
             try:
-                return Answer(agent, await agent.call(method, request, seconds, slow=slow))
+                return Answer(agent, *await agent.call(method, request, seconds, slow=slow))
             except grpc.aio.AioRpcError as error:
                 if error.code() in _REFUSALS:
                     return Refusal(agent, error)
                 return agent, agent.sentence(error, seconds)
+            except ContractError as error:
+                return agent, str(error)
             except (asyncio.CancelledError, grpc.aio.UsageError):
                 # A channel that is closed under a call cancels it.
                 if is_cancelled():
@@ -221,9 +224,7 @@ class Fleet:
         tasks = [task for _, task in self._connections.values()]
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(connection.close() for connection, _ in self._connections.values()))
 
 
@@ -245,7 +246,7 @@ def _sorted(results: Iterable[Answer | Refusal | tuple[AgentConnection, str]]) -
             refused.append(each)
         elif not isinstance(each, Answer):
             missing.append(each)
-        elif (room := room - each.response.ByteSize()) >= 0:
+        elif (room := room - each.size) >= 0:
             found.append(each)
         else:
             missing.append((each.agent, "the answers of all are too large together; narrow the request"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from penstock.agent.ctl.relay_coverage import COVERAGE
-from penstock.agent.errors import PenstockError
+from penstock.agent.errors import ContractError, PenstockError
 from penstock.agent.relay import merge, suspects
 from penstock.agent.relay.addresses import FleetAddresses, name_peers
 from penstock.agent.relay.bills import merge_bills
@@ -52,14 +52,12 @@ _NO_SOURCE = (
 
 
 def _merged(
-    method: str, merging: Callable[[Sequence[tuple[str, Any]], Any], Any], *, aside: bool = False
+    method: str, merging: Callable[[Sequence[tuple[str, Any]], Any], Any]
 ) -> Callable[[RelayService, Any, Context], Awaitable[Any]]:
-    """Return the call of a method; *aside*: to merge takes longer than the loop may stand still."""
-
     async def call(self: RelayService, request: Any, context: Context) -> Any:
         named = _named(await self._ask(method, request, context))
-        merged = await asyncio.to_thread(merging, named, request) if aside else merging(named, request)
-        return await self._sent(merged, context)
+        # What agents answer may be much: the loop does not stand still for it.
+        return await self._sent(await asyncio.to_thread(merging, named, request), context)
 
     return call
 
@@ -79,7 +77,9 @@ def _written(
         except PenstockError as error:
             await abort_with(context, error)
         if known is not None:
-            keys = affected(merge.engines(_named(known), engines).engines, request)
+            keys = await asyncio.to_thread(
+                lambda: affected(merge.engines(_named(known), engines).engines, request)
+            )
             response.engines.extend(admin.EngineChange(key=key) for key in keys)
             if known.missing:
                 context.set_trailing_metadata(((COVERAGE, known.coverage().SerializeToString()),))
@@ -110,7 +110,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         self._watching = 0
 
     ListEngines = _merged("ListEngines", merge.engines)
-    ListPairs = _merged("ListPairs", merge.pairs, aside=True)
+    ListPairs = _merged("ListPairs", merge.pairs)
     ListRequests = _merged("ListRequests", merge.requests)
     ListHolders = _merged("ListHolders", merge.holders)
     ListEvents = _merged("ListEvents", merge.events)
@@ -160,8 +160,9 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             more = await self._fleet.ask(
                 "ListPeers", lambda agent: for_agent(cells, agent.place.name), context.time_remaining()
             )
-            add_cells(merged, _named(more), cells)
-        name_peers(merged.peers, await self._addresses.engines(context.time_remaining()))
+            await asyncio.to_thread(add_cells, merged, _named(more), cells)
+        engines = await self._addresses.engines(context.time_remaining())
+        await asyncio.to_thread(name_peers, merged.peers, engines)
         return await self._sent(merged, context)
 
     async def ListPolicies(  # noqa: N802
@@ -174,13 +175,15 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 # While the source is away, what the agents have of it is known.
                 found = await self._policies.read()
         if found is None or self._policies is None:
-            answers = await self._ask("ListPolicies", request, context)
-            return await self._sent(merge.policies(_named(answers), request), context)
+            named = _named(await self._ask("ListPolicies", request, context))
+            return await self._sent(await asyncio.to_thread(merge.policies, named, request), context)
         answers = await self._fleet.ask("ListPolicies", admin.ListPoliciesRequest(), context.time_remaining())
         if answers.missing:
             context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
-        merged = merge.policies(_named(answers), request)
-        listed = with_source(merged.policies, found, self._policies.name, request.name)
+        merged = await asyncio.to_thread(merge.policies, _named(answers), request)
+        listed = await asyncio.to_thread(
+            with_source, merged.policies, found, self._policies.name, request.name
+        )
         if request.name and not listed:
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,
@@ -210,7 +213,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             fleet.CopyFrom(request)
             fleet.ClearField("selector")
             everywhere = await self._ask("ListSuspects", fleet, context)
-        late = suspects.halves(_named(everywhere))
+        late = await asyncio.to_thread(suspects.halves, _named(everywhere))
         readers: list[tuple[str, Any]] = []
         if late:
             asked = admin.ListSuspectsRequest()
@@ -219,9 +222,13 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             asked.late_request_ids.extend(dict.fromkeys(half.peer_request_id for half in late))
             readers = _named(await self._ask("ListSuspects", asked, context))
         answers = [_named(own), readers, *([] if everywhere is own else [_named(everywhere)])]
-        for named in answers:
-            suspects.qualify_suspects(named)
-        return await self._sent(suspects.joined(_named(own), late, readers, request), context)
+
+        def join() -> admin.ListSuspectsResponse:
+            for named in answers:
+                suspects.qualify_suspects(named)
+            return suspects.joined(_named(own), late, readers, request)
+
+        return await self._sent(await asyncio.to_thread(join), context)
 
     async def Diagnose(  # noqa: N802
         self, request: admin.DiagnoseRequest, context: Context
@@ -230,21 +237,25 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         if request.HasField("at"):
             answers = await self._ask("Diagnose", request, context)
             missing = [(agent.place.name, reason) for agent, reason in answers.missing]
-            return await self._sent(merge.past_diagnosis(_named(answers), request, missing), context)
+            past = await asyncio.to_thread(merge.past_diagnosis, _named(answers), request, missing)
+            return await self._sent(past, context)
         pairs, answers = await asyncio.gather(
             self._fleet.ask("ListPairs", admin.ListPairsRequest(), context.time_remaining()),
             self._ask("Diagnose", request, context),
         )
         missing = [(agent.place.name, reason) for agent, reason in answers.missing]
         named = _named(answers)
-        between = await asyncio.to_thread(
-            causes_between_agents, _named(pairs), named, request, time.time_ns()
-        )
-        return await self._sent(merge.diagnosis(named, request, missing, between), context)
+
+        def merged() -> admin.Diagnosis:
+            between = causes_between_agents(_named(pairs), named, request, time.time_ns())
+            return merge.diagnosis(named, request, missing, between)
+
+        return await self._sent(await asyncio.to_thread(merged), context)
 
     async def GetTrace(self, request: admin.GetTraceRequest, context: Context) -> admin.Trace:  # noqa: N802
         """Return the spans of all sides of a request."""
-        return await self._sent(merge.trace(await self._sides("GetTrace", request, context)), context)
+        sides = await self._sides("GetTrace", request, context)
+        return await self._sent(await asyncio.to_thread(merge.trace, sides), context)
 
     async def Explain(  # noqa: N802
         self, request: admin.GetTraceRequest, context: Context
@@ -257,7 +268,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             agent = agents.get(name)
             return (0.0, 0.0) if agent is None else (agent.clock_offset, agent.round_trip / 2)
 
-        return await self._sent(merge.explanation(sides, clock), context)
+        return await self._sent(await asyncio.to_thread(merge.explanation, sides, clock), context)
 
     async def _sides(
         self, method: str, request: admin.GetTraceRequest, context: Context
@@ -325,7 +336,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         if request.name and led:
             return await self._sent(admin.ListPolicyRolloutsResponse(rollouts=led), context)
         answers = await self._ask("ListPolicyRollouts", request, context)
-        own = merge.policy_rollouts(_named(answers), request)
+        own = await asyncio.to_thread(merge.policy_rollouts, _named(answers), request)
         names = {each.name for each in led}
         led += [each for each in own.rollouts if each.name not in names]
         return await self._sent(admin.ListPolicyRolloutsResponse(rollouts=led), context)
@@ -346,8 +357,9 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             )
         self._watching += 1
         try:
-            async for event in EventStream(self._fleet, request).events():
-                yield event
+            async with aclosing(EventStream(self._fleet, request).events()) as events:
+                async for event in events:
+                    yield event
         finally:
             self._watching -= 1
 
@@ -363,10 +375,13 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, which_agent(request.agent, agents))
         request.agent = ""
         try:
-            async for part in agent.stream("GetBundle", request):
-                yield part
+            async with aclosing(agent.stream("GetBundle", request)) as parts:
+                async for part in parts:
+                    yield part
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), f"{agent.place.name}: {agent.sentence(error)}")
+        except ContractError as error:
+            await context.abort(grpc.StatusCode.INTERNAL, f"{agent.place.name}: {error}")
 
     async def SetQuarantine(  # noqa: N802
         self, request: admin.SetQuarantineRequest, context: Context

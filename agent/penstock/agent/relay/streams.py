@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
+from collections import deque
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.aio import is_cancelled
+from penstock.agent.errors import ContractError
 from penstock.agent.relay import merge
 from penstock.agent.relay.connection import AWAY, CLOSED
 from penstock.agent.relay.requests import for_agent
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 
 # Of events; each has a stream to each agent.
 MAX_WATCHES = 64
-# Events that wait for the reader; then the agents' streams wait, by gRPC's own flow control.
+# Events that wait for the reader, and their bytes; then the agents' streams wait, by gRPC's own flow control.
 _MAX_WAITING = 1_000
+_MAX_WAITING_BYTES = 2 << 20
 # Between attempts to follow an agent, and between looks for new ones.
 _AGAIN_SECONDS = 1.0
 _STATUS_SECONDS = 5.0
@@ -82,18 +85,59 @@ class _Progress:
             if agent.state == AWAY:
                 self.missing[name] = agent.error
                 return
-            async for message in agent.stream(method, request, self.seconds):
-                self.parts[name] = message
-                self.changed.set()
+            async with aclosing(agent.stream(method, request, self.seconds)) as messages:
+                async for message in messages:
+                    self.parts[name] = message
+                    self.changed.set()
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:
                 self.missing[name] = agent.sentence(error)
+        except ContractError as error:
+            self.missing[name] = str(error)
         except (asyncio.CancelledError, grpc.aio.UsageError):
             if is_cancelled():
                 raise
             self.missing[name] = CLOSED
         finally:
             self.changed.set()
+
+
+class WaitingEvents:
+    """Events between agents and one reader, bounded in number and in bytes; the loop's.
+
+    They wait as bytes: a message takes many times as much memory as it has bytes.
+    """
+
+    def __init__(self, most: int = _MAX_WAITING, most_bytes: int = _MAX_WAITING_BYTES) -> None:
+        """Begin without events; an event of more than *most_bytes* waits alone."""
+        self._most = most
+        self._most_bytes = most_bytes
+        self._bodies: deque[bytes] = deque()
+        self._changed = asyncio.Condition()
+        self.size = 0
+
+    async def put(self, event: admin.LoggedEvent) -> None:
+        """Add *event* when there is room."""
+        body = event.SerializeToString()
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._has_room(len(body)))
+            self._bodies.append(body)
+            self.size += len(body)
+            self._changed.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        if not self._bodies:
+            return True
+        return len(self._bodies) < self._most and self.size + size <= self._most_bytes
+
+    async def get(self) -> admin.LoggedEvent:
+        """Remove and return the oldest event, as soon as there is one."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(self._bodies))
+            body = self._bodies.popleft()
+            self.size -= len(body)
+            self._changed.notify_all()
+        return admin.LoggedEvent.FromString(body)
 
 
 class EventStream:
@@ -106,7 +150,7 @@ class EventStream:
         self._positions = {each.agent: (each.batch, _NO_INDEX) for each in request.after_agents}
         # When each agent was last heard, seconds since the epoch.
         self._heard: dict[str, float] = {}
-        self._waiting: asyncio.Queue[admin.LoggedEvent] = asyncio.Queue(_MAX_WAITING)
+        self._waiting = WaitingEvents()
         self._tasks: dict[str, tuple[AgentConnection, asyncio.Task[None]]] = {}
 
     async def events(self) -> AsyncGenerator[admin.LoggedEvent, None]:
@@ -139,7 +183,8 @@ class EventStream:
                 try:
                     await self._locate(agent)
                     await self._read(agent)
-                except grpc.aio.AioRpcError:
+                except (grpc.aio.AioRpcError, ContractError):
+                    # The next attempt begins where this one ended; what cannot be used is in the relay's log.
                     pass
                 except (asyncio.CancelledError, grpc.aio.UsageError):
                     if is_cancelled():
@@ -152,7 +197,7 @@ class EventStream:
         known = self._positions.get(name)
         if known is None and (name in self._heard or self._request.HasField("since")):
             return
-        last = (await agent.call("GetStatus", admin.GetStatusRequest(), _STATUS_SECONDS)).log_last
+        last = (await agent.call("GetStatus", admin.GetStatusRequest(), _STATUS_SECONDS)).response.log_last
         if known is None:
             self._positions[name] = (last, _NO_INDEX)
             self._heard[name] = time.time()
@@ -165,14 +210,15 @@ class EventStream:
         asked = self._asked(name)
         if asked is None:
             return
-        async for event in agent.stream("WatchEvents", asked):
-            position = (event.batch, event.index)
-            if asked.HasField("after_batch") and position <= self._positions[name]:
-                continue
-            self._positions[name] = max(self._positions.get(name, position), position)
-            self._heard[name] = time.time()
-            merge.name_event(event, name)
-            await self._waiting.put(event)
+        async with aclosing(agent.stream("WatchEvents", asked)) as events:
+            async for event in events:
+                position = (event.batch, event.index)
+                if asked.HasField("after_batch") and position <= self._positions[name]:
+                    continue
+                self._positions[name] = max(self._positions.get(name, position), position)
+                self._heard[name] = time.time()
+                merge.name_event(event, name)
+                await self._waiting.put(event)
 
     def _asked(self, name: str) -> admin.ListEventsRequest | None:
         asked = for_agent(self._request, name)
