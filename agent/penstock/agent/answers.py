@@ -35,14 +35,16 @@ class Bounds(NamedTuple):
 
     """
 
-    size: int = 16 << 20
+    size: int = 8 << 20
     rows: int = 65_536
     entries: int = 1 << 18
     text: int = 1 << 20
 
 
 # An agent knows 256 engines. To compare all pairs of engines takes the square of their number.
-_OF_ENGINES: Final = Bounds(size=8 << 20, rows=512, text=16 << 10)
+_OF_ENGINES: Final = Bounds(rows=512, text=16 << 10)
+# As much as an agent sends.
+_OF_LOG: Final = Bounds(size=16 << 20)
 # An entry of a log is part of a message of at most 1 MiB.
 _ONE_EVENT: Final = Bounds(size=(1 << 20) + (64 << 10))
 _BOUNDS: Final = {
@@ -51,7 +53,12 @@ _BOUNDS: Final = {
     "ListPairs": _OF_ENGINES,
     "ListPolicies": Bounds(rows=4_096),
     "Diagnose": Bounds(rows=4_096),
+    "ListEvents": _OF_LOG,
+    "ListRequests": _OF_LOG,
+    "ListAudit": _OF_LOG,
     "WatchEvents": _ONE_EVENT,
+    "GetBundle": Bounds(size=16 << 20, text=16 << 20),
+    "GetStacks": Bounds(size=16 << 20, text=16 << 20),
 }
 # Smaller answers hold nothing that is too much: an entry has two bytes, a text no more than all.
 _SCAN_ABOVE_BYTES: Final = 64 << 10

@@ -122,6 +122,19 @@ def test_an_answer_that_cannot_be_used_costs_its_agents_row(
     assert "Traceback" not in pair.relay.log()
 
 
+def test_an_answer_that_makes_all_too_large(pair: Pair) -> None:
+    """It is as large as an agent may send: it is left out, and the other agent's rows are there."""
+    event = admin.LoggedEvent(event={"time_unix_nano": 1 << 62, "request_id": "x" * 167_745})
+    pair.bad.answers["ListEvents"] = admin.ListEventsResponse(events=[event] * 100).SerializeToString()
+    assert 16 * MIB - 1_000 < len(pair.bad.answers["ListEvents"]) < 16 * MIB
+    said = pair.relay.agentctl("get", "events")
+    assert said.exit_code == 0
+    assert "cmpl-good" in said.stdout
+    assert (
+        "1 of 2 agents answered; not: bad (its answer has 15 MiB, too much beside the others'" in said.stderr
+    )
+
+
 @pytest.mark.parametrize("seconds", [2**62, -62_135_596_800], ids=["outside the calendar", "year 1"])
 def test_a_connection_heals(seconds: int) -> None:
     """An agent whose clock cannot be is away, with the reason; as soon as it answers well it is there."""

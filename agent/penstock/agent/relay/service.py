@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 Context = grpc.aio.ServicerContext[Any, Any]
 Response = TypeVar("Response", bound="Message")
 _NAMED = 3
+# Of an answer that makes all of them too large: without it the others are sent.
+_LARGE_BYTES = MAX_SEND_BYTES // 4
+_TOO_LARGE = (
+    "its answer has {} MiB, too much beside the others'; narrow the request, or ask it by its own address"
+)
 # What a caller may have to give otherwise: any agent's word is as good as another's.
 _WRONG_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
 _NO_SOURCE = (
@@ -55,9 +60,23 @@ def _merged(
     method: str, merging: Callable[[Sequence[tuple[str, Any]], Any], Any]
 ) -> Callable[[RelayService, Any, Context], Awaitable[Any]]:
     async def call(self: RelayService, request: Any, context: Context) -> Any:
-        named = _named(await self._ask(method, request, context))
-        # What agents answer may be much: the loop does not stand still for it.
-        return await self._sent(await asyncio.to_thread(merging, named, request), context)
+        left_out: dict[str, tuple[AgentConnection, str]] = {}
+        while True:
+            answers = await self._fleet.ask(
+                method,
+                lambda agent: None if agent.place.name in left_out else for_agent(request, agent.place.name),
+                context.time_remaining(),
+            )
+            answers = answers._replace(missing=(*answers.missing, *left_out.values()))
+            if not answers.found:
+                await self._check(answers, context, request)
+            # What agents answer may be much: the loop does not stand still for it.
+            merged = await asyncio.to_thread(merging, _named(answers), request)
+            largest = max(answers.found, key=lambda each: each.size)
+            if merged.ByteSize() <= MAX_SEND_BYTES or largest.size < _LARGE_BYTES or len(answers.found) == 1:
+                await self._check(answers, context, request)
+                return await self._sent(merged, context)
+            left_out[largest.agent.place.name] = (largest.agent, _TOO_LARGE.format(largest.size >> 20))
 
     return call
 
