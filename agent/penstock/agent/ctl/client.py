@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from penstock.agent.answers import path_of, read_answer
 from penstock.agent.ctl.command_hints import PROGRAM, hinted
 from penstock.agent.ctl.contexts import check_address
 from penstock.agent.ctl.errors import RefusedError, UnknownCallError, UnreachableError, UsageError
 from penstock.agent.ctl.relay_coverage import missing_agents
-from penstock.proto.v1.admin_pb2_grpc import AdminStub
+from penstock.agent.errors import ContractError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,8 @@ _OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 5_000),
     # `watch` reconnects within a second.
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Only "identity": nothing that swells is unpacked.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
 )
 
 
@@ -56,7 +59,6 @@ class Client:
         self._program = program
         self.missing = ""
         self._channel = self._connect(tls)
-        self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]
 
     def _connect(self, tls: ClientTls) -> grpc.Channel:
         if self.address.startswith("unix:"):
@@ -67,14 +69,17 @@ class Client:
     def call(self, method: str, request: Message, timeout: float = ANSWER_DEADLINE) -> Any:
         """Call *method* and return its response; *timeout* in seconds."""
         with self._sentences():
-            response, call = getattr(self._stub, method).with_call(request, timeout=timeout)
+            ask: Any = self._channel.unary_unary(path_of(method), request_serializer=_bytes_of)
+            body, call = ask.with_call(request, timeout=timeout)
             self.missing = missing_agents(call.trailing_metadata()) or self.missing
-            return response
+            return read_answer(method, body)
 
     def stream(self, method: str, request: Message, timeout: float | None = None) -> Iterator[Any]:
         """Call *method* and yield its responses; *timeout* in seconds, None for no deadline."""
         with self._sentences():
-            yield from getattr(self._stub, method)(request, timeout=timeout)
+            ask: Any = self._channel.unary_stream(path_of(method), request_serializer=_bytes_of)
+            for body in ask(request, timeout=timeout):
+                yield read_answer(method, body)
 
     def close(self) -> None:
         """Close the channel."""
@@ -91,6 +96,11 @@ class Client:
         except grpc.RpcError as error:
             failure = self._failure(error.code(), error.details() or "")
             raise type(failure)(self.hinted(failure.message)) from error
+        except ContractError as error:
+            raise RefusedError(
+                f"the agent at {self.address} answers otherwise than agents do: {error}; see what serves this address, "
+                "and upgrade the older of agent and agentctl"
+            ) from error
 
     def _failure(self, code: grpc.StatusCode, details: str) -> click.ClickException:
         if code is grpc.StatusCode.INVALID_ARGUMENT:
@@ -125,3 +135,7 @@ class Client:
         if "Permission denied" in details:
             return f"{self.address} permission denied: run agentctl as the agent's user"
         return f"no agent answers at {self.address}: 'agentctl doctor' says why (--address names another)"
+
+
+def _bytes_of(request: Message) -> bytes:
+    return request.SerializeToString()
