@@ -62,8 +62,10 @@ _BOUNDS: Final = {
 }
 # Smaller answers hold nothing that is too much: an entry has two bytes, a text no more than all.
 _SCAN_ABOVE_BYTES: Final = 64 << 10
-# What fits into nanoseconds of 64 bits: the years 1678 to 2262, or 292 years.
-_MAX_SECONDS: Final = (1 << 63) // 10**9
+# What nanoseconds of 64 bits count, with a sign or without: the years 1678 to 2554, or 584 years. An engine's clock may be
+# that wrong, and its agent says so.
+_FIRST_SECOND: Final = -(1 << 63) // 10**9
+_MAX_SECONDS: Final = (1 << 64) // 10**9
 _NANOS: Final = 10**9
 _METHODS: Final = admin.DESCRIPTOR.services_by_name["Admin"].methods_by_name
 _MOMENT: Final = Timestamp.DESCRIPTOR.full_name
@@ -170,15 +172,15 @@ def _wrong_time(message: Message, ways: Iterable[_Way]) -> str:
                 if wrong := _wrong_time(each, _ways(descriptor)):
                     return wrong
             elif not _can_be(each.seconds, each.nanos, moment=descriptor.full_name == _MOMENT):
-                return f"its {name} of {each.seconds} s and {each.nanos} ns is no time between 1678 and 2262"
+                return f"its {name} of {each.seconds} s and {each.nanos} ns is no time between 1678 and 2554"
     return ""
 
 
 def _can_be(seconds: int, nanos: int, *, moment: bool) -> bool:
     """Whether a moment, or a duration, is one that protobuf takes and that nanoseconds of 64 bits count."""
-    if abs(seconds) >= _MAX_SECONDS or abs(nanos) >= _NANOS:
+    if abs(seconds) > _MAX_SECONDS or abs(nanos) >= _NANOS:
         return False
-    return nanos >= 0 if moment else seconds * nanos >= 0
+    return nanos >= 0 and seconds >= _FIRST_SECOND if moment else seconds * nanos >= 0
 
 
 @cache

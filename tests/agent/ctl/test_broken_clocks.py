@@ -25,6 +25,7 @@ from tests.support.agent.stories import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from click.testing import Result
     from penstock.agent.batch.rows import ProbeSample, TransferSample
@@ -101,7 +102,7 @@ def _snapshot(moment: int) -> Snapshot:
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("length", [1, MOST])
 def test_every_command_answers(
-    harness: AdminHarness, agentctl: Callable[..., Result], moment: int, length: int
+    harness: AdminHarness, agentctl: Callable[..., Result], moment: int, length: int, tmp_path: Path
 ) -> None:
     """No timestamp and no duration makes a command raise."""
     core = harness.source("0")
@@ -111,5 +112,11 @@ def test_every_command_answers(
         for output in ((), ("-o", "json")):
             answer = agentctl(*command, *output)
             assert answer.exit_code == 0, (command, answer.output, answer.stderr)
+    # Also from a bundle: the evidence of such an engine is what somebody will ask for.
+    bundle = str(tmp_path / "bundle.tar.gz")
+    assert agentctl("bundle", "-f", bundle).exit_code == 0
+    for command in (("get", "engines"), ("explain", DECODE), ("get", "events")):
+        answer = agentctl(*command, "--bundle", bundle)
+        assert answer.exit_code == 0, (command, answer.output, answer.stderr)
     # It has something to say about clocks.
     assert agentctl("doctor").exit_code in {0, 1}

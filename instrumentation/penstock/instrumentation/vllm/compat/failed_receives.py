@@ -20,6 +20,7 @@ class FailedReceives(Difference):
     requests: dict[str, Any]
     failed_recving_kv_req_ids: set[str]
     recompute_kv_load_failures: bool
+    kv_cache_config: Any
 
     @classmethod
     def is_needed(cls, owner: type) -> bool:
