@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation import check as command
-from penstock.instrumentation.hooks.registry import registry
+from penstock.instrumentation.hooks.registry import NOT_USED, registry
 from penstock.instrumentation.hooks.report import HookStatus
 from penstock.instrumentation.vllm import install as installer
 from penstock.instrumentation.vllm import survey as surveys
@@ -124,6 +124,7 @@ def clean() -> Iterator[None]:
     """Begin without a state of any hook, and end so."""
     registry.uninstall_all()
     registry._states.clear()
+    registry._unused = frozenset()
     yield
     registry.uninstall_all()
     registry._states.clear()
@@ -182,7 +183,9 @@ async def test_the_report_of_an_engine(tmp_path: Path, monkeypatch: pytest.Monke
     SchedulerConfig.default_factory(async_scheduling=True).get_scheduler_cls()
     engine = nixl_pair.Engine(tmp_path, "kv_consumer", monkeypatch)
     front_end: Any = SimpleNamespace(
-        vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny", model="tiny")),
+        vllm_config=SimpleNamespace(
+            model_config=SimpleNamespace(served_model_name="tiny", model="tiny"), ec_transfer_config=None
+        ),
         observability_config=SimpleNamespace(otlp_traces_endpoint=None),
     )
     with contextlib.suppress(AttributeError):  # no engine is behind it
@@ -200,7 +203,12 @@ async def test_the_report_of_an_engine(tmp_path: Path, monkeypatch: pytest.Monke
         "ec_cpu_worker",
     }
     wanted = [each for each in expected() if each[0] not in others]
-    assert [(each.name, each.component, each.installed, each.reason) for each in snapshot.hooks] == wanted
+    # It has no encoder connector.
+    unused = {"ec_connector", "zmq_ec_connector"}
+    assert [(each.name, each.component, each.installed, each.reason) for each in snapshot.hooks] == [
+        (name, component, fits, f"{NOT_USED}: {reason}" if name in unused and not fits else reason)
+        for name, component, fits, reason in wanted
+    ]
 
 
 @pytest.mark.usefixtures("recorder", "clean")

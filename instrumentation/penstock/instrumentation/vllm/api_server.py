@@ -102,7 +102,6 @@ class TraceContextHook:
         if self._announced:
             return
         self._announced = True
-        engine_identity.excuse_hooks(engine.vllm_config)
         runtime.identify(
             process="api",
             model=engine_identity.model_name(engine.vllm_config),
@@ -110,4 +109,5 @@ class TraceContextHook:
         )
         settings = runtime.settings
         registry.install(ClientErrorHook(), settings.hooks_disabled if settings is not None else ())
+        engine_identity.excuse_hooks(engine.vllm_config)
         runtime.start()
