@@ -22,6 +22,8 @@ def _daemon(directory: Path) -> Daemon:
         "admin-listen": f"unix://{directory}/admin.sock",
         "http": "127.0.0.1:0",
         "page": "off",
+        # Of this process, with whatever other tests have in it.
+        "memory-limit": "64GiB",
         "state-dir": str(directory / "state"),
     }
     return Daemon(resolve(flags, {}))

@@ -26,6 +26,8 @@ def _flags(directory: Path, arguments: list[str]) -> dict[str, str | None]:
         "admin-listen": f"unix://{directory}/admin.sock",
         "http": "127.0.0.1:0",
         "page": "off",
+        # They share this process.
+        "memory-limit": "64GiB",
         "state-dir": f"{directory}/state",
     }
     given = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
