@@ -114,8 +114,8 @@ def _check_leaves(message: Message, fields: Collection[str]) -> None:
         if not any(name == known or name.startswith(f"{known}.") for known in fields):
             raise RefusedError(
                 path,
-                f"this engine does not act upon {path}: agentctl describe engine says what it lacks;"
-                " remove the field for this engine",
+                f"this engine does not act upon {path}: its penstock or its vLLM has no way to"
+                " (docs/compatibility.md); remove the field for this engine",
             )
 
 
