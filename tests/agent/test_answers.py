@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from penstock.agent import answers
 from penstock.agent.answers import bounds_of, path_of, read_agents_answer, read_answer
 from penstock.agent.errors import ContractError
+from penstock.agent.ingest.admission import MAX_ENGINES
+from penstock.agent.pairs import MAX_PAIRS, list_pairs
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
 
 from tests.support.fleet.hostile_agent import METHODS
 
@@ -76,6 +79,21 @@ TAKEN = (
 def test_what_is_taken(method: str, body: bytes) -> None:
     """The edges of the bounds; an answer that is taken is the one that was sent."""
     assert read_agents_answer(method, body).SerializeToString() == body
+
+
+def test_as_many_pairs_as_an_agent_tells_are_taken() -> None:
+    """Those of 256 engines, which is as many as it knows."""
+    engines = [
+        admin.PairEngine(
+            key={"server": f"server-{index}"},
+            role=(common.ROLE_PREFILL, common.ROLE_DECODE)[index % 2],
+            facts={"model": "tiny", "kv_connector": "NixlConnector", "kv_engine_id": str(index)},
+        )
+        for index in range(MAX_ENGINES)
+    ]
+    told = list_pairs(engines)
+    assert len(told.pairs) == MAX_PAIRS
+    assert read_agents_answer("ListPairs", told.SerializeToString()) == told
 
 
 def test_a_relay_may_answer_with_more_than_an_agent() -> None:

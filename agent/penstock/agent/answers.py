@@ -30,6 +30,7 @@ class Bounds(NamedTuple):
     Attributes:
         size: bytes.
         rows: of each list of the answer itself.
+        engines: of its list of engines, which are compared each with each.
         entries: strings and submessages, at all depths; each costs some hundred bytes of memory.
         text: bytes of each string.
 
@@ -37,12 +38,13 @@ class Bounds(NamedTuple):
 
     size: int = 8 << 20
     rows: int = 65_536
+    engines: int = 512
     entries: int = 1 << 18
     text: int = 1 << 20
 
 
-# An agent knows 256 engines. To compare all pairs of engines takes the square of their number.
-_OF_ENGINES: Final = Bounds(rows=512, text=16 << 10)
+# An agent knows 256 engines, and tells at most 10,000 pairs.
+_OF_ENGINES: Final = Bounds(rows=10_000, text=16 << 10)
 # As much as an agent sends.
 _OF_LOG: Final = Bounds(size=16 << 20)
 # An entry of a log is part of a message of at most 1 MiB.
@@ -112,7 +114,8 @@ def read_agents_answer(method: str, body: bytes) -> Any:
     found = _parsed(method, body)
     for field, value in found.ListFields():
         if _is_list(field):
-            _at_most(method, field.name, len(value), bounds.rows)
+            limit = bounds.engines if field.name == "engines" else bounds.rows
+            _at_most(method, field.name, len(value), limit)
     _check_times(method, found)
     return found
 
