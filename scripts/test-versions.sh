@@ -7,12 +7,12 @@ cd "$(dirname "$0")/.."
 
 parts=${PENSTOCK_PARTS:-hooks demo engines}
 # Refused, incompatible and shared handshakes; a peer that dies; leases; deadlines; recompute, fail and auto, token by token;
-# drills; an agent killed under load, or none; engines that are stopped.
+# drills; an agent killed under load, or none; engines that are stopped; encoder outputs that are damaged or gone.
 # The lease begins with the first file; the third ends the server that has it.
 engines=(tests/e2e/test_kv_handshake.py tests/e2e/test_kv_leases.py tests/e2e/test_kv_collateral.py
     tests/e2e/test_kv_peer_gone.py tests/e2e/test_kv_auto.py tests/e2e/test_kv_drills.py tests/e2e/test_demo.py
     tests/e2e/test_agent_trouble.py tests/e2e/test_without.py tests/e2e/test_stopped_server.py
-    tests/e2e/test_seeded_sampling.py)
+    tests/e2e/test_seeded_sampling.py tests/e2e/test_ec_files.py)
 (($#)) || {
     echo 'test-versions: which? make test-versions VERSIONS="0.28.0 0.31.0"' >&2
     exit 2

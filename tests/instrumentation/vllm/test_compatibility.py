@@ -79,23 +79,19 @@ class Known:
 
 _NO_MOONCAKE_EC = frozenset({"ec_mooncake_scheduler", "ec_mooncake_worker", "ec_cpu_scheduler"})
 _UNTIL_31 = {"client_error": ("error_type",), "kv_connector": ("load_source",)}
-_NO_EC = "ECConnectorBase.take_unavailable_requests is missing; ECConnectorBase.start_save_caches is missing"
+_UNTIL_29 = _UNTIL_31 | {"ec_connector": ("given_up_items",)}
 _NO_REASONS = {
     "mooncake": "MooncakeConnectorWorker._handle_failed_recv is missing",
     "zmq_ec_connector": "ECConnectorBase.take_unavailable_requests is missing",
 }
-_UNTIL_27 = Known(
-    {"ec_connector": f"{_NO_EC}; ECConnectorBase.build_connector_worker_meta is missing"} | _NO_REASONS,
-    _NO_MOONCAKE_EC | {"ec_cpu_worker"},
-    _UNTIL_31,
-)
+_UNTIL_28 = Known(_NO_REASONS, _NO_MOONCAKE_EC | {"ec_cpu_worker"}, _UNTIL_29)
 # Of the minor versions that Penstock works with. A new version is a new line here; `make check-versions` writes its column in
 # docs/compatibility.md.
 VERSIONS = {
-    "0.26": _UNTIL_27,
-    "0.27": _UNTIL_27,
-    "0.28": Known({"ec_connector": _NO_EC} | _NO_REASONS, _NO_MOONCAKE_EC | {"ec_cpu_worker"}, _UNTIL_31),
-    "0.29": Known({"ec_connector": _NO_EC} | _NO_REASONS, _NO_MOONCAKE_EC, _UNTIL_31),
+    "0.26": _UNTIL_28,
+    "0.27": _UNTIL_28,
+    "0.28": _UNTIL_28,
+    "0.29": Known(_NO_REASONS, _NO_MOONCAKE_EC, _UNTIL_29),
     "0.30": Known(missing=_UNTIL_31),
     "0.31": Known(missing=_UNTIL_31),
     "0.32": Known(),
@@ -236,18 +232,30 @@ def test_a_later_vllm_calls_differently(tmp_path: Path) -> None:
     scheduler.shutdown()
 
 
-@from_version(0, 30, "lacks more")
 @pytest.mark.usefixtures("recorder", "clean")
 def test_an_earlier_vllm_lacks_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook is left out with what it misses, the others are installed, and the survey says the same."""
-    monkeypatch.delattr(ECConnectorBase, "take_unavailable_requests")
-    reason = "ECConnectorBase.take_unavailable_requests is missing"
+    """The hook is left out with what it misses, and the survey says the same."""
+    monkeypatch.delattr(ECConnectorBase, "ensure_cache_available")
+    reason = "ECConnectorBase.ensure_cache_available is missing"
     installer.install()
-    states = {each.name: each for each in registry.report()}
-    found = {states.pop(name).reason for name in ("ec_connector", "zmq_ec_connector")}
-    assert (found, {each.reason for each in states.values()}) == ({reason}, {""})
+    states = {each.name: each.reason for each in registry.report()}
+    assert states.pop("ec_connector") == reason
+    assert reason not in states.values()
     (answer,) = [each for each in surveys.survey() if each.hook == "ec_connector"]
     assert (answer.status, answer.reason) == (HookStatus.LEFT_OUT, reason)
+
+
+@from_version(0, 30, "lacks more")
+@pytest.mark.usefixtures("recorder", "clean")
+def test_an_earlier_vllm_lacks_a_detail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook works without it, the one that cannot is left out, and the others are installed."""
+    monkeypatch.delattr(ECConnectorBase, "take_unavailable_requests")
+    installer.install()
+    states = {each.name: each.reason for each in registry.report()}
+    assert states.pop("zmq_ec_connector") == "ECConnectorBase.take_unavailable_requests is missing"
+    assert set(states.values()) == {""}
+    (answer,) = [each for each in surveys.survey() if each.hook == "ec_connector"]
+    assert (answer.status, [part.name for part in answer.missing]) == (HookStatus.FITS, ["given_up_items"])
 
 
 def test_what_a_survey_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:

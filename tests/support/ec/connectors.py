@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tests.support.ec.rig import PATIENT
+from tests.support.engine.versions import encoder_output
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
     from vllm.config import ECTransferConfig
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
     from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
-    from vllm.v1.outputs import ECConnectorOutput
 
     from tests.support.engine import schedulers
 
@@ -93,4 +93,4 @@ def greet(scheduler: Any, *workers: Any) -> None:
     orders = scheduler.build_connector_meta(output())
     for worker in workers:
         report = run(worker, orders, {})
-        scheduler.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
+        scheduler.update_connector_output(encoder_output(report))

@@ -17,12 +17,13 @@ from penstock.instrumentation.vllm.naming.peers import Peer
 
 from tests.support.engine.fake_worker import GARBAGE, ToyEngine, fingerprint, sample
 from tests.support.engine.schedulers import PEER, request
+from tests.support.engine.versions import encoder_output
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata
     from vllm.multimodal.inputs import MultiModalFeatureSpec, MultiModalKwargsItem, PlaceholderRange
-    from vllm.v1.outputs import ECConnectorOutput, ModelRunnerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import RequestStatus
 
 if TYPE_CHECKING:
@@ -331,7 +332,7 @@ class ToyEcEngine(ToyEngine):
             prompt_logprobs_dict={},
             pooler_output=[],
             kv_connector_output=transfer,
-            ec_connector_output=ECConnectorOutput(ec_connector_worker_meta=report) if report else None,
+            ec_connector_output=encoder_output(report) if report else None,
         )
 
     def _stored(self, load: Load) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     import vllm
-    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.outputs import ECConnectorOutput, KVConnectorOutput
 
     try:
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
@@ -34,6 +34,7 @@ __all__ = [
     "VERSION",
     "KVConnectorTransferResults",
     "connector_output",
+    "encoder_output",
     "from_version",
     "transfer_results",
 ]
@@ -49,6 +50,13 @@ def connector_output(**fields: Any) -> Any:
     if not TELLS_FAILED_RECEIVES:
         fields.pop("failed_recving", None)
     return KVConnectorOutput(**fields)
+
+
+def encoder_output(report: Any) -> Any:
+    """Return the ``ECConnectorOutput`` of a step, with the worker metadata *report*."""
+    output: Any = ECConnectorOutput()
+    output.ec_connector_worker_meta = report
+    return output
 
 
 def transfer_results(connector: Any, finished: set[str]) -> Any:

@@ -17,6 +17,7 @@ class ConnectorFactoryHook(ABC):
 
     Attributes:
         name: of the hook, and of the guard that contains its errors.
+        patch: what was replaced in vLLM; :meth:`uninstall` restores it.
         swaps: connectors whose class was replaced; :meth:`uninstall` restores it.
 
     """
@@ -26,7 +27,7 @@ class ConnectorFactoryHook(ABC):
 
     def __init__(self) -> None:
         self.swaps = Swaps()
-        self._patch = Patch()
+        self.patch = Patch()
 
     @abstractmethod
     def factory(self) -> Any:
@@ -57,9 +58,9 @@ class ConnectorFactoryHook(ABC):
                     self.on_scheduler_side(connector)
             return connector
 
-        self._patch.set(factory, "create_connector", classmethod(create_connector))
+        self.patch.set(factory, "create_connector", classmethod(create_connector))
 
     def uninstall(self) -> None:
         """Restore the factory and the classes of live connectors."""
-        self._patch.undo()
+        self.patch.undo()
         self.swaps.restore()

@@ -11,6 +11,7 @@ from penstock.instrumentation.vllm.ec.protocol import EcFailure
 
 from tests.support.ec.decisions import OUTPUTS, act, image, outcome_of
 from tests.support.ec.fake_ec import TOY_PEER, ToyEcEngine, expected
+from tests.support.engine.versions import from_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +99,7 @@ def test_a_loader(
         assert f"peer {TOY_PEER.address}" in engine.errors["first"]
 
 
+@from_version(0, 30, "lets no connector fail a request")
 @pytest.mark.parametrize(
     ("connector", "action", "media", "told"),
     [

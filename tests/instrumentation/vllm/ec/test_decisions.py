@@ -15,6 +15,7 @@ from penstock.rules.policy import NO_POLICY, Action, EcLoadFailure, Policy, Poli
 from tests.support.ec.decisions import OUTPUTS, act, image, outcome_of
 from tests.support.ec.fake_ec import ERROR, LEFT, ToyEcEngine, expected
 from tests.support.engine.schedulers import BLOCK
+from tests.support.engine.versions import VERSION, from_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +84,10 @@ def test_auto_counts_what_a_request_has_lost_in_all(
     engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a", "b", "c"}.__contains__)
     three = image("three", "a", "b", "c")
     engine.run(three)
+    if kind == "async" and VERSION < (0, 27):
+        # It was scheduled again before the second result was in, and the third load belonged to that step.
+        assert engine.outputs["three"] == expected(three, OUTPUTS)
+        return
     assert "3 items lost, at most 2 are recomputed" in engine.errors["three"]
     found = recorder.take("load_outcome", "three")
     assert [each.outcome for each in found] == [RECOMPUTED, RECOMPUTED, FAILED]
@@ -203,6 +208,7 @@ def test_what_was_begun_is_cleared_up(
     assert engine.outputs["first"] == expected(first, OUTPUTS)
 
 
+@from_version(0, 27, "schedules it again before the result is in, so that there is something to recompute")
 def test_preempted_before_the_result_was_in(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """A request is preempted while its tainted step is under way: the token that vLLM would still deliver is dropped."""
     scheduler = make_ec_scheduler("async")

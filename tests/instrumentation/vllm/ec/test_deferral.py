@@ -14,6 +14,7 @@ from penstock.rules.policy import Action, Deferral, EcLoadFailure
 from tests.support.ec.fake_ec import LEFT, RUNNING, TOY_PEER, ToyEcEngine, expected, image_request
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import request
+from tests.support.engine.versions import from_version
 from tests.support.manual_clock import ManualClock
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def test_edges(kind: str, connector: str, make_ec_scheduler: MakeScheduler, reco
     assert not recorder.snapshot().deferred
 
 
+@from_version(0, 30, "asks its connector about no request that runs")
 def test_a_running_request_waits_too(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """An item of a later chunk that is not there defers a request that runs, and only what is not computed yet is asked for."""
     scheduler = make_ec_scheduler(chunk=64)

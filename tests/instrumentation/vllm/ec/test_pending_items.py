@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.instrumentation.vllm.ec import pending_items
 from penstock.instrumentation.vllm.ec.pending_items import LocalMedia
 
 with warnings.catch_warnings():
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 )
 def test_local_media(data: dict[str, Any] | None, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tells only the size of an input's place in the prompt is no media."""
-    from vllm.distributed.ec_transfer.ec_connector import utils
-
-    monkeypatch.setattr(utils.PlaceholderMetadataResolver, "fields_for", lambda *_: {"grid"})
+    fields_of = SimpleNamespace(fields_for=lambda _: {"grid"})
+    monkeypatch.setattr(pending_items, "placeholder_fields", lambda _: fields_of)
     fields = None if data is None else {key: SimpleNamespace(data=value) for key, value in data.items()}
     assert LocalMedia(None).has(SimpleNamespace(data=fields, modality="image")) is has

@@ -26,6 +26,7 @@ from penstock.instrumentation.vllm.messages.ec_worker_report import (
 )
 
 from tests.support.engine import schedulers
+from tests.support.engine.versions import encoder_output
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -39,7 +40,6 @@ with warnings.catch_warnings():
         MMMeta,
     )
     from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
-    from vllm.v1.outputs import ECConnectorOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -374,8 +374,8 @@ def test_reports_of_ranks(make_worker: MakeWorker, recorder: Recorder) -> None:
     ranks.append(EcReport((ItemFailure("a", c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT, rank=2),)))
     whole = ranks[0].aggregate(ranks[1]).aggregate(ranks[2])
     assert whole.inner.ranks == {0, 1}
-    assert failed_items(ECConnectorOutput(ec_connector_worker_meta=whole)).keys() == {"a"}
-    assert failed_items(ECConnectorOutput(ec_connector_worker_meta=_Own({0}))) == {}
+    assert failed_items(encoder_output(whole)).keys() == {"a"}
+    assert failed_items(encoder_output(_Own({0}))) == {}
     assert failed_items(None) == {}
 
 
@@ -399,7 +399,7 @@ def test_an_item_that_differs_from_its_checksum(
         penstock_enforced=enforced and guarded,
     )
     checked = (CheckedItem("good", mismatched=False), CheckedItem("other", mismatched=True))
-    assert checked_items(ECConnectorOutput(ec_connector_worker_meta=report)) == checked
+    assert checked_items(encoder_output(report)) == checked
     assert torch.equal(cache["good"], GOOD)
     used = not (enforced and guarded)
     assert torch.equal(cache["other"], GOOD + 1 if used else torch.zeros_like(GOOD))

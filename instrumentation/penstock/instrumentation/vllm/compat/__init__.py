@@ -7,9 +7,11 @@ from penstock.instrumentation.vllm.compat.cached_embeds import forget_embeds
 from penstock.instrumentation.vllm.compat.child_connectors import child_connectors
 from penstock.instrumentation.vllm.compat.choice import (
     connector_differences,
+    encoder_differences,
     scheduler_differences,
     worker_differences,
 )
+from penstock.instrumentation.vllm.compat.encoder_reports import ask_for_reports, hears_all_ranks
 from penstock.instrumentation.vllm.compat.encoder_widths import encoder_widths
 from penstock.instrumentation.vllm.compat.errored_requests import errored_requests
 from penstock.instrumentation.vllm.compat.expert_moves import MOVE_STREAM, move_stream
@@ -25,8 +27,10 @@ from penstock.instrumentation.vllm.compat.failed_transfers import counts_transfe
 from penstock.instrumentation.vllm.compat.hash_factors import open_factors, speculative_factors
 from penstock.instrumentation.vllm.compat.layer_groups import layer_groups
 from penstock.instrumentation.vllm.compat.memory_types import mixes_memory_types
+from penstock.instrumentation.vllm.compat.placeholder_fields import placeholder_fields
 from penstock.instrumentation.vllm.compat.retryable_error import retryable_error
 from penstock.instrumentation.vllm.compat.stale_output import (
+    drop_output,
     drop_stale_output,
     has_stale_output,
     preempt_dropping,
@@ -35,6 +39,7 @@ from penstock.instrumentation.vllm.compat.transfer_modes import transfer_mode
 
 __all__ = [
     "MOVE_STREAM",
+    "ask_for_reports",
     "awaits_blocks",
     "block_clipper",
     "can_fail_loads",
@@ -42,7 +47,9 @@ __all__ = [
     "child_connectors",
     "connector_differences",
     "counts_transfers_alone",
+    "drop_output",
     "drop_stale_output",
+    "encoder_differences",
     "encoder_widths",
     "errored_requests",
     "fail_receive",
@@ -50,10 +57,12 @@ __all__ = [
     "forget_embeds",
     "has_failed_receive",
     "has_stale_output",
+    "hears_all_ranks",
     "layer_groups",
     "mixes_memory_types",
     "move_stream",
     "open_factors",
+    "placeholder_fields",
     "preempt_dropping",
     "retryable_error",
     "scheduler_differences",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.vllm.compat.blocked_waiting import BlockedWaiting
+from penstock.instrumentation.vllm.compat.encoder_reports import EncoderReports
 from penstock.instrumentation.vllm.compat.failed_receives import FailedReceives
 from penstock.instrumentation.vllm.compat.given_up_loads import GivenUpLoads
 from penstock.instrumentation.vllm.compat.kv_fetch_stages import KvFetchStages
@@ -45,3 +46,8 @@ def worker_differences(worker: type) -> Sequence[type]:
 def connector_differences(connector: type) -> Sequence[type]:
     """Return the same for the class of a KV connector in a worker."""
     return [each for each in _CONNECTOR if each.is_needed(connector)]
+
+
+def encoder_differences(connector: type) -> Sequence[type]:
+    """Return the same for the class of an EC connector in a worker."""
+    return [EncoderReports] if EncoderReports.is_needed(connector) else []

@@ -61,6 +61,13 @@ def drop_stale_output(scheduler: Any, request: Any) -> None:
         _discard(scheduler, request)
 
 
+def drop_output(scheduler: Any, request: Any) -> None:
+    """Have vLLM drop what a request that fails has in flight."""
+    if hasattr(request, _STALE):
+        request.num_stale_output_tokens = request.num_in_flight_tokens
+    drop_stale_output(scheduler, request)
+
+
 def _discard(scheduler: Any, request: Any) -> None:
     """Discard the frames in flight, as vLLM does when it resets its prefix cache."""
     if _is_asynchronous(type(scheduler)):

@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.resilience import Outcome
-from penstock.instrumentation.vllm.compat import errored_requests, forget_embeds
+from penstock.instrumentation.vllm.compat import (
+    drop_output,
+    drop_stale_output,
+    errored_requests,
+    forget_embeds,
+    has_stale_output,
+)
 from penstock.instrumentation.vllm.ec.pending_items import features_beyond
 from penstock.instrumentation.vllm.recovery import freed_by_name, rewind
 from penstock.instrumentation.vllm.requests import Affected
@@ -70,9 +76,7 @@ class EcFailurePlanner:
             computed = min(request.num_computed_tokens, request.num_tokens)
             tainted = start is not None and start < computed and request_id in holding
             # Preempted meanwhile: nothing is left to take back but the output of the tainted step, which vLLM would deliver.
-            stale = (
-                start is not None or request_id in freed_requests
-            ) and request.num_stale_output_tokens > 0
+            stale = (start is not None or request_id in freed_requests) and has_stale_output(request)
             if not tainted and not stale:
                 continue
             kept = start if tainted and start is not None else computed
@@ -117,7 +121,7 @@ class EcFailurePlanner:
             )
             if shares or request.request_id in users:
                 errored_requests(self._scheduler).add(request.request_id)
-                _drop_output(request)
+                drop_output(self._scheduler, request)
         self._forgotten.update(item for item in failed if forget(self._scheduler, item))
 
     def release(self, output: Any) -> None:
@@ -132,11 +136,11 @@ class EcFailurePlanner:
 
     def _carry_out(self, request: Any, decision: Decision, *, tainted: bool) -> None:
         if decision.outcome is Outcome.FAILED:
-            _drop_output(request)
+            drop_output(self._scheduler, request)
         elif tainted:
             rewind.preempt(self._scheduler, request)
         else:
-            request.drop_stale_output = True
+            drop_stale_output(self._scheduler, request)
 
 
 def supports(scheduler: Any) -> bool:
@@ -165,12 +169,6 @@ def forget(scheduler: Any, item: str) -> bool:
     manager.num_free_slots += rows
     manager.freed.append(item)
     return True
-
-
-def _drop_output(request: Any) -> None:
-    """Let vLLM drop what a request that fails has in flight."""
-    request.drop_stale_output = True
-    request.num_stale_output_tokens = request.num_in_flight_tokens
 
 
 def _seeds(loads: EcStepLoads, failed: Iterable[str]) -> dict[str, int]:

@@ -6,8 +6,9 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.hooks import Extension, Requirement
+from penstock.instrumentation.hooks import Extension, Part, Requirement
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import ask_for_reports, encoder_differences
 from penstock.instrumentation.vllm.connector_factory import ConnectorFactoryHook
 from penstock.instrumentation.vllm.ec.step_loads import ask_connector
 from penstock.instrumentation.vllm.ec.worker_mixin import EcWorkerSideMixin
@@ -123,7 +124,7 @@ class EcConnectorHook(ConnectorFactoryHook):
 
         return ECConnectorFactory
 
-    def requires(self) -> Iterable[Need]:
+    def requires(self) -> Iterable[Need | Part]:
         """Return the factory's method and what the mixins extend."""
         from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase
 
@@ -133,15 +134,25 @@ class EcConnectorHook(ConnectorFactoryHook):
             Requirement(ECConnectorBase, "ensure_cache_available", ("request", "num_computed_tokens")),
             Requirement(ECConnectorBase, "update_state_after_alloc", ("request", "index")),
             Requirement(ECConnectorBase, "build_connector_meta", ("scheduler_output",)),
-            Requirement(ECConnectorBase, "take_unavailable_requests"),
             Requirement(ECConnectorBase, "update_connector_output", ("connector_output",)),
             Requirement(ECConnectorBase, "start_load_caches", ("encoder_cache",)),
-            Requirement(ECConnectorBase, "start_save_caches"),
             Requirement(ECConnectorBase, "save_caches", ("encoder_cache", "mm_hash")),
-            Requirement(ECConnectorBase, "build_connector_worker_meta"),
             Extension(EcSchedulerSideMixin, ECConnectorBase),
-            Extension(EcWorkerSideMixin, ECConnectorBase),
+            *(
+                Extension(mixin, ECConnectorBase)
+                for mixin in (EcWorkerSideMixin, *encoder_differences(ECConnectorBase))
+            ),
+            Part(
+                "given_up_items",
+                "requests that the connector itself fails, since it cannot get an item of theirs",
+                (Requirement(ECConnectorBase, "take_unavailable_requests"),),
+            ),
         ]
+
+    def install(self) -> None:
+        """Patch the factory; where needed, have the model runner ask for reports."""
+        super().install()
+        ask_for_reports(self.patch, _GUARD)
 
     def on_scheduler_side(self, connector: Any) -> None:
         """Put the mixin over the connector; the scheduler's session sets itself on it later."""
@@ -156,7 +167,8 @@ class EcConnectorHook(ConnectorFactoryHook):
         from penstock.instrumentation.vllm.ec.worker import EcWorker
 
         worker = EcWorker(config, connector)
-        self.swaps.swap(connector, EcWorkerSideMixin)
+        for mixin in (*encoder_differences(type(connector)), EcWorkerSideMixin):
+            self.swaps.swap(connector, mixin)
         connector._penstock_worker = worker
         adapter = self._adapter_of(connector)
         if adapter is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.compat import hears_all_ranks
 from penstock.instrumentation.vllm.ec.admission import EcAdmission
 from penstock.instrumentation.vllm.ec.bad_items import BadItems
 from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
@@ -87,7 +88,7 @@ class EcLoadController:
             self._loader.observe(self._telemetry)
         self._decider = EcFailureDecider(scheduler, observer, connector=self._telemetry.connector, own=own)
         self.failing = self._decider.failing
-        self._rewinds = supports(scheduler)
+        self._rewinds = supports(scheduler) and hears_all_ranks(scheduler)
         self._steps = UnconfirmedEcLoads(scheduler)
         self._bad = BadItems()
         self._pending = PendingItems(scheduler, self._loader, self._bad, media, self._loads)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.instrumentation.vllm.compat import placeholder_fields
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -141,9 +143,7 @@ class LocalMedia:
         if not data:
             return False
         if self._resolver is None:
-            from vllm.distributed.ec_transfer.ec_connector.utils import PlaceholderMetadataResolver
-
-            self._resolver = PlaceholderMetadataResolver(self._model_config)
+            self._resolver = placeholder_fields(self._model_config)
         sizes = self._resolver.fields_for(feature.modality)
         return any(value.data is not None for key, value in data.items() if key not in sizes)
 

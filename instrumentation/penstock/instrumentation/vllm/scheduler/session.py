@@ -14,7 +14,7 @@ from penstock.instrumentation.policy import fits_always
 from penstock.instrumentation.resilience import Action
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import PeerGate
-from penstock.instrumentation.vllm.compat import can_fail_loads, failed_receives
+from penstock.instrumentation.vllm.compat import can_fail_loads, failed_receives, hears_all_ranks
 from penstock.instrumentation.vllm.ec import EcLoadController, EcSchedulerSideMixin
 from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
 from penstock.instrumentation.vllm.naming import engine_identity
@@ -117,7 +117,7 @@ class SchedulerSession:
         unable = set()
         if not can_fail_loads(self._scheduler):
             unable.add("kv_load_failure")
-        if self._ec_connector is not None and self.ec is None:
+        if self._ec_connector is not None and (self.ec is None or not hears_all_ranks(self._scheduler)):
             unable.add("ec_load_failure")
         return [name for name in POLICY_FIELDS if name not in unable]
 
