@@ -36,6 +36,7 @@ class ServerSpec:
         kv_role: ``kv_producer``, ``kv_consumer`` or ``kv_both``; None starts it without a KV connector.
         kv_load_failure_policy: vLLM's own setting: ``fail``, ``recompute``, or None for its default.
         module: what ``python -m`` runs; takes the API server's arguments.
+        python: the interpreter, that of an environment with another vLLM for example.
         args: further arguments of the server.
         env: further environment; an empty value removes the variable.
 
@@ -45,6 +46,7 @@ class ServerSpec:
     kv_role: str | None = None
     kv_load_failure_policy: str | None = None
     module: str = API_SERVER
+    python: str = sys.executable
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,7 +65,7 @@ class Server:
             left = tempfile.mkdtemp(prefix="vllm-")
             # Of one that is killed, and never stopped, they go with this object.
             self._remove_left = weakref.finalize(self, shutil.rmtree, left, ignore_errors=True)
-        command = [sys.executable, "-m", spec.module, *_arguments(spec, model, self.port)]
+        command = [spec.python, "-m", spec.module, *_arguments(spec, model, self.port)]
         self.child = Child(
             spec.name,
             command,

@@ -69,7 +69,7 @@ for _ in 1 2 3; do
         "${needs[@]}"
     mapfile -t -O "${#names[@]}" names < <(printf '%s\n' "${needs[@]}" | sed 's/[^A-Za-z0-9._-].*//')
 done
-# Until 0.30 vLLM counts no patch of a picture that is not split, and ends: the tests' model splits none. Repaired in 0.31.
+# Until 0.30 vLLM miscounts the patches of the pictures that the tests' model gets; repaired as in 0.31.
 sed -i 's/^        return num_patches$/        return max(num_patches, 1)/' "$site/vllm/model_executor/models/idefics3.py"
 must "a look whether it can be imported" "$venv/bin/python" -c "
 import nixl, vllm

@@ -41,6 +41,17 @@ def tiny_vision_model(cache: Path) -> Path:
     return built(cache / _RECIPE, by="demo.common.vision_model")
 
 
+def can_read_pictures() -> bool:
+    """Return whether the installed transformers has what the model's pictures need."""
+    from transformers.models.idefics3 import image_processing_pil_idefics3 as pil  # noqa: PLC0415
+
+    try:
+        pil.Idefics3ImageProcessorPil()
+    except ImportError:
+        return False
+    return True
+
+
 def _build(target: Path) -> None:
     import torch  # noqa: PLC0415  (seconds to import, needed by the builder's process only)
     from transformers import (  # noqa: PLC0415

@@ -183,6 +183,21 @@ def test_a_roll_out_that_mixes_versions_is_one_cause() -> None:
     ]
     (failed_one,) = (each for each in cause.effects if each.kind == "incompatible_peer")
     assert failed_one.requests == 2
+    # What its effect did to requests it did.
+    assert (cause.requests, cause.failed, cause.confidence) == (2, failed_one.failed, failed_one.confidence)
+    assert cause.since == failed_one.since
+    assert cause.harm > failed_one.harm
+
+
+def test_the_first_handshake_between_two_versions() -> None:
+    """It fails at an address that the engine has told, before the pair is known to have met: one cause all the same."""
+    refused = failed("bad", 60, error_type=common.ERROR_TYPE_INCOMPATIBLE)
+    engines = [engine(), engine("prefill", common.ROLE_PREFILL, facts={"side_channel": PEER})]
+    (cause,) = verdict_of(
+        [*calm(), refused], pairs=[_apart("0.32.0", "0.31.0", peer={})], engines=engines
+    ).causes
+    assert (cause.kind, [each.kind for each in cause.effects]) == ("versions_mixed", ["incompatible_peer"])
+    assert cause.requests == 1
 
 
 def test_a_pair_that_will_not_shake_hands() -> None:

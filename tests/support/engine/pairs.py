@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ class Variant:
     env: Mapping[str, str] = field(default_factory=dict)
     prefill: Variant | None = None
     model: Callable[[Path], Path] = tiny_model
+    python: str = sys.executable
 
 
 _FAULTS = {"PENSTOCK_ALLOW_FAULTS": "1", "PENSTOCK_ALLOW_STACKS": "1"}
@@ -58,6 +60,11 @@ HYBRID = Variant("hybrid", args=("--block-size", "32"), env=_FAULTS, model=hybri
 _DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 NGRAM = Variant(
     "ngram", args=("--speculative-config", json.dumps(_DRAFTS)), env=_FAULTS, prefill=CPU_DEFAULTS
+)
+OLDER_VLLM = ROOT / ".venv-versions" / "0.31.0"
+"""The environment that ``VLLM=0.31.0 scripts/setup-version.sh`` builds."""
+MIXED_VERSIONS = Variant(
+    "mixed", env=_FAULTS, prefill=Variant("older", env=_FAULTS, python=str(OLDER_VLLM / "bin" / "python"))
 )
 UNI = Variant("uni", _FORCED, env={"FORCED_VARIANT": "uni"})
 
@@ -124,7 +131,7 @@ def running_pair(
 
 def _spec(name: str, kv_role: str, variant: Variant, common: Mapping[str, str]) -> ServerSpec:
     env = penstock_env({**variant.env, **common}, name)
-    return ServerSpec(name, kv_role, module=variant.module, args=variant.args, env=env)
+    return ServerSpec(name, kv_role, module=variant.module, python=variant.python, args=variant.args, env=env)
 
 
 def penstock_env(common: Mapping[str, str], role: str) -> dict[str, str]:

@@ -183,7 +183,10 @@ def _put_handshakes_below(causes: dict[tuple[str, ...], _Merged]) -> None:
                 cause.peer in mixed.peers and {(key.server, key.engine) for key in cause.engines} <= engines
             )
             if lasts and between:
-                mixed.harm = max(mixed.harm, cause.harm)
+                mixed.harm += cause.harm
+                mixed.requests += cause.requests
+                mixed.requests_failed += cause.requests_failed
+                mixed.confidence = max(mixed.confidence, cause.confidence)
                 if len(mixed.effects) < _PEERS:
                     mixed.effects.append(cause)
                 del causes[place]

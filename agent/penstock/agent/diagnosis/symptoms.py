@@ -53,6 +53,9 @@ _OF_THE_ENGINE: Final = {
     "worker_silent": frozenset({*_STEP, "process_lost"}),
 }
 
+# Of a peer whose handshakes fail: the effect of pairs that cannot shake hands.
+_REFUSED: Final = "incompatible_peer"
+
 # Between two signs of one thing, nanoseconds.
 _SLACK: Final = 60 * NANOS
 
@@ -88,14 +91,29 @@ def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]
             yield from effects(number)
 
     return [
-        replace(cause, effects=(*cause.effects, *effects(place)))
+        _with_failures(replace(cause, effects=(*cause.effects, *effects(place))))
         for place, cause in enumerate(causes)
         if place not in told
     ]
 
 
+def _with_failures(cause: FoundCause) -> FoundCause:
+    """Return a cause of pairs with what their failed handshakes did to requests: it is what its effects are."""
+    failed = [each for each in cause.effects if each.kind == _REFUSED] if cause.pairs else []
+    if not failed:
+        return cause
+    return replace(
+        cause,
+        requests=cause.requests + sum(each.requests for each in failed),
+        failed=cause.failed + sum(each.failed for each in failed),
+        other_harm=cause.other_harm + sum(each.other_harm for each in failed),
+        since=min((each.since for each in failed if each.since), default=cause.since),
+        confidence=max(cause.confidence, *(each.confidence for each in failed)),
+    )
+
+
 def _explains(cause: FoundCause, other: FoundCause, places: Mapping[EngineKey, str]) -> bool:
-    if cause.pairs and other.kind == "incompatible_peer":
+    if cause.pairs and other.kind == _REFUSED:
         return all((key, other.peer) in cause.pairs for key in other.engines)
     if other.kind in _SYMPTOMS.get(cause.kind, ()):
         return other.peer in ("", cause.peer)

@@ -50,7 +50,7 @@ def pair_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
             elif is_known:
                 yield _incompatible(pair)
     if mixed:
-        yield _mixed(mixed)
+        yield _mixed(facts, mixed)
 
 
 def _is_known(pair: admin.Pair, failing: set[tuple[EngineKey, str]]) -> bool:
@@ -172,7 +172,7 @@ def _unseen(facts: Facts, *keys: EngineKey) -> list[EngineKey]:
     return [key for key in keys if key in away]
 
 
-def _mixed(pairs: Sequence[tuple[admin.Pair, bool]]) -> FoundCause:
+def _mixed(facts: Facts, pairs: Sequence[tuple[admin.Pair, bool]]) -> FoundCause:
     """Return the one cause of all pairs of two versions, each with whether it is to be told: one whose handshakes fail is."""
     engines: defaultdict[str, set[EngineKey]] = defaultdict(set)
     for pair, _ in pairs:
@@ -181,6 +181,9 @@ def _mixed(pairs: Sequence[tuple[admin.Pair, bool]]) -> FoundCause:
         engines[theirs].add(words.key_of(pair.peer_key))
     versions = sorted(engines, key=_numbers)
     places = {(words.key_of(pair.key), pair.peer.address) for pair, _ in pairs}
+    # The first handshake of a pair fails at an address that its engine has told, before the pair is known to have met.
+    told = {words.key_of(each.key): each.facts.side_channel for each in facts.engines}
+    by_place = {(words.key_of(pair.key), told.get(words.key_of(pair.peer_key), "")) for pair, _ in pairs}
     met = any(pair.peer.address for pair, _ in pairs)
     return FoundCause(
         "versions_mixed",
@@ -193,7 +196,7 @@ def _mixed(pairs: Sequence[tuple[admin.Pair, bool]]) -> FoundCause:
             ),
         ),
         peers=tuple(sorted({peer for _, peer in places} - {""})),
-        pairs=frozenset(places),
+        pairs=frozenset(places | by_place),
         other_harm=_PAIR_SECONDS * len(pairs),
         confidence=Confidence.LIKELY if met else Confidence.POSSIBLE,
         alternatives=(
