@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +21,8 @@ from penstock.agent.page.wire import (
     plain,
 )
 from penstock.proto.v1 import admin_pb2 as admin
+
+from tests.support.page.shell import words_of
 
 NOW = 1_750_000_000.0
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
@@ -322,6 +323,7 @@ def test_text_has_no_marks_of_styles(text: str) -> None:
     assert not any("\ud800" <= character <= "\udfff" for character in found)
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1), min_size=1
@@ -329,5 +331,5 @@ def test_text_has_no_marks_of_styles(text: str) -> None:
 )
 def test_commands_are_quoted_for_a_shell(words: list[str]) -> None:
     """A name of an engine is one word, and none is an option."""
-    assert shlex.split(command(*words)) == ["agentctl", *words]
-    assert shlex.split(about("explain", name=f"-{words[0]}"))[-2:] == ["--", f"-{words[0]}"]
+    assert words_of(command(*words)) == words
+    assert words_of(about("explain", name=f"-{words[0]}")) == ["explain", "--", f"-{words[0]}"]

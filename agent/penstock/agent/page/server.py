@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import web
 from penstock.agent.errors import StateError
 from penstock.agent.page import access
+from penstock.agent.page.body import json_object
 from penstock.agent.page.details import WRITES, ask_detail
 from penstock.agent.page.files import INDEX, read_files
 from penstock.agent.page.live import MAX_ID_CHARACTERS, MAX_SECONDS, Hub, message, read
 from penstock.agent.page.tls import PageCertificates, names_of
-from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, encode
+from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, encode, plain
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.http_limits import Connections
 from penstock.agent.server.http_server import quiet_logger
@@ -52,6 +52,7 @@ _CONNECTION_SECONDS = 30.0
 _WRITE_SECONDS = 30.0
 _LAST_WORD_SECONDS = 1.0
 _MAX_SECONDS_DIGITS = 6
+_MAX_SENTENCE = 4_000
 
 
 class PageServer:
@@ -211,12 +212,7 @@ class PageServer:
         write = WRITES.get(request.match_info["kind"])
         if write is None:
             raise AnswerError(404, f"there is no write {request.match_info['kind'][:100]!r}")
-        try:
-            body = json.loads(await request.text())
-        except (ValueError, RecursionError):
-            raise AnswerError(400, "the body is no JSON") from None
-        if not isinstance(body, dict):
-            raise AnswerError(400, "the body is no JSON object")
+        body = json_object(await request.read(), request.charset)
         author = access.author_of(caller, self._settings)
         return web.Response(body=await write(self._calls, body, author), content_type="application/json")
 
@@ -244,7 +240,7 @@ class PageServer:
         return response
 
     def _refused(self, error: AnswerError) -> web.Response:
-        said = self._source.hinted(encode({"error": error.sentence}))
+        said = self._source.hinted(encode({"error": plain(error.sentence, _MAX_SENTENCE)}))
         return web.Response(status=error.status, body=said, content_type="application/json")
 
     def _hello(self, caller: Caller) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.ctl.render.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -19,13 +21,22 @@ MAX_TEXT = 400
 
 # The marks of styles, and any other half of a character that UTF-8 cannot say.
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
+_PARTS = re.compile(r"[^\n\t]+")
+# Characters that change the direction of text. They have no place in JSON's syntax, so all of them are in its texts.
+_DIRECTIONS = re.compile(r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _ENDING = "…"
 _AS_THEY_ARE = frozenset({str, int, bool, type(None)})
 
 
 def plain(text: str, longest: int = MAX_TEXT) -> str:
-    """Return *text* without marks of styles, cut to *longest* characters."""
-    clean = _SURROGATES.sub("", text)
+    """Return *text* for people: without marks of styles, escaped as agentctl does, cut to *longest* characters.
+
+    Line breaks and tabs stay.
+    """
+    if text.isprintable():
+        clean = text
+    else:
+        clean = _PARTS.sub(lambda part: printable(part[0]), _SURROGATES.sub("", text))
     return clean if len(clean) <= longest else clean[: longest - 1] + _ENDING
 
 
@@ -35,8 +46,11 @@ def milliseconds(unix_nano: int) -> float:
 
 
 def encode(value: Any) -> bytes:
-    """Return a dataclass, or values of JSON, as JSON."""
-    return json.dumps(as_values(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    """Return a dataclass, or values of JSON, as JSON; what changes the direction of text is escaped, as in a name."""
+    said = json.dumps(as_values(value), ensure_ascii=False, separators=(",", ":"))
+    if not said.isascii():
+        said = _DIRECTIONS.sub(lambda found: f"\\u{ord(found[0]):04x}", said)
+    return said.encode("utf-8", "replace")
 
 
 def encode_fields(value: Any, between: Callable[[], None] = lambda: None) -> dict[str, bytes]:
