@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import structlog
 from penstock.agent.errors import StateError, TakenError, UnwritableError
 from penstock.agent.journal.database.disk_reserve import DiskReserve
 from penstock.agent.journal.journal import Journal
@@ -28,24 +29,45 @@ def test_it_is_made_for_its_owner_alone(tmp_path):
     ("before", "owner", "after"),
     [
         (0o700, True, 0o700),
-        (0o777, True, 0o755),
-        (0o770, True, 0o750),
-        (0o2775, True, 0o2755),
+        (0o755, True, 0o700),
+        (0o777, True, 0o700),
+        (0o770, True, 0o700),
+        (0o2775, True, 0o2700),
         # A place like /tmp, which is for all; a volume of another user's.
         (0o1777, True, 0o1777),
         (0o777, False, 0o777),
+        # As Kubernetes mounts a volume with fsGroup.
+        (0o2770, False, 0o2770),
     ],
 )
-def test_others_may_not_write_to_one_that_is_there(tmp_path, monkeypatch, before, owner, after):
-    """They could remove its files, and put links there."""
+def test_one_that_is_there_is_taken_from_others(tmp_path, monkeypatch, before, owner, after):
+    """They could read its names, remove its files, and put links there."""
     path = tmp_path / "state"
     path.mkdir()
     path.chmod(before)
     if not owner:
         monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert is_writable_by_others(path) == (after & 0o022 > 0)
-    prepare_directory(path)
+    with structlog.testing.capture_logs() as logs:
+        prepare_directory(path)
     assert oct(path.stat().st_mode & 0o7777) == oct(after)
+    assert len(logs) == (before != 0o700)
+
+
+def test_one_whose_mode_cannot_be_changed_is_used(tmp_path, monkeypatch):
+    """On a file system without modes: a warning says so, at the root of a volume without alarm."""
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(Path, "chmod", _refuse)
+    for mounted, level in ((False, "warning"), (True, "info")):
+        monkeypatch.setattr(Path, "is_mount", lambda _, mounted=mounted: mounted)
+        with structlog.testing.capture_logs() as logs:
+            StateDirectory(tmp_path, MIN_LIMIT).release()
+        assert [(each["log_level"], each["mode"]) for each in logs] == [(level, "0755")]
+        assert "which the agent cannot take" in logs[0]["event"]
+
+
+def _refuse(*_: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,14 @@ _VOLATILE = "penstock-volatile-"
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (a directory of our own is made there)
 
 
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Of the files that the agent makes in it.
 _OURS = (LOCK, "addresses", "journal", "policy", "reserve", "state.corrupt-")
 
 
 def prepare_directory(path: Path) -> None:
-    """Create the state directory if need be, for its owner alone; others may not write to one that is there.
+    """Create the state directory if need be, for its owner alone; one that is there becomes so if it is ours.
 
     Raises:
         UnwritableError: it is there, or could be, but on a disk that is read-only for us.
@@ -64,18 +65,35 @@ def prepare_directory(path: Path) -> None:
 
 
 def _protect(path: Path) -> None:
-    """Take others' permission to write; a volume's root that is not ours, and a place like /tmp, stay as they are."""
+    """Take others' permissions; a directory that is not ours, and a place like /tmp, stay as they are."""
     mode = stat.S_IMODE(path.stat().st_mode)
-    if not mode & _OTHERS_WRITE or not _is_ours_alone(path):
+    wanted = mode & ~_OTHERS
+    if mode == wanted:
         return
-    with contextlib.suppress(OSError):
-        path.chmod(mode & ~_OTHERS_WRITE)
-        _log.warning(
-            "the state directory was writable by other users; the permission was removed",
+    if not _is_ours_alone(path) or not _changed(path, wanted):
+        # The root of a volume, which often belongs to root, is usually mounted into one container.
+        log = _log.info if path.is_mount() else _log.warning
+        log(
+            "other users have permissions in the state directory, which the agent cannot take; its files are for its "
+            "own user: mount the volume into the agent's container only, or give --state-dir a subdirectory",
             path=str(path),
-            mode=f"{mode & ~_OTHERS_WRITE:04o}",
-            before=f"{mode:04o}",
+            mode=f"{mode:04o}",
         )
+        return
+    _log.warning(
+        "other users had permissions in the state directory; they were removed",
+        path=str(path),
+        mode=f"{wanted:04o}",
+        before=f"{mode:04o}",
+    )
+
+
+def _changed(path: Path, mode: int) -> bool:
+    try:
+        path.chmod(mode)
+    except OSError:
+        return False
+    return True
 
 
 def _is_ours_alone(path: Path) -> bool:
