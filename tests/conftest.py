@@ -36,6 +36,9 @@ settings.register_profile("long", settings.get_profile("fixed"), max_examples=10
 settings.register_profile("fresh", settings.get_profile("fixed"), derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
+# A test sees what raised in agentctl, not the sentence about it.
+os.environ["AGENTCTL_TRACEBACK"] = "1"
+
 # One worker runs all tests of engines, and begins with them: tests share a set of engines only within a process. Engines
 # leave half of two cores idle for the other tests, which give way to them: vLLM's own handshake has a deadline of five seconds.
 _ENGINES = "tests/e2e/"

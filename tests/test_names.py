@@ -12,7 +12,6 @@ from tests.test_import_rules import FLOORS, parsed, tree
 MODULES_OF_A_ROOT = {
     "penstock.agent": {
         "__main__",
-        "answers",
         "badness",
         "errors",
         "limits",

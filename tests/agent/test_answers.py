@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Any
 
@@ -9,13 +10,22 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from penstock.agent import answers
-from penstock.agent.answers import bounds_of, path_of, read_agents_answer, read_answer
+from penstock.agent.answers import (
+    bounds_of,
+    contents,
+    manifests,
+    path_of,
+    read,
+    read_agents_answer,
+    read_answer,
+)
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest.admission import MAX_ENGINES
 from penstock.agent.pairs import MAX_PAIRS, list_pairs
+from penstock.agent.parsing import yaml_documents
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
 
 from tests.support.fleet.hostile_agent import METHODS
 
@@ -66,6 +76,61 @@ def test_what_is_refused(method: str, body: bytes, sentence: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
+def of_policy(manifest: str) -> bytes:
+    """Return a list of one policy."""
+    return admin.ListPoliciesResponse(policies=[admin.Policy(manifest_json=manifest)]).SerializeToString()
+
+
+def of_share(share: float) -> bytes:
+    """Return holders of this share of the blocks."""
+    holder = admin.HolderSummary(share=share)
+    return admin.ListHoldersResponse(holders=[holder]).SerializeToString()
+
+
+CONTENTS = (
+    ("ListHolders", of_share(math.nan), "its share is nan"),
+    ("ListHolders", of_share(-math.inf), "its share is -inf"),
+    ("ListPolicies", of_policy(""), "its manifest_json is no JSON"),
+    ("ListPolicies", of_policy("[]"), "its manifest_json is no object"),
+    ("ListPolicies", of_policy("{}"), "its manifest_json is no manifest: manifest is not"),
+    (
+        "ListPolicies",
+        of_policy('{"metadata":{},"spec":[]}'),
+        "its manifest_json is no manifest: manifest.spec is",
+    ),
+    (
+        "ListPolicies",
+        of_policy('{"a":' * 33 + "1" + "}" * 33),
+        "its manifest_json is more than 32 levels deep",
+    ),
+    ("ListPolicies", of_policy('{"a":"\\ud800"}'), "its manifest_json has half of a character"),
+    ("ListPolicies", of_policy('{"a":1e999}'), "its manifest_json has a number that is none"),
+    ("ExportPolicies", b"", "its manifests_json is no JSON"),
+)
+
+
+@pytest.mark.parametrize(("method", "body", "sentence"), CONTENTS)
+def test_what_cannot_be(method: str, body: bytes, sentence: str) -> None:
+    """Numbers and documents are checked for a relay and for people's commands."""
+    for read_it in (read_answer, read_agents_answer):
+        with pytest.raises(ContractError, match=f"^its answer to {method} cannot be used: {sentence}"):
+            read_it(method, body)
+
+
+def test_what_an_engine_measures_may_be_anything() -> None:
+    """Its agent passes it on, and so does a relay: one engine's word makes nobody's log unreadable."""
+    event = events.Event(eplb_rebalance={"balancedness_before": math.nan})
+    told = admin.ListEventsResponse(events=[admin.LoggedEvent(event=event)]).SerializeToString()
+    assert read_answer("ListEvents", told).events
+
+
+def test_a_manifest_of_a_newer_version_is_taken() -> None:
+    """Fields that nobody here reads may be anything; a document is as deep as a file of policies."""
+    newer = '{"kind":"New","metadata":{"name":"p","labels":[1]},"spec":{"later":{"a":[]},"rollout":{"percent":5}}}'
+    assert read_answer("ListPolicies", of_policy(newer)).policies
+    assert manifests.MAX_DEPTH == yaml_documents.MAX_DEPTH
+
+
 TAKEN = (
     ("GetStatus", of_time(0)),
     ("GetStatus", of_time(9_000_000_000, 999_999_999)),
@@ -106,7 +171,7 @@ def test_a_relay_may_answer_with_more_than_an_agent() -> None:
 
 def test_each_method_has_its_path_and_bounds() -> None:
     """A bound is of a method that there is; no map holds a time, which the check would not see."""
-    assert set(answers._BOUNDS) <= set(METHODS)
+    assert set(read._BOUNDS) <= set(METHODS)
     for method in METHODS:
         assert path_of(method) == f"/penstock.v1.Admin/{method}"
         assert bounds_of(method).size <= 16 << 20
@@ -119,7 +184,7 @@ def _assert_no_time_in_a_map(descriptor: Any, seen: set[str]) -> None:
     seen.add(descriptor.full_name)
     for field in descriptor.fields:
         if field.message_type is not None:
-            assert not (field.message_type.GetOptions().map_entry and answers._ways(field.message_type))
+            assert not (field.message_type.GetOptions().map_entry and contents.ways_of(field.message_type))
             _assert_no_time_in_a_map(field.message_type, seen)
 
 

@@ -31,6 +31,8 @@ class HostileAgent(grpc.GenericRpcHandler):
     Attributes:
         answers: what it says by the name of the method; a method that is not in it has an empty message.
         streams: what the streams of a method say instead.
+        error: the code and the words that every call ends with instead; None for an answer.
+        trailing: metadata at the end of every call.
         asked: the methods that were called, in their order.
 
     """
@@ -38,6 +40,8 @@ class HostileAgent(grpc.GenericRpcHandler):
     def __init__(self) -> None:
         self.answers: dict[str, bytes] = {}
         self.streams: dict[str, Iterable[bytes]] = {}
+        self.error: tuple[grpc.StatusCode, str] | None = None
+        self.trailing: tuple[tuple[str, str | bytes], ...] = ()
         self.asked: list[str] = []
 
     def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
@@ -46,20 +50,23 @@ class HostileAgent(grpc.GenericRpcHandler):
         if name not in METHODS:
             return None
         if METHODS[name].server_streaming:
-            return grpc.unary_stream_rpc_method_handler(lambda *_: self._many(name))
-        return grpc.unary_unary_rpc_method_handler(lambda *_: self._one(name))
+            return grpc.unary_stream_rpc_method_handler(lambda _, context: self._many(name, context))
+        return grpc.unary_unary_rpc_method_handler(lambda _, context: self._one(name, context))
 
-    def _one(self, name: str) -> bytes:
+    def _one(self, name: str, context: grpc.ServicerContext) -> bytes:
         self.asked.append(name)
+        context.set_trailing_metadata(self.trailing)
+        if self.error is not None:
+            context.abort(*self.error)
         if name in self.answers:
             return self.answers[name]
         if name == "GetStatus":
             return healthy_status().SerializeToString()
         return GetMessageClass(METHODS[name].output_type)().SerializeToString()
 
-    def _many(self, name: str) -> Iterator[bytes]:
+    def _many(self, name: str, context: grpc.ServicerContext) -> Iterator[bytes]:
         if name not in self.streams:
-            yield self._one(name)
+            yield self._one(name, context)
             return
         self.asked.append(name)
         yield from self.streams[name]

@@ -19,6 +19,10 @@ class RefusedError(FailedError):
     """The agent refused the call."""
 
 
+class NotUnderstoodError(FailedError):
+    """An answer passed all checks and made the command raise what nobody has foreseen."""
+
+
 class UnknownCallError(RefusedError):
     """Whoever answers does not know the call: an older agent, or the engines' socket."""
 

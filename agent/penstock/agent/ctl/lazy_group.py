@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from penstock.agent.ctl.command_hints import PROGRAM, hinted_here
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.formats import group_output, output_of_groups
+from penstock.agent.ctl.not_understood import not_understood
 from penstock.agent.ctl.render import say
 
 # Of a help text the first sentence is listed, uncut: it is folded to the terminal.
@@ -144,11 +145,20 @@ class RootGroup(LazyGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; add the connection options to the command lines in its errors."""
+        """Run the command; add the connection options to the command lines in its errors.
+
+        What an answer does that nobody has foreseen is an error like others.
+        """
         try:
             return super().invoke(ctx)
         except (FailedError, UsageError) as error:
             raise type(error)(hinted_here(error.message, ctx)) from error
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:
+            if (sentence := not_understood(error, ctx)) is None:
+                raise
+            raise sentence from error
 
 
 def _sentence(error: click.ClickException) -> str:

@@ -15,6 +15,7 @@ from penstock.agent.ctl.bundle_client import open_bundle
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.command_hints import note_program
 from penstock.agent.ctl.connection import ContextName, bundle_of, endpoint_of
+from penstock.agent.ctl.not_understood import note_answering
 from penstock.agent.ctl.render import say, text
 from penstock.agent.parsing import Requirement, format_labels, parse_duration, parse_labels
 from penstock.proto.v1.admin_pb2 import EngineSelector
@@ -115,9 +116,13 @@ def with_place(function: F) -> F:
 def open_client(context: click.Context) -> Client:
     """Return a client of the agent, or of the bundle, that the command line of *context* names."""
     if bundle := bundle_of(context):
-        return open_bundle(context, bundle, note_program(context))
+        found = open_bundle(context, bundle, note_program(context))
+        note_answering(context, f"the bundle {bundle}")
+        return found
     endpoint = endpoint_of(context)
-    return Client(endpoint.address, endpoint.tls, note_program(context))
+    found = Client(endpoint.address, endpoint.tls, note_program(context))
+    note_answering(context, f"the agent at {found.address}")
+    return found
 
 
 def engine_selector(

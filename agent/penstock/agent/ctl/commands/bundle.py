@@ -98,7 +98,7 @@ def _take(client: Client, request: admin.GetBundleRequest, directory: Path, targ
     """Take the parts from the agent and write them to *target*."""
     parts = directory / "parts"
     parts.mkdir()
-    builder, shown = BundleBuilder(parts), time.monotonic()
+    builder, shown = BundleBuilder(parts, request.max_bytes), time.monotonic()
     try:
         for part in client.stream("GetBundle", request):
             builder.add(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,6 +26,7 @@ _BY_HAND: Final = "imperative"
 _FILE: Final = "file:"
 # Causes that are orders.
 _DRILL, _HEALTHY = "drill", "healthy_peer_quarantined"
+_DRILL_ID: Final = re.compile(r"drill (\S+) ")
 _STATES: Final = {
     events.QUARANTINE_STATE_OPEN: "quarantined in",
     events.QUARANTINE_STATE_HALF_OPEN: "probed by",
@@ -54,11 +56,10 @@ def check_orders(
         told: causes of the diagnosis that last: the orders among them have findings already.
 
     """
-    drills = [
-        each
-        for each in orders.drills
-        if not any(cause.kind == _DRILL and f"drill {each.id} " in cause.sentence for cause in told)
-    ]
+    told_drills = {
+        found for cause in told if cause.kind == _DRILL for found in _DRILL_ID.findall(cause.sentence)
+    }
+    drills = [each for each in orders.drills if each.id not in told_drills]
     yield from _shortened(list(drill_findings(drills)), "drill", "agentctl drill list")
     healthy = {cause.peer for cause in told if cause.kind == _HEALTHY}
     standing = [each for each in orders.quarantines if each.peer.address not in healthy]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.ctl.render import text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from penstock.proto.v1.admin_pb2 import Span, Trace
 
@@ -46,6 +46,9 @@ MATTERS = (
     "penstock.history_cut",
 )
 
+# Levels that are indented; below them lines would be longer than all spans.
+_DEEPEST = 32
+
 
 def tree_lines(trace: Trace) -> Iterator[str]:
     """Yield the lines of a trace: roots by their start, children below their parents.
@@ -60,22 +63,28 @@ def tree_lines(trace: Trace) -> Iterator[str]:
     begin = min((span.start_time_unix_nano for span in trace.spans), default=0)
     # Spans in a cycle of parents have no root; each is shown once.
     shown: set[str] = set()
-    yield from _branch(children[""], children, "", begin, shown)
+    yield from _branches(children, begin, shown)
     lost = [span for span in trace.spans if span.span_id not in shown]
     yield from (_line(span, begin) for span in lost)
 
 
-def _branch(
-    spans: Sequence[Span], children: dict[str, list[Span]], indent: str, begin: int, shown: set[str]
-) -> Iterator[str]:
-    for index, span in enumerate(spans):
-        last = index + 1 == len(spans)
+def _branches(children: dict[str, list[Span]], begin: int, shown: set[str]) -> Iterator[str]:
+    """Yield the lines of the roots and of all that is below them, without recursion: spans may be nested without end."""
+    # Of each open branch: its spans that are left, the next one last, and their indent.
+    stack = [(children.pop("", [])[::-1], "")]
+    while stack:
+        spans, indent = stack[-1]
+        if not spans:
+            stack.pop()
+            continue
+        span = spans.pop()
         shown.add(span.span_id)
-        yield f"{indent}{'└─ ' if last else '├─ '}{_line(span, begin)}"
-        below = indent + ("   " if last else "│  ")
+        yield f"{indent}{'├─ ' if spans else '└─ '}{_line(span, begin)}"
+        below = indent + ("│  " if spans else "   ") if len(stack) < _DEEPEST else indent
         for link in span.links:
             yield f"{below}· linked to span {link.span_id} of trace {link.trace_id}"
-        yield from _branch(children.get(span.span_id, ()), children, below, begin, shown)
+        # What has been shown is not shown again, where two spans have one id.
+        stack.append((children.pop(span.span_id, [])[::-1], below))
 
 
 def _line(span: Span, begin: int) -> str:

@@ -10,6 +10,7 @@ from penstock.agent.ctl.rollout.progress import (
     show_fields,
     show_shares,
     show_warnings,
+    told,
 )
 from penstock.agent.ctl.rollout.wait import Followed, change_name, conclude, time_left, wait_for
 
@@ -25,5 +26,6 @@ __all__ = [
     "show_shares",
     "show_warnings",
     "time_left",
+    "told",
     "wait_for",
 ]

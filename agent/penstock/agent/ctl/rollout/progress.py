@@ -14,7 +14,7 @@ from penstock.agent.ctl.render.output import say_table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 # Seconds that a stream may take to end after its timeout.
 GRACE = 5.0
@@ -98,6 +98,23 @@ def follow_rollout(
         say("no known engine is selected")
     _judge(last, what, done, ends=ends)
     return last
+
+
+def told(rollouts: Iterable[admin.Rollout], what: str) -> Iterator[admin.Rollout]:
+    """Yield the progress of an order, which is at least one message.
+
+    Raises:
+        FailedError: there was none: nobody knows what has become of *what*.
+
+    """
+    count = 0
+    for each in rollouts:
+        yield each
+        count += 1
+    if not count:
+        raise FailedError(
+            f"the agent ended without a word about {what}; 'agentctl get engines' shows what is in force"
+        )
 
 
 def _given(value: str, policy: str) -> str:

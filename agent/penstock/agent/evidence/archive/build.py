@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.proto.v1.admin_pb2 import BundleEnd, BundlePart, StoredBatches
 
 _PIECE = 1 << 20
+# What an agent sends at once, and what is taken where nobody says how much.
+_ONE_PART, _MOST_BYTES = 16 << 20, 1 << 40
 
 
 class BundleBuilder:
@@ -45,8 +47,10 @@ class BundleBuilder:
 
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, max_bytes: int = _MOST_BYTES) -> None:
+        """Take at most *max_bytes* of batches, as were asked for, and a part more."""
         self._directory = directory
+        self._most = max_bytes + _ONE_PART
         self._journal: WindowWriter | None = None
         self._end: BundleEnd | None = None
         self._last_batch = self._batches = 0
@@ -57,7 +61,7 @@ class BundleBuilder:
         """Take a part.
 
         Raises:
-            BundleError: it is none that this version knows.
+            BundleError: it is none that this version knows, or more than was asked for.
             OSError, sqlite3.Error: it cannot be written.
 
         """
@@ -71,6 +75,8 @@ class BundleBuilder:
                 # Of a newer agent: what it means is not known here.
                 return
             case "journal":
+                if self._journal is not None:
+                    raise BundleError("the agent began the journal twice; see what serves this address")
                 self._journal = WindowWriter(self._directory / JOURNAL, part.journal)
                 self._last_batch, self.expected = part.journal.last_batch, part.journal.bytes
             case "batches":
@@ -85,6 +91,11 @@ class BundleBuilder:
             self._journal.add(batch)
             self._batches += 1
             self.bytes += len(batch.body)
+            if self.bytes > self._most:
+                raise BundleError(
+                    f"the agent sends more than {format_size(self._most)} of the log, which nobody asked for; "
+                    "see what serves this address"
+                )
             # The newest come first.
             self._first = batch.id, batch.received_unix_nano
 

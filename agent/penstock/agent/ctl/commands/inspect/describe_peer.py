@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import click
@@ -72,12 +73,15 @@ def description(
 ) -> Iterator[str]:
     """Yield the lines of a description; *found* is of one peer, and not empty."""
     yield f"Peer: {rows.peer_words(found[0])}"
+    ordered = defaultdict(list)
+    for order in quarantines:
+        ordered[order.key.server, order.key.engine].append(order)
     for item in found:
         yield f"Engine {words.engine(item.key)}:"
         yield from (f"{_INDENT}{line}" for line in _as_seen(item, now))
-        for order in quarantines:
-            if order.key == item.key:
-                yield f"{_INDENT}{_quarantine(order, now)}"
+        # Once for each engine, though an answer may name one twice.
+        for order in ordered.pop((item.key.server, item.key.engine), ()):
+            yield f"{_INDENT}{_quarantine(order, now)}"
     if failures:
         yield "Last failures:"
         for entry in failures:

@@ -161,9 +161,12 @@ def _sorted(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
 
 
 def _document(manifest_json: str) -> dict[str, Any]:
-    """Return the comparable part of a manifest."""
+    """Return the comparable part of a manifest; of an order in the audit log nothing."""
     manifest = json.loads(manifest_json)
-    return {"spec": manifest["spec"], "annotations": manifest["metadata"].get("annotations", {})}
+    return {
+        "spec": manifest.get("spec", {}),
+        "annotations": manifest.get("metadata", {}).get("annotations", {}),
+    }
 
 
 @click.command()

@@ -17,7 +17,7 @@ from penstock.agent.ctl.options import (
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.output import show
-from penstock.agent.ctl.rollout import GRACE, follow_rollout
+from penstock.agent.ctl.rollout import GRACE, follow_rollout, told
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _set(
     )
     stream = client.stream("SetPaused", request, timeout.total_seconds() + GRACE)
     what, done = ("the pause", "paused") if paused else ("the end of the pause", "no longer paused")
-    last = follow_rollout(stream, what, quiet=output != "table", done=done)
+    last = follow_rollout(told(stream, what), what, quiet=output != "table", done=done)
     if output != "table":
         show(last, output)
     elif paused:

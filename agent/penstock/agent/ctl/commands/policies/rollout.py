@@ -264,7 +264,8 @@ def _state(entry: admin.AuditEntry) -> dict[str, Any]:
     """Return the rollout that a change left in the policy; empty for none."""
     if not entry.new_manifest_json:
         return {}
-    annotations = json.loads(entry.new_manifest_json)["metadata"].get("annotations", {})
+    # The audit log has orders besides.
+    annotations = json.loads(entry.new_manifest_json).get("metadata", {}).get("annotations", {})
     try:
         found = json.loads(annotations.get(_ANNOTATION, "{}"))
     except ValueError:
