@@ -120,7 +120,8 @@ AGENT_FLOORS = (
     ("journal.index",),
     ("journal.database",),
     ("bill", "pairs", "parsing", "prescan", "replay", "sources", "state", "traces.spans"),
-    ("aio", "badness", "batch", "errors", "limits", "model", "quoted_errors"),
+    ("aio", "badness", "batch", "limits", "model", "quoted_errors"),
+    ("errors",),
 )
 ENGINE_FLOORS = (
     ("check",),

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import grpc
 import pytest
 from penstock.agent.daemon import logs
 from penstock.agent.daemon.logs import BURST, LogLimit
@@ -148,3 +149,15 @@ def test_a_record_without_a_flood_is_as_it_was():
     record = logging.LogRecord("x", logging.WARNING, "", 0, "text %s", ("y",), None)
     assert LogLimit().filter(record)
     assert (record.msg, record.args) == ("text %s", ("y",))
+
+
+def test_an_answer_to_a_caller_that_has_hung_up_is_no_news() -> None:
+    """What gRPC says of it, with a traceback for each, is left out; any other error of a method is told."""
+
+    def record(error: Exception) -> logging.LogRecord:
+        said = (type(error), error, None)
+        return logging.LogRecord("grpc", logging.ERROR, "", 0, "raised in core by %s", ("/x",), said)
+
+    assert not logs._is_news(record(grpc.aio.InternalError()))
+    assert logs._is_news(record(ValueError("x")))
+    assert logs._is_news(logging.LogRecord("asyncio", logging.ERROR, "", 0, "x", (), None))

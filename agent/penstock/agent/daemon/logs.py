@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import structlog
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ class _Lossy:
             self._stream.flush()
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out what gRPC says, with a traceback, of an answer to a caller that has hung up: any caller may, at any time."""
+    return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
+
+
 def configure_logging(log_format: str, level: str) -> None:
     """Set up structlog for the process: one JSON object a line, or lines for a person (*console*).
 
@@ -127,5 +133,6 @@ def configure_logging(log_format: str, level: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    handler.addFilter(_is_news)
     handler.addFilter(limit.filter)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
