@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from penstock.agent.pairs import list_pairs
+from penstock.agent.pairs import compare_sides, list_pairs
+from penstock.agent.pairs.comparisons import Comparisons
+from penstock.agent.pairs.role_pairs import count_pairs, may_pair, ordered, worst_pairs
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,
@@ -137,3 +141,90 @@ def test_any_fleet(fleet: list[tuple[int, list[int]]], limit: int) -> None:
     ]
     assert len(sides) == len(set(sides))
     assert all(len(side) == 2 for side in sides)
+
+
+_engines = st.lists(
+    st.builds(
+        lambda role, model, pool, weights, connector: {
+            "role": role,
+            "labels": {"pool": pool, "weights": weights, "pod": "x"},
+            "facts": {"model": model, "kv_connector": connector},
+        },
+        _roles,
+        st.sampled_from(["m", "m", "n"]),
+        st.sampled_from(["", "", "blue", "green"]),
+        st.sampled_from(["", "a", "b"]),
+        st.sampled_from(["NixlConnector", "NixlPushConnector", "Other", ""]),
+    ),
+    max_size=12,
+)
+
+
+@given(_engines, st.integers(0, 30))
+def test_kinds_of_engines_say_what_each_two_say(fleet: list[dict[str, Any]], limit: int) -> None:
+    """The worst pairs are these of a look at each two engines, in the same order, and as many are counted."""
+    engines = [engine(f"{index:02}", **each) for index, each in enumerate(fleet)]
+    names = [each.key.server for each in engines]
+    each_two = [ordered(engines, *two) for two in itertools.combinations(range(len(engines)), 2)]
+    wanted = []
+    for one, other in each_two:
+        if may_pair(engines[one], engines[other]):
+            verdict = compare_sides(engines[one], engines[other])
+            worst = max((each.effect for each in verdict.differences), default=0)
+            wanted.append((-verdict.compatible, -worst, names[one], names[other]))
+    wanted.sort()
+    found = itertools.islice(worst_pairs(engines, names, Comparisons(engines)), limit)
+    assert [(*badness, names[one], names[other]) for badness, one, other in found] == wanted[:limit]
+    assert count_pairs(engines) == len(wanted)
+    listed = list_pairs(engines, limit)
+    assert [(pair.key.server, pair.peer_key.server) for pair in listed.pairs] == [
+        each[2:] for each in wanted[:limit]
+    ]
+    assert listed.left_out == max(0, len(wanted) - limit)
+
+
+def test_each_engine_of_another_kind() -> None:
+    """The comparisons of an agent that makes up engines have an end; others' pairs are among what is known."""
+    made_up = [
+        engine(f"x{index}", ROLE_BOTH, facts={"model": "x", "weights": {"digest": str(index)}})
+        for index in range(2_000)
+    ]
+    others = [engine("p", ROLE_PREFILL), engine("d", ROLE_DECODE, facts={"compatibility_hash": "x"})]
+    found = list_pairs([*made_up, *others])
+    assert found.left_out + len(found.pairs) == 2_000 * 1_999 // 2 + 1
+    assert len(found.pairs) == 10_000
+    assert names(found)[0] == ("d", "p")
+    comparisons = Comparisons(made_up, 100)
+    assert len(list(worst_pairs(made_up, [each.key.server for each in made_up], comparisons))) == 5
+
+
+def test_engines_that_tell_much() -> None:
+    """The pairs of one answer are bounded in bytes; the worst are there."""
+    many = [
+        engine(
+            f"{index:03}",
+            ROLE_BOTH,
+            facts={
+                "compatibility_hash": str(index),
+                "compatibility_factors": {f"{each}": f"{index} {'x' * 90}" for each in range(150)},
+            },
+        )
+        for index in range(60)
+    ]
+    found = list_pairs(many)
+    assert found.left_out + len(found.pairs) == 60 * 59 // 2
+    assert found.left_out > 0
+    assert 7 << 20 < sum(pair.ByteSize() for pair in found.pairs) < 8 << 20
+
+
+@pytest.mark.parametrize("own", ["kv_engine_id", "side_channel", "num_gpu_blocks", "start_time_unix_nano"])
+def test_what_is_of_no_kind(own: str) -> None:
+    """What tells two engines of one deployment apart makes them no other kind; each fact that is compared does."""
+    alike = {"kv_engine_id": "", "side_channel": ""}
+    one, other = (
+        engine("p", ROLE_PREFILL, facts=alike | {own: value})
+        for value in (("a", "b") if own in alike else (1, 2))
+    )
+    assert len(set(Comparisons([one, other]).kinds)) == 1
+    other.facts.block_size = 8
+    assert len(set(Comparisons([one, other]).kinds)) == 2

@@ -6,38 +6,28 @@ prefill, one decode (or ``both``), the same model and family of connectors, and 
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.pairs.side_facts import (
-    POOL_LABEL,
-    family_of,
-    geometry_of,
-    peer_geometry,
-    revision_of,
-    transport_of,
-)
+from penstock.agent.pairs.comparisons import Comparisons
+from penstock.agent.pairs.role_pairs import count_pairs, may_pair, ordered, worst_pairs
+from penstock.agent.pairs.side_facts import geometry_of, peer_geometry, revision_of, transport_of
 from penstock.agent.pairs.speed_limits import slowness
 from penstock.agent.pairs.verdict import compare_sides
 from penstock.agent.quoted_errors import without_advice
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.common_pb2 import (
-    CHANNEL_EC,
-    ERROR_TYPE_INCOMPATIBLE,
-    ERROR_TYPE_UNSPECIFIED,
-    ROLE_BOTH,
-    ROLE_DECODE,
-    ROLE_PREFILL,
-)
+from penstock.proto.v1.common_pb2 import CHANNEL_EC, ERROR_TYPE_INCOMPATIBLE, ERROR_TYPE_UNSPECIFIED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 MAX_PAIRS: Final = 10_000
 """Pairs of one answer; the worst stay."""
-
-_READS: Final = (ROLE_DECODE, ROLE_BOTH)
-_WRITES: Final = (ROLE_PREFILL, ROLE_BOTH)
+# Of one answer: what engines tell of themselves is in each of their pairs.
+_MAX_BYTES: Final = 8 << 20
 
 
 class _Known(NamedTuple):
@@ -48,27 +38,98 @@ class _Known(NamedTuple):
     peer: admin.PairPeer
 
 
+class _Row(NamedTuple):
+    """A pair that may be in the answer.
+
+    Attributes:
+        badness: the worst first, then by names.
+        order: of two that are equally bad.
+        decode: the engine's index.
+        prefill: that of its peer; -1 for one that is not known here.
+        peer: one that is not known here.
+
+    """
+
+    badness: tuple[int, int, bool, str, str, str]
+    order: int
+    decode: int
+    prefill: int
+    peer: admin.PairPeer | None = None
+
+
 def list_pairs(engines: Sequence[admin.PairEngine], limit: int = MAX_PAIRS) -> admin.ListPairsResponse:
-    """Return all pairs of *engines*, and of these with peers that are not among them, the worst first."""
+    """Return the pairs of *engines*, and of these with peers that are not among them, the worst first.
+
+    At most *limit*, and 8 MiB of them. The time grows with the engines, their peers and the square of the kinds of
+    engines; of so many kinds that their comparisons take seconds, some pairs are not looked at, and are left out.
+    """
     known, strangers = _resolve(engines)
     met: dict[tuple[int, int], list[_Known]] = {}
     for each in known:
-        met.setdefault(_ordered(engines, each.engine, each.other), []).append(each)
-    indices = dict.fromkeys(itertools.chain(met, _by_role(engines)))
-    pairs = [_pair(engines[one], engines[other], met.get((one, other), ()), one) for one, other in indices]
-    pairs += [_stranger(engines[index], peer) for index, peer in strangers]
-    pairs.sort(key=_badness)
-    return admin.ListPairsResponse(pairs=pairs[:limit], engines=engines, left_out=max(0, len(pairs) - limit))
+        met.setdefault(ordered(engines, each.engine, each.other), []).append(each)
+    for (decode, _), sides in met.items():
+        # What the decode side says of its peer comes first.
+        sides.sort(key=lambda each: (each.engine != decode, not each.peer.status.connected))
+    every = count_pairs(engines) + len(strangers)
+    every += sum(not may_pair(engines[one], engines[other]) for one, other in met)
+    rows = heapq.nsmallest(limit, _rows(engines, met, strangers, limit))
+    pairs = _built(engines, met, rows)
+    return admin.ListPairsResponse(pairs=pairs, engines=engines, left_out=every - len(pairs))
 
 
-def _badness(pair: admin.Pair) -> tuple[int, int, int, str, str, str]:
-    worst = max((each.effect for each in pair.differences), default=0)
-    names = (
-        f"{pair.key.server}/{pair.key.engine}",
-        f"{pair.peer_key.server}/{pair.peer_key.engine}",
-        pair.peer.address,
-    )
-    return (-pair.compatible, -worst, not slowness(pair.speed), *names)
+def _rows(
+    engines: Sequence[admin.PairEngine],
+    met: Mapping[tuple[int, int], Sequence[_Known]],
+    strangers: Iterable[tuple[int, admin.PairPeer]],
+    limit: int,
+) -> Iterator[_Row]:
+    """Yield the pairs, with those of known peers first; of pairs that only may become some, the worst *limit*."""
+    order = itertools.count()
+    names = [f"{engine.key.server}/{engine.key.engine}" for engine in engines]
+    comparisons = Comparisons(engines)
+    for (one, other), sides in met.items():
+        badness = comparisons.badness(one, other, connected=_connected(sides))
+        if badness is not None:
+            address = sides[0].peer.status.peer.address
+            named = not slowness(_speed(sides)), names[one], names[other], address
+            yield _Row((*badness, *named), next(order), one, other)
+    worst = (each for each in worst_pairs(engines, names, comparisons) if each[1:] not in met)
+    for badness, one, other in itertools.islice(worst, limit):
+        yield _Row((*badness, True, names[one], names[other], ""), next(order), one, other)
+    for index, peer in strangers:
+        slow = bool(peer.speeds) and bool(slowness(peer.speeds[0]))
+        # "/": of an engine without a name.
+        named = not slow, names[index], "/", peer.status.peer.address
+        yield _Row((-_compatible(peer.status), 0, *named), next(order), index, -1, peer)
+
+
+def _built(
+    engines: Sequence[admin.PairEngine],
+    met: Mapping[tuple[int, int], Sequence[_Known]],
+    rows: Iterable[_Row],
+) -> list[admin.Pair]:
+    """Return the pairs of *rows*, as many as have room."""
+    room, pairs = _MAX_BYTES, []
+    for row in rows:
+        if row.peer is not None:
+            pair = _stranger(engines[row.decode], row.peer)
+        else:
+            place = row.decode, row.prefill
+            pair = _pair(engines[row.decode], engines[row.prefill], met.get(place, ()))
+        room -= pair.ByteSize()
+        if room < 0:
+            break
+        pairs.append(pair)
+    return pairs
+
+
+def _connected(met: Iterable[_Known]) -> bool:
+    return any(each.peer.status.connected for each in met)
+
+
+def _speed(met: Iterable[_Known]) -> admin.PairSpeed:
+    """Return the first speed that is told of a pair; an empty one without any."""
+    return next((speed for each in met for speed in each.peer.speeds), admin.PairSpeed())
 
 
 def _resolve(engines: Sequence[admin.PairEngine]) -> tuple[list[_Known], list[tuple[int, admin.PairPeer]]]:
@@ -96,42 +157,9 @@ def _resolve(engines: Sequence[admin.PairEngine]) -> tuple[list[_Known], list[tu
     return known, strangers
 
 
-def _ordered(engines: Sequence[admin.PairEngine], index: int, other: int) -> tuple[int, int]:
-    """Return the two engines of a pair, the one that computes with the blocks first; the same whichever is given first."""
-    writes = engines[index].role == ROLE_PREFILL or engines[other].role == ROLE_DECODE
-    reads = engines[index].role == ROLE_DECODE or engines[other].role == ROLE_PREFILL
-    if reads == writes:  # two of one role, or without one
-        return min(index, other), max(index, other)
-    return (index, other) if reads else (other, index)
-
-
-def _by_role(engines: Sequence[admin.PairEngine]) -> Iterator[tuple[int, int]]:
-    """Yield the pairs that may become some: of engines of one model, connector and pool."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for index, engine in enumerate(engines):
-        if engine.facts.kv_connector:
-            key = engine.facts.model, family_of(engine.facts.kv_connector)
-            groups.setdefault(key, []).append(index)
-    for members in groups.values():
-        for one, other in itertools.combinations(members, 2):
-            first, second = _ordered(engines, one, other)
-            fits = engines[first].role in _READS and engines[second].role in _WRITES
-            if fits and not _apart(engines[first], engines[second]):
-                yield first, second
-
-
-def _apart(one: admin.PairEngine, other: admin.PairEngine) -> bool:
-    pools = one.labels.get(POOL_LABEL), other.labels.get(POOL_LABEL)
-    return all(pools) and pools[0] != pools[1]
-
-
-def _pair(
-    decode: admin.PairEngine, prefill: admin.PairEngine, met: Iterable[_Known], decode_index: int
-) -> admin.Pair:
-    """Return a pair of two engines that are known here; *met*: as peers of each other."""
-    # What the decode side says of its peer comes first.
-    met = sorted(met, key=lambda each: (each.engine != decode_index, not each.peer.status.connected))
-    connected = any(each.peer.status.connected for each in met)
+def _pair(decode: admin.PairEngine, prefill: admin.PairEngine, met: Sequence[_Known]) -> admin.Pair:
+    """Return a pair of two engines that are known here; *met*: as peers of each other, the decode side's word first."""
+    connected = _connected(met)
     verdict = compare_sides(decode, prefill, connected=connected)
     pair = admin.Pair(
         key=decode.key,
@@ -149,9 +177,8 @@ def _pair(
     )
     if met:
         pair.peer.CopyFrom(met[0].peer.status.peer)
-    speeds = [speed for each in met for speed in each.peer.speeds]
-    if speeds:
-        pair.speed.CopyFrom(speeds[0])
+    if any(each.peer.speeds for each in met):
+        pair.speed.CopyFrom(_speed(met))
     return pair
 
 
@@ -161,7 +188,7 @@ def _stranger(engine: admin.PairEngine, peer: admin.PairPeer) -> admin.Pair:
     pair = admin.Pair(
         key=engine.key,
         peer=status.peer,
-        compatible=admin.PAIR_COMPATIBILITY_UNKNOWN,
+        compatible=_compatible(status),
         weights=admin.PAIR_WEIGHTS_UNKNOWN,
         geometry=geometry_of(engine),
         peer_geometry=peer_geometry(status),
@@ -171,9 +198,8 @@ def _stranger(engine: admin.PairEngine, peer: admin.PairPeer) -> admin.Pair:
         reason="no handshake yet",
     )
     if status.connected:
-        pair.compatible, pair.reason = admin.PAIR_COMPATIBILITY_YES, "they have shaken hands"
+        pair.reason = "they have shaken hands"
     elif status.handshake_error == ERROR_TYPE_INCOMPATIBLE:
-        pair.compatible = admin.PAIR_COMPATIBILITY_NO
         factors = ", ".join(status.handshake_factors)
         pair.reason = f"the handshake failed: {factors or without_advice(status.handshake_error_text)}"
     elif status.handshake_error != ERROR_TYPE_UNSPECIFIED:
@@ -183,3 +209,11 @@ def _stranger(engine: admin.PairEngine, peer: admin.PairPeer) -> admin.Pair:
     if peer.speeds:
         pair.speed.CopyFrom(peer.speeds[0])
     return pair
+
+
+def _compatible(status: PeerStatus) -> admin.PairCompatibility:
+    """Return whether a peer fits of which only one engine tells."""
+    if status.connected:
+        return admin.PAIR_COMPATIBILITY_YES
+    incompatible = status.handshake_error == ERROR_TYPE_INCOMPATIBLE
+    return admin.PAIR_COMPATIBILITY_NO if incompatible else admin.PAIR_COMPATIBILITY_UNKNOWN
