@@ -9,7 +9,7 @@ import urllib.request
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import grpc
 import pytest
@@ -155,6 +155,108 @@ def test_a_connection_heals(seconds: int) -> None:
             del bad.answers["GetStatus"]
             running.relay.wait_for(bad="up")
             assert running.relay.agentctl("get", "engines").stderr == ""
+
+
+class Callers:
+    """Callers that ask a relay for events again and again, and what they were told."""
+
+    def __init__(self, address: str, count: int, limit: int = 10_000) -> None:
+        self._address = address
+        self._request = admin.ListEventsRequest(limit=limit).SerializeToString()
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
+        self.told: list[tuple[str, str]] = []
+        """The status of each call, and its sentence."""
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for each in self._threads:
+            each.join()
+
+    def _ask(self) -> None:
+        options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self._address, options) as channel:
+            call: Any = channel.unary_unary("/penstock.v1.Admin/ListEvents")
+            while not self._ended.is_set():
+                try:
+                    call(self._request, timeout=60)
+                except grpc.RpcError as raised:
+                    error: Any = raised
+                    self.told.append((error.code().name, error.details()))
+                    if error.code() is grpc.StatusCode.UNAVAILABLE:
+                        return
+                else:
+                    self.told.append(("OK", ""))
+
+
+def test_many_callers_of_large_answers() -> None:
+    """Four agents send 15 MiB to each of 24 callers: memory is bounded, and a small list is there meanwhile."""
+    row = admin.LoggedEvent(event={"time_unix_nano": 1 << 62, "request_id": "x" * 250, "rank": 3})
+    with ExitStack() as parts:
+        directory = parts.enter_context(short_directory())
+        good = parts.enter_context(running_agent())
+        parts.enter_context(FakeEngine(good.listen)).publish(transfer_failure("cmpl-good"))
+        agents = {f"bad{index}": f"unix://{directory}/{index}.sock" for index in range(4)}
+        for address in agents.values():
+            bad = parts.enter_context(running_hostile_agent(address))
+            bad.answers["ListEvents"] = admin.ListEventsResponse(events=[row] * 55_000).SerializeToString()
+        agents["good"] = good.admin
+        listed = ",".join(f"{name}={address}" for name, address in agents.items())
+        relay = parts.enter_context(running_relay(directory, f"--agents={listed}", "--deadline=60s"))
+        relay.wait_for(**dict.fromkeys(agents, "up"))
+        before = _memory(relay)
+        with Callers(relay.address, 24) as callers:
+            while len(callers.told) < 60 or ("OK", "") not in callers.told:
+                found = {
+                    each.key.server for each in relay.call("ListEngines", admin.ListEnginesRequest()).engines
+                }
+                assert found == {"good"}
+                assert _health(relay) == b"ok\n"
+            grown, told = _memory(relay) - before, {*callers.told}
+            assert relay.stop() == 0
+        # As much as without bounds: 1.5 GiB.
+        assert grown < 1_000 * MIB
+        busy = ("RESOURCE_EXHAUSTED", "the relay has more answers to read than it may keep; try again")
+        assert told <= {("OK", ""), busy}
+        assert "Traceback" not in relay.log()
+
+
+def test_it_ends_amid_empty_entries_and_beside_a_watcher_that_does_not_read(pair: Pair) -> None:
+    """SIGTERM ends the relay while an agent sends 15 MiB of nothing to each caller, and events that nobody reads."""
+    first = METHODS["ListEvents"].output_type.fields_by_name["events"].number
+    pair.bad.answers["ListEvents"] = bytes([first << 3 | 2, 0]) * (15 * MIB // 2)
+    pair.bad.streams["WatchEvents"] = _Events(MIB // 2)
+    with grpc.insecure_channel(pair.relay.address) as channel:
+        call: Any = channel.unary_stream("/penstock.v1.Admin/WatchEvents")
+        call(admin.ListEventsRequest().SerializeToString())
+        with Callers(pair.relay.address, 4, 100) as callers:
+            wait_until(lambda: len(callers.told) > 8, "it answers")
+            wait_until(lambda: "WatchEvents" in pair.bad.asked, "it follows the events")
+            assert _health(pair.relay) == b"ok\n"
+            assert pair.relay.stop() == 0
+    assert ("OK", "") in callers.told
+
+
+def test_a_refusal_in_any_words(pair: Pair) -> None:
+    """What an agent says to a wrong request moves no cursor, has one line and an end, and keeps what to do."""
+    words = "\x1b[2J\u202e" + "no\n" * 600 + "; try --limit"
+    pair.bad.refusals["Explain"] = (grpc.StatusCode.INVALID_ARGUMENT, words)
+    with grpc.insecure_channel(pair.relay.address) as channel:
+        call: Any = channel.unary_unary("/penstock.v1.Admin/Explain")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(admin.GetTraceRequest(request_id="cmpl-none").SerializeToString(), timeout=60)
+    error: Any = refused.value
+    details: str = error.details()
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert details.isprintable()
+    assert details.startswith("\\x1b[2J\\u202eno no ")
+    assert details.endswith("; try --limit")
+    assert len(details) == 500
 
 
 def test_it_ends_and_answers_while_a_large_answer_is_read(pair: Pair) -> None:

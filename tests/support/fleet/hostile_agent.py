@@ -33,6 +33,7 @@ class HostileAgent(grpc.GenericRpcHandler):
         streams: what the streams of a method say instead.
         error: the code and the words that every call ends with instead; None for an answer.
         trailing: metadata at the end of every call.
+        refusals: the status and the text with which a method is refused.
         asked: the methods that were called, in their order.
 
     """
@@ -42,6 +43,7 @@ class HostileAgent(grpc.GenericRpcHandler):
         self.streams: dict[str, Iterable[bytes]] = {}
         self.error: tuple[grpc.StatusCode, str] | None = None
         self.trailing: tuple[tuple[str, str | bytes], ...] = ()
+        self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.asked: list[str] = []
 
     def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
@@ -58,6 +60,8 @@ class HostileAgent(grpc.GenericRpcHandler):
         context.set_trailing_metadata(self.trailing)
         if self.error is not None:
             context.abort(*self.error)
+        if name in self.refusals:
+            context.abort(*self.refusals[name])
         if name in self.answers:
             return self.answers[name]
         if name == "GetStatus":

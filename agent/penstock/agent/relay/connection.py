@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
 from penstock.agent.answers import path_of, read_agents_answer
 from penstock.agent.errors import ContractError
+from penstock.agent.quoted_errors import in_one_line
 from penstock.agent.relay.agent_tls import credentials_of
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -46,19 +47,6 @@ _STEADY_SECONDS = 30.0
 _MAX_REASON = 160
 # Between two lines of the log about answers of one agent that cannot be used.
 _COMPLAINT_SECONDS = 60.0
-
-
-class Heard(NamedTuple):
-    """An agent's answer.
-
-    Attributes:
-        response: the message, which is what :mod:`penstock.agent.answers` lets pass.
-        size: bytes on the wire.
-
-    """
-
-    response: Any
-    size: int
 
 
 class AgentConnection:
@@ -115,7 +103,8 @@ class AgentConnection:
         try:
             asked = time.time()
             # A copy of the channel's state is no proof: an agent's loop may hang while its sockets answer.
-            status = (await self._call("GetStatus", admin.GetStatusRequest(), self._deadline)).response
+            body = await self._ask("GetStatus", admin.GetStatusRequest(), self._deadline)
+            status = await self.read("GetStatus", body)
             answered = time.time()
         except grpc.aio.AioRpcError as error:
             return self.sentence(error)
@@ -143,18 +132,27 @@ class AgentConnection:
             self._open()
             await old.close()
 
-    async def call(self, method: str, request: Message, seconds: float, *, slow: bool = False) -> Heard:
-        """Call *method*; what goes wrong makes the agent doubtful, so that it is looked at at once.
-
-        Without an answer to a *slow* one it is looked at, too, but others may call it meanwhile.
+    async def call(self, method: str, request: Message, seconds: float) -> Any:
+        """Call *method* and return the response, which is what :mod:`penstock.agent.answers` lets pass.
 
         Raises:
             grpc.aio.AioRpcError: it does not answer, or refuses.
             ContractError: its answer cannot be used.
 
         """
+        return await self.read(method, await self.ask(method, request, seconds))
+
+    async def ask(self, method: str, request: Message, seconds: float, *, slow: bool = False) -> bytes:
+        """Call *method* and return what it says, to be read; what goes wrong makes the agent doubtful.
+
+        Then it is looked at at once; without an answer to a *slow* one, too, but others may call it meanwhile.
+
+        Raises:
+            grpc.aio.AioRpcError: it does not answer, or refuses.
+
+        """
         try:
-            return await self._call(method, request, seconds)
+            return await self._ask(method, request, seconds)
         except grpc.aio.AioRpcError as error:
             late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             if late and slow:
@@ -163,9 +161,10 @@ class AgentConnection:
                 self._doubt(self.sentence(error, seconds))
             raise
 
-    async def _call(self, method: str, request: Message, seconds: float) -> Heard:
+    async def _ask(self, method: str, request: Message, seconds: float) -> bytes:
         ask: Any = self._channel.unary_unary(path_of(method), request_serializer=_bytes_of)
-        return await self._read(method, await ask(request, timeout=seconds))
+        body: bytes = await ask(request, timeout=seconds)
+        return body
 
     async def stream(
         self, method: str, request: Message, seconds: float | None = None
@@ -181,16 +180,21 @@ class AgentConnection:
         call = ask(request, timeout=seconds)
         try:
             async for body in call:
-                yield (await self._read(method, body)).response
+                yield await self.read(method, body)
         finally:
             call.cancel()
 
-    async def _read(self, method: str, body: bytes) -> Heard:
-        """Read an answer: a large one on a thread of its own, for the loop serves others meanwhile."""
+    async def read(self, method: str, body: bytes) -> Any:
+        """Read an answer: a large one on a thread of its own, for the loop serves others meanwhile.
+
+        Raises:
+            ContractError: it cannot be used.
+
+        """
         try:
             if len(body) <= _AT_ONCE_BYTES:
-                return Heard(read_agents_answer(method, body), len(body))
-            return Heard(await asyncio.to_thread(read_agents_answer, method, body), len(body))
+                return read_agents_answer(method, body)
+            return await asyncio.to_thread(read_agents_answer, method, body)
         except ContractError as error:
             if time.monotonic() >= self._next_complaint:
                 self._next_complaint = time.monotonic() + _COMPLAINT_SECONDS
@@ -212,12 +216,12 @@ class AgentConnection:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return _no_answer(self._deadline if seconds is None else seconds)
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return f"cannot be reached: {_cause(error.details() or '')}"[:_MAX_REASON]
+            return in_one_line(f"cannot be reached: {_cause(error.details() or '')}", _MAX_REASON)
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-            return f"refuses this relay: {error.details()}"[:_MAX_REASON]
+            return in_one_line(f"refuses this relay: {error.details()}", _MAX_REASON)
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             return "its version does not know this"
-        return " ".join((error.details() or error.code().name).split())[:_MAX_REASON]
+        return in_one_line(error.details() or error.code().name, _MAX_REASON)
 
     async def close(self) -> None:
         """Close the channel."""

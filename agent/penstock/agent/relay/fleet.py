@@ -9,6 +9,7 @@ import grpc
 from penstock.agent.aio import is_cancelled
 from penstock.agent.errors import ContractError
 from penstock.agent.relay.connection import AWAY, CLOSED, AgentConnection
+from penstock.agent.relay.large_answers import LargeAnswers, Room, weight
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _LOOK_SECONDS = 5.0
 _MAX_CALLS = 256
 # Questions of callers at a time; the others wait for their turn. Those that take long have turns of their own: lists,
 # orders and the leader of roll-outs do not wait behind them.
-_MAX_QUESTIONS, _MAX_SLOW_QUESTIONS = 8, 4
+_MAX_QUESTIONS, _MAX_SLOW_QUESTIONS = 4, 4
 # Of the answers to one question together.
 _MAX_BYTES = 64 << 20
 # Of those that do not answer as many are named.
@@ -36,6 +37,9 @@ _FEW = 0.1
 _SLOW = {"Diagnose": 12.0, "WhatIf": 20.0, "GetBill": 20.0, "GetStacks": 8.0, "ListSuspects": 10.0}
 # Part of a caller's deadline that is left for the answer.
 _RESERVE_SECONDS = 0.5
+FULL = "the relay has more answers to read than it may keep; try again"
+"""Why an agent's answer is missing that has come amid too many others."""
+_TOO_MANY_BYTES = "the answers of all are too large together; narrow the request"
 # The agent has understood, and has none of what is asked for, or the request is wrong.
 _REFUSALS = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
 
@@ -48,11 +52,21 @@ class Answer(NamedTuple):
     size: int
 
 
+class _Body(NamedTuple):
+    """What one agent answered, before it is read."""
+
+    agent: AgentConnection
+    body: bytes
+
+
 class Refusal(NamedTuple):
     """An agent that answered with an error."""
 
     agent: AgentConnection
     error: grpc.aio.AioRpcError
+
+
+_Missing = tuple["AgentConnection", str]
 
 
 class Answers(NamedTuple):
@@ -83,7 +97,12 @@ class Answers(NamedTuple):
 
 
 class Fleet:
-    """The agents; the loop's."""
+    """The agents; the loop's.
+
+    Attributes:
+        large: what of their answers is in memory.
+
+    """
 
     def __init__(self, finder: AgentFinder, tls: AgentTls | None, deadline: float) -> None:
         """Prepare connections to the agents that *finder* finds.
@@ -97,6 +116,7 @@ class Fleet:
         self._finder = finder
         self._tls = tls
         self._deadline = deadline
+        self.large = LargeAnswers()
         # By whether the method takes long.
         self._questions = {
             False: asyncio.Semaphore(_MAX_QUESTIONS),
@@ -182,42 +202,67 @@ class Fleet:
             each = request(agent) if callable(request) else request
             if each is not None:
                 asked.append((agent, each))
+        room = Room(_MAX_BYTES)
         async with self._questions[method in _SLOW]:
-            calls = [asyncio.ensure_future(self._one(agent, method, each, timeout)) for agent, each in asked]
+            calls = [
+                asyncio.ensure_future(self._one(agent, method, each, timeout, room)) for agent, each in asked
+            ]
             try:
                 if method.startswith("List") and method not in _SLOW and calls:
                     await most(calls)
                 else:
                     await asyncio.gather(*calls)
-                return _sorted(
+                heard = [
                     call.result() if call.done() else (agent, agent.doubt(_LIST_SECONDS))
                     for (agent, _), call in zip(asked, calls, strict=True)
-                )
+                ]
             finally:
                 for call in calls:
                     call.cancel()
+        return await self._read(method, heard)
 
     async def _one(
-        self, agent: AgentConnection, method: str, request: Message, seconds: float
-    ) -> Answer | Refusal | tuple[AgentConnection, str]:
+        self, agent: AgentConnection, method: str, request: Message, seconds: float, room: Room
+    ) -> _Body | Refusal | _Missing:
         if agent.state == AWAY:
             # Its own task looks whether it is back; calls do not wait for it.
             return agent, agent.error
-        slow = method in _SLOW
-        async with self._calls[slow]:
-            try:
-                return Answer(agent, *await agent.call(method, request, seconds, slow=slow))
-            except grpc.aio.AioRpcError as error:
-                if error.code() in _REFUSALS:
-                    return Refusal(agent, error)
-                return agent, agent.sentence(error, seconds)
-            except ContractError as error:
-                return agent, str(error)
-            except (asyncio.CancelledError, grpc.aio.UsageError):
-                # A channel that is closed under a call cancels it.
-                if is_cancelled():
-                    raise
-                return agent, CLOSED
+        try:
+            async with self._calls[takes_long(method)]:
+                body = await agent.ask(method, request, seconds, slow=takes_long(method))
+        except grpc.aio.AioRpcError as error:
+            refuses = error.code() in _REFUSALS
+            return Refusal(agent, error) if refuses else (agent, agent.sentence(error, seconds))
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            # A channel that is closed under a call cancels it.
+            if is_cancelled():
+                raise
+            return agent, CLOSED
+        if not room.take(len(body)):
+            return agent, _TOO_MANY_BYTES
+        return _Body(agent, body) if self.large.waiting.take(len(body)) else (agent, FULL)
+
+    async def _read(self, method: str, heard: list[_Body | Refusal | _Missing]) -> Answers:
+        """Read what agents have said, when it is this question's turn; *heard* becomes empty."""
+        waiting = sum(len(each.body) for each in heard if isinstance(each, _Body))
+        size = sum(weight(len(each.body)) for each in heard if isinstance(each, _Body))
+        results: list[Answer | Refusal | _Missing] = []
+        heard.reverse()
+        try:
+            async with self.large.reading(size):
+                while heard:
+                    each = heard.pop()
+                    if not isinstance(each, _Body):
+                        results.append(each)
+                        continue
+                    try:
+                        response = await each.agent.read(method, each.body)
+                        results.append(Answer(each.agent, response, len(each.body)))
+                    except ContractError as error:
+                        results.append((each.agent, str(error)))
+        finally:
+            self.large.waiting.give(waiting)
+        return _sorted(results)
 
     async def close(self) -> None:
         """End the connections."""
@@ -235,21 +280,23 @@ async def most(calls: Sequence[asyncio.Task[Any]]) -> None:
         await asyncio.wait(others)
 
 
-def _sorted(results: Iterable[Answer | Refusal | tuple[AgentConnection, str]]) -> Answers:
-    """Sort *results* into answers, refusals and agents without an answer; keep as many answers as have room."""
+def takes_long(method: str) -> bool:
+    """Whether an agent may take longer for *method* than for others."""
+    return method in _SLOW
+
+
+def _sorted(results: Iterable[Answer | Refusal | _Missing]) -> Answers:
+    """Sort *results* into answers, refusals and agents without an answer."""
     found: list[Answer] = []
     refused: list[Refusal] = []
-    missing: list[tuple[AgentConnection, str]] = []
-    room = _MAX_BYTES
+    missing: list[_Missing] = []
     for each in results:
         if isinstance(each, Refusal):
             refused.append(each)
-        elif not isinstance(each, Answer):
-            missing.append(each)
-        elif (room := room - each.size) >= 0:
+        elif isinstance(each, Answer):
             found.append(each)
         else:
-            missing.append((each.agent, "the answers of all are too large together; narrow the request"))
+            missing.append(each)
     if found:
         # What another agent can answer is not wrong: this one is of another version.
         other = [each for each in refused if each.error.code() is grpc.StatusCode.INVALID_ARGUMENT]

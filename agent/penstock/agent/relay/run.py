@@ -11,6 +11,7 @@ import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.aio import stop_event
 from penstock.agent.page import PageServer, PageSource
+from penstock.agent.relay.calls import RelayCalls
 from penstock.agent.relay.discovery import AgentFinder, pod_reader, registry_reader
 from penstock.agent.relay.duties import Duties
 from penstock.agent.relay.fleet import Fleet
@@ -63,7 +64,7 @@ async def run(config: RelayConfig) -> None:
             return "; ".join(filter(None, found))
 
         service = RelayService(fleet, policies, None if duties is None else duties.leader)
-        addresses = await _serve(config, service, parts)
+        addresses = await _serve(config, service, RelayCalls(fleet.large), parts)
         http = HttpServer(config.http, lambda _: render_metrics(fleet, duties), str, str, trouble)
         await http.start()
         parts.push_async_callback(http.stop)
@@ -77,7 +78,9 @@ async def run(config: RelayConfig) -> None:
         _log.info("relay stopping")
 
 
-async def _serve(config: RelayConfig, service: RelayService, parts: AsyncExitStack) -> dict[str, str]:
+async def _serve(
+    config: RelayConfig, service: RelayService, calls: RelayCalls, parts: AsyncExitStack
+) -> dict[str, str]:
     addresses = {}
     for address in config.admin_listen:
         over_tls = config.admin_tls if isinstance(address, TcpAddress) else None
@@ -86,7 +89,7 @@ async def _serve(config: RelayConfig, service: RelayService, parts: AsyncExitSta
             "--admin-listen",
             _ADMIN_MODE,
             credentials=Certificates(over_tls).credentials() if over_tls else None,
-            interceptors=[AccessInterceptor(over_tls.allow if over_tls else None)],
+            interceptors=[AccessInterceptor(over_tls.allow if over_tls else None), calls],
             # Its clients are people's commands, over any network; none of them holds what others need.
             patience=5.0,
         )

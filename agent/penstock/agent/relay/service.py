@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.errors import ContractError, PenstockError
+from penstock.agent.quoted_errors import in_one_line
 from penstock.agent.relay import merge, suspects
 from penstock.agent.relay.addresses import FleetAddresses, name_peers
 from penstock.agent.relay.bills import merge_bills
 from penstock.agent.relay.engine_names import qualify, qualify_all
+from penstock.agent.relay.fleet import FULL
 from penstock.agent.relay.pair_causes import causes_between_agents
 from penstock.agent.relay.peers import add_cells, cells_request, merge_peers
 from penstock.agent.relay.policies import (
@@ -34,15 +36,15 @@ from penstock.proto.version import __version__
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from google.protobuf.message import Message
     from penstock.agent.relay.connection import AgentConnection
     from penstock.agent.relay.fleet import Answers, Fleet
     from penstock.agent.relay.fleet_leader import FleetLeader
     from penstock.agent.relay.policies import FleetPolicies
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Response = TypeVar("Response", bound="Message")
 _NAMED = 3
+# Characters of an agent's own sentence.
+_MAX_DETAILS = 500
 # Of an answer that makes all of them too large: without it the others are sent.
 _LARGE_BYTES = MAX_SEND_BYTES // 4
 _TOO_LARGE = (
@@ -71,14 +73,19 @@ def _merged(
             if not answers.found:
                 await self._check(answers, context, request)
             # What agents answer may be much: the loop does not stand still for it.
-            merged = await asyncio.to_thread(merging, _named(answers), request)
+            merged, size = await asyncio.to_thread(_sized, merging, _named(answers), request)
             largest = max(answers.found, key=lambda each: each.size)
-            if merged.ByteSize() <= MAX_SEND_BYTES or largest.size < _LARGE_BYTES or len(answers.found) == 1:
+            if size <= MAX_SEND_BYTES or largest.size < _LARGE_BYTES or len(answers.found) == 1:
                 await self._check(answers, context, request)
-                return await self._sent(merged, context)
+                return merged
             left_out[largest.agent.place.name] = (largest.agent, _TOO_LARGE.format(largest.size >> 20))
 
     return call
+
+
+def _sized(merging: Callable[..., Any], named: Sequence[tuple[str, Any]], request: Any) -> tuple[Any, int]:
+    merged = merging(named, request)
+    return merged, merged.ByteSize()
 
 
 def _written(
@@ -102,7 +109,7 @@ def _written(
             response.engines.extend(admin.EngineChange(key=key) for key in keys)
             if known.missing:
                 context.set_trailing_metadata(((COVERAGE, known.coverage().SerializeToString()),))
-        return await self._sent(response, context)
+        return response
 
     return write
 
@@ -165,7 +172,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         found = {answer.agent.place.name: answer.response for answer in answers.found}
         for agent in self._fleet.agents():
             status.agents.append(_relayed(agent, found.get(agent.place.name)))
-        return await self._sent(status, context)
+        return status
 
     async def ListPeers(  # noqa: N802
         self, request: admin.ListPeersRequest, context: Context
@@ -182,7 +189,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             await asyncio.to_thread(add_cells, merged, _named(more), cells)
         engines = await self._addresses.engines(context.time_remaining())
         await asyncio.to_thread(name_peers, merged.peers, engines)
-        return await self._sent(merged, context)
+        return merged
 
     async def ListPolicies(  # noqa: N802
         self, request: admin.ListPoliciesRequest, context: Context
@@ -195,7 +202,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 found = await self._policies.read()
         if found is None or self._policies is None:
             named = _named(await self._ask("ListPolicies", request, context))
-            return await self._sent(await asyncio.to_thread(merge.policies, named, request), context)
+            return await asyncio.to_thread(merge.policies, named, request)
         answers = await self._fleet.ask("ListPolicies", admin.ListPoliciesRequest(), context.time_remaining())
         if answers.missing:
             context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
@@ -208,7 +215,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 grpc.StatusCode.NOT_FOUND,
                 f"policy {request.name!r} does not exist; 'agentctl get policy' lists policies",
             )
-        return await self._sent(admin.ListPoliciesResponse(policies=listed), context)
+        return admin.ListPoliciesResponse(policies=listed)
 
     async def GetEffectivePolicy(  # noqa: N802
         self, request: admin.GetEffectivePolicyRequest, context: Context
@@ -218,7 +225,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         name, answer = _named(answers)[0]
         found: admin.EffectivePolicy = answer
         qualify(found.key, name)
-        return await self._sent(found, context)
+        return found
 
     async def ListSuspects(  # noqa: N802
         self, request: admin.ListSuspectsRequest, context: Context
@@ -247,7 +254,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 suspects.qualify_suspects(named)
             return suspects.joined(_named(own), late, readers, request)
 
-        return await self._sent(await asyncio.to_thread(join), context)
+        return await asyncio.to_thread(join)
 
     async def Diagnose(  # noqa: N802
         self, request: admin.DiagnoseRequest, context: Context
@@ -256,8 +263,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         if request.HasField("at"):
             answers = await self._ask("Diagnose", request, context)
             missing = [(agent.place.name, reason) for agent, reason in answers.missing]
-            past = await asyncio.to_thread(merge.past_diagnosis, _named(answers), request, missing)
-            return await self._sent(past, context)
+            return await asyncio.to_thread(merge.past_diagnosis, _named(answers), request, missing)
         pairs, answers = await asyncio.gather(
             self._fleet.ask("ListPairs", admin.ListPairsRequest(), context.time_remaining()),
             self._ask("Diagnose", request, context),
@@ -269,12 +275,12 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             between = causes_between_agents(_named(pairs), named, request, time.time_ns())
             return merge.diagnosis(named, request, missing, between)
 
-        return await self._sent(await asyncio.to_thread(merged), context)
+        return await asyncio.to_thread(merged)
 
     async def GetTrace(self, request: admin.GetTraceRequest, context: Context) -> admin.Trace:  # noqa: N802
         """Return the spans of all sides of a request."""
         sides = await self._sides("GetTrace", request, context)
-        return await self._sent(await asyncio.to_thread(merge.trace, sides), context)
+        return await asyncio.to_thread(merge.trace, sides)
 
     async def Explain(  # noqa: N802
         self, request: admin.GetTraceRequest, context: Context
@@ -287,7 +293,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             agent = agents.get(name)
             return (0.0, 0.0) if agent is None else (agent.clock_offset, agent.round_trip / 2)
 
-        return await self._sent(await asyncio.to_thread(merge.explanation, sides, clock), context)
+        return await asyncio.to_thread(merge.explanation, sides, clock)
 
     async def _sides(
         self, method: str, request: admin.GetTraceRequest, context: Context
@@ -308,13 +314,13 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         return named
 
     async def WatchRollout(  # noqa: N802
-        self, request: admin.WatchRolloutRequest, context: Context
+        self, request: admin.WatchRolloutRequest, _context: Context
     ) -> AsyncIterator[admin.Rollout]:
         """Stream the progress of all agents: of a write to the source, or what it is now."""
         # Each agent counts its own generations.
         request.store_generation = 0
         async for progress in follow_rollouts(self._fleet, "WatchRollout", request):
-            yield await self._sent(progress, context)
+            yield progress
 
     async def SetPaused(  # noqa: N802
         self, request: admin.SetPausedRequest, context: Context
@@ -324,7 +330,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         reached = False
         async for progress in follow_rollouts(self._fleet, "SetPaused", request):
             reached = True
-            yield await self._sent(progress, context)
+            yield progress
         if not reached:
             await self._abort_without_engines(context, request)
 
@@ -339,7 +345,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
                 "roll-out at the agent that has the policy, by its own address",
             )
         try:
-            return await self._sent(await self._leader.set(request), context)
+            return await self._leader.set(request)
         except PenstockError as error:
             await abort_with(context, error)
 
@@ -353,12 +359,12 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             with suppress(PenstockError):
                 led = await self._leader.list(request)
         if request.name and led:
-            return await self._sent(admin.ListPolicyRolloutsResponse(rollouts=led), context)
+            return admin.ListPolicyRolloutsResponse(rollouts=led)
         answers = await self._ask("ListPolicyRollouts", request, context)
         own = await asyncio.to_thread(merge.policy_rollouts, _named(answers), request)
         names = {each.name for each in led}
         led += [each for each in own.rollouts if each.name not in names]
-        return await self._sent(admin.ListPolicyRolloutsResponse(rollouts=led), context)
+        return admin.ListPolicyRolloutsResponse(rollouts=led)
 
     async def WatchEvents(  # noqa: N802
         self, request: admin.ListEventsRequest, context: Context
@@ -411,7 +417,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         found: admin.Quarantine = answer
         if found.HasField("key"):
             qualify(found.key, name)
-        return await self._sent(found, context)
+        return found
 
     async def StartDrill(self, request: admin.StartDrillRequest, context: Context) -> admin.Drill:  # noqa: N802
         """Start it at all agents that have such an engine; the id names all of them."""
@@ -441,7 +447,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         for _, drill in named[1:]:
             whole.id += f",{drill.id}"
             whole.engines.extend(drill.engines)
-        return await self._sent(whole, context)
+        return whole
 
     async def GetStacks(  # noqa: N802
         self, request: admin.GetStacksRequest, context: Context
@@ -451,7 +457,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         name, answer = _named(await self._ask("GetStacks", request, context))[0]
         found: admin.EngineStacks = answer
         qualify(found.key, name)
-        return await self._sent(found, context)
+        return found
 
     async def Forget(self, request: admin.ForgetRequest, context: Context) -> admin.ForgetResponse:  # noqa: N802
         """Forget an engine, or a peer at all agents."""
@@ -460,7 +466,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         for name, answer in _named(await self._ask("Forget", request, context)):
             qualify_all(answer.engines, name)
             merged.engines.extend(answer.engines)
-        return await self._sent(merged, context)
+        return merged
 
     async def _ask(self, method: str, request: Any, context: Context) -> Answers:
         answers = await self._fleet.ask(
@@ -475,13 +481,15 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
         wrong = [each.error for each in answers.refused if each.error.code() in _WRONG_REQUEST]
         if wrong and not answers.found:
-            await context.abort(wrong[0].code(), wrong[0].details() or "")
+            await context.abort(wrong[0].code(), _details(wrong[0]))
         if answers.found:
             return
         if answers.refused:
             error = answers.refused[0].error
-            await context.abort(error.code(), error.details() or "")
+            await context.abort(error.code(), _details(error))
         if answers.missing:
+            if any(reason == FULL for _, reason in answers.missing):
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, FULL)
             reasons = "; ".join(f"{agent.place.name}: {reason}" for agent, reason in answers.missing[:_NAMED])
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -501,18 +509,13 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             "'agentctl get engines' lists them as AGENT/ENGINE",
         )
 
-    async def _sent(self, response: Response, context: Context) -> Response:
-        size = response.ByteSize()
-        if size > MAX_SEND_BYTES:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"the response has {size >> 20} MiB, the limit is {MAX_SEND_BYTES >> 20}; narrow the request",
-            )
-        return response
-
 
 def _named(answers: Answers) -> list[tuple[str, Any]]:
     return [(answer.agent.place.name, answer.response) for answer in answers.found]
+
+
+def _details(error: grpc.aio.AioRpcError) -> str:
+    return in_one_line(error.details() or "", _MAX_DETAILS)
 
 
 def _author(author: str) -> str:

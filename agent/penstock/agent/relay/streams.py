@@ -197,7 +197,7 @@ class EventStream:
         known = self._positions.get(name)
         if known is None and (name in self._heard or self._request.HasField("since")):
             return
-        last = (await agent.call("GetStatus", admin.GetStatusRequest(), _STATUS_SECONDS)).response.log_last
+        last = (await agent.call("GetStatus", admin.GetStatusRequest(), _STATUS_SECONDS)).log_last
         if known is None:
             self._positions[name] = (last, _NO_INDEX)
             self._heard[name] = time.time()
