@@ -38,7 +38,7 @@ class _Known(NamedTuple):
     peer: admin.PairPeer
 
 
-class _Row(NamedTuple):
+class _FoundPair(NamedTuple):
     """A pair that may be in the answer.
 
     Attributes:
@@ -82,7 +82,7 @@ def _rows(
     met: Mapping[tuple[int, int], Sequence[_Known]],
     strangers: Iterable[tuple[int, admin.PairPeer]],
     limit: int,
-) -> Iterator[_Row]:
+) -> Iterator[_FoundPair]:
     """Yield the pairs, with those of known peers first; of pairs that only may become some, the worst *limit*."""
     order = itertools.count()
     names = [f"{engine.key.server}/{engine.key.engine}" for engine in engines]
@@ -92,21 +92,21 @@ def _rows(
         if badness is not None:
             address = sides[0].peer.status.peer.address
             named = not slowness(_speed(sides)), names[one], names[other], address
-            yield _Row((*badness, *named), next(order), one, other)
+            yield _FoundPair((*badness, *named), next(order), one, other)
     worst = (each for each in worst_pairs(engines, names, comparisons) if each[1:] not in met)
     for badness, one, other in itertools.islice(worst, limit):
-        yield _Row((*badness, True, names[one], names[other], ""), next(order), one, other)
+        yield _FoundPair((*badness, True, names[one], names[other], ""), next(order), one, other)
     for index, peer in strangers:
         slow = bool(peer.speeds) and bool(slowness(peer.speeds[0]))
         # "/": of an engine without a name.
         named = not slow, names[index], "/", peer.status.peer.address
-        yield _Row((-_compatible(peer.status), 0, *named), next(order), index, -1, peer)
+        yield _FoundPair((-_compatible(peer.status), 0, *named), next(order), index, -1, peer)
 
 
 def _built(
     engines: Sequence[admin.PairEngine],
     met: Mapping[tuple[int, int], Sequence[_Known]],
-    rows: Iterable[_Row],
+    rows: Iterable[_FoundPair],
 ) -> list[admin.Pair]:
     """Return the pairs of *rows*, as many as have room."""
     room, pairs = _MAX_BYTES, []

@@ -17,7 +17,7 @@ from penstock.agent.policy.manifest import check_manifest
 from penstock.agent.policy.sources import SourceItem, SourceSet, second_look
 from penstock.agent.policy.sources.nats import entries, source
 from penstock.agent.policy.sources.nats.connection import NatsAccess
-from penstock.agent.policy.sources.nats.source import NatsSource, decode_item, read_bucket
+from penstock.agent.policy.sources.nats.source import DecodedValues, NatsSource, decode_item, read_bucket
 from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
 
 from tests.support.nats.cluster import NatsCluster
@@ -217,7 +217,7 @@ async def test_a_bucket_that_is_deleted_while_it_is_read(
 
         monkeypatch.setattr(JetStreamContext, "get_msg", delete_first)
         with pytest.raises(BucketNotFoundError):
-            await read_bucket(stream, BUCKET)
+            await read_bucket(stream, BUCKET, DecodedValues())
 
 
 async def test_a_bucket_that_changes_while_it_is_read(
@@ -241,11 +241,11 @@ async def test_a_bucket_that_changes_while_it_is_read(
 
         monkeypatch.setattr(JetStreamContext, "get_msg", change_first)
         # The first read sees neither of both keys, the second ends with the move.
-        found = await read_bucket(stream, BUCKET)
+        found = await read_bucket(stream, BUCKET, DecodedValues())
         assert set(found.items) == {"b"}
         changes += [("c", value("c", number)) for number in range(100)]
         reads = 0
-        assert set((await read_bucket(stream, BUCKET)).items) >= {"b"}
+        assert set((await read_bucket(stream, BUCKET, DecodedValues())).items) >= {"b"}
         assert reads < len(changes)
 
 

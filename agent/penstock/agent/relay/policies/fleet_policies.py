@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -9,7 +10,7 @@ from penstock.agent.errors import ManifestError
 from penstock.agent.policy.manifest import check_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from penstock.agent.policy.manifest import Manifest
 
@@ -58,26 +59,48 @@ class Item(NamedTuple):
     revision: str
 
 
-def check_items(items: Iterable[tuple[str, Item]]) -> FoundPolicies:
-    """Return what of *items*, by name, are policies."""
-    policies: dict[str, FleetPolicy] = {}
-    refused: dict[str, str] = {}
-    revisions: dict[str, int] = {}
-    for name, item in items:
-        revisions[name] = int(item.revision)
-        if item.refusal:
-            refused[name] = item.refusal
-            continue
-        try:
-            manifest = check_manifest(item.document)
-        except ManifestError as error:
-            refused[name] = str(error)
-            continue
-        if manifest.name == name:
-            policies[name] = FleetPolicy(manifest, revisions[name])
-        else:
-            refused[name] = f"metadata.name is {manifest.name!r}; it must be {name!r}, its name at the source"
-    return FoundPolicies(policies, refused, revisions)
+class CheckedItems:
+    """What is at a source, each item checked once and on a thread: a large manifest takes milliseconds; the loop's."""
+
+    def __init__(self) -> None:
+        """Begin without items."""
+        # No more than the source has: those that are gone are forgotten.
+        self._known: dict[str, tuple[Item, FleetPolicy | str]] = {}
+
+    async def check(self, items: Mapping[str, Item]) -> FoundPolicies:
+        """Return what of *items*, by name, are policies."""
+        # A revision may be given again, to another document: all of an item is compared.
+        known = {
+            name: before
+            for name, item in items.items()
+            if (before := self._known.get(name)) is not None and before[0] == item
+        }
+        new = {name: item for name, item in items.items() if name not in known}
+        if new:
+            known |= await asyncio.to_thread(_check_each, new)
+        self._known = known
+        found = [(name, known[name][1]) for name in items]
+        return FoundPolicies(
+            {name: each for name, each in found if isinstance(each, FleetPolicy)},
+            {name: each for name, each in found if isinstance(each, str)},
+            {name: int(item.revision) for name, item in items.items()},
+        )
+
+
+def _check_each(items: Mapping[str, Item]) -> dict[str, tuple[Item, FleetPolicy | str]]:
+    return {name: (item, _policy_or_refusal(name, item)) for name, item in items.items()}
+
+
+def _policy_or_refusal(name: str, item: Item) -> FleetPolicy | str:
+    if item.refusal:
+        return item.refusal
+    try:
+        manifest = check_manifest(item.document)
+    except ManifestError as error:
+        return str(error)
+    if manifest.name == name:
+        return FleetPolicy(manifest, int(item.revision))
+    return f"metadata.name is {manifest.name!r}; it must be {name!r}, its name at the source"
 
 
 class FleetPolicies(Protocol):

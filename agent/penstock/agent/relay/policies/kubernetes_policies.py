@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ClusterError, ConflictError, ImpossibleError, NotFoundError
 from penstock.agent.policy.kubernetes import OWN_ANNOTATIONS, ApiClient, ClusterAccess
-from penstock.agent.relay.policies.fleet_policies import FleetPolicy, FoundPolicies, Item, check_items
+from penstock.agent.relay.policies.fleet_policies import CheckedItems, FleetPolicy, FoundPolicies, Item
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,13 +34,14 @@ class KubernetesPolicies:
         self.name = name
         self.place = access.namespace
         self.access = access
+        self._checked = CheckedItems()
 
     async def read(self) -> FoundPolicies:
         """Return all policies."""
         async with self._client() as client:
             objects, _ = await client.list_objects()
-        return check_items(
-            (name, Item(found.manifest, found.refusal, found.revision)) for name, found in objects.items()
+        return await self._checked.check(
+            {name: Item(found.manifest, found.refusal, found.revision) for name, found in objects.items()}
         )
 
     async def put(self, manifest: Manifest, if_revision: int | None = None) -> FleetPolicy:

@@ -11,9 +11,9 @@ from nats.js.errors import APIError
 from penstock.agent.errors import ImpossibleError, NotFoundError, PenstockError
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
 from penstock.agent.policy.sources.nats.entries import read_entry
-from penstock.agent.policy.sources.nats.source import read_bucket
+from penstock.agent.policy.sources.nats.source import DecodedValues, read_bucket
 from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
-from penstock.agent.relay.policies.fleet_policies import FleetPolicy, FoundPolicies, Item, check_items
+from penstock.agent.relay.policies.fleet_policies import CheckedItems, FleetPolicy, FoundPolicies, Item
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,13 +42,15 @@ class NatsPolicies:
         self.place = place
         self.access = access
         self._server = 0
+        self._values = DecodedValues()
+        self._checked = CheckedItems()
 
     async def read(self) -> FoundPolicies:
         """Return all policies."""
         async with self._stream() as stream:
-            found = await read_bucket(stream, self.place)
-        return check_items(
-            (name, Item(item.document, item.refusal, item.revision)) for name, item in found.items.items()
+            found = await read_bucket(stream, self.place, self._values)
+        return await self._checked.check(
+            {name: Item(item.document, item.refusal, item.revision) for name, item in found.items.items()}
         )
 
     async def put(self, manifest: Manifest, if_revision: int | None = None) -> FleetPolicy:

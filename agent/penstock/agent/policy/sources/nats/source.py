@@ -91,7 +91,7 @@ class NatsSource:
         await client.subscribe(f"$KV.{self._bucket}.>", cb=woken)
         seen: BucketMark | None = None
         again = 0.0
-        values = _DecodedValues()
+        values = DecodedValues()
         while not lost.is_set():
             raise_if_cancelled()
             wake.clear()
@@ -105,8 +105,13 @@ class NatsSource:
             await _first(wake, lost, POLL_SECONDS)
 
 
-async def read_bucket(stream: JetStreamContext, bucket: str) -> SourceSet:
+async def read_bucket(stream: JetStreamContext, bucket: str, values: DecodedValues) -> SourceSet:
     """Return the bucket as it is now, at most one policy more than the limit of a source.
+
+    Args:
+        stream: of the server.
+        bucket: its name.
+        values: what was decoded of it before; not decoded again.
 
     Raises:
         BucketNotFoundError: there is no such bucket.
@@ -115,10 +120,10 @@ async def read_bucket(stream: JetStreamContext, bucket: str) -> SourceSet:
 
     """
     entries, mark = await _read(stream, bucket, await _mark(stream, bucket))
-    return SourceSet(await _DecodedValues().decode(entries), str(mark.last))
+    return SourceSet(await values.decode(entries), str(mark.last))
 
 
-class _DecodedValues:
+class DecodedValues:
     """The values of a bucket, each decoded once.
 
     Attributes:
