@@ -126,12 +126,16 @@ chaos: setup ## The fault suite at full length, 500 damaged states, and 200 rand
 calm: setup prometheus ## An hour of ordinary life on engines, in which no critical alert may fire and no cause be told that is not true (DURATION=60 minutes, PHASES="agent,busy" for some, SEED=n repeats a run).
 	@$(PYTHON_IN_VENV) -m tests.calm --minutes $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(PHASES),--phases "$(PHASES)")
 
-fuzz: setup ## Fuzz what takes in engines' messages and values of policy sources, each for MINUTES=n (10); what it finds stays below .cache/fuzz.
-	@mkdir -p .cache/fuzz/corpus .cache/fuzz/policy_corpus .cache/fuzz/found
+fuzz: setup ## Fuzz engines' messages, values of policy sources, agents' answers at a relay, and bundles, each for MINUTES=n (10); finds stay below .cache/fuzz.
+	@mkdir -p .cache/fuzz/corpus .cache/fuzz/policy_corpus .cache/fuzz/relay_corpus .cache/fuzz/bundle_corpus .cache/fuzz/found
 	@$(PYTHON_IN_VENV) -m tests.fuzz.ingest -max_total_time=$$(($(or $(MINUTES),10) * 60)) \
 		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/corpus tests/fuzz/corpus
 	@$(PYTHON_IN_VENV) -m tests.fuzz.policy_values -max_total_time=$$(($(or $(MINUTES),10) * 60)) -max_len=65536 \
 		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/policy_corpus tests/fuzz/policy_corpus
+	@$(PYTHON_IN_VENV) -m tests.fuzz.relay_answers -max_total_time=$$(($(or $(MINUTES),10) * 60)) -max_len=65536 \
+		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/relay_corpus tests/fuzz/relay_corpus
+	@$(PYTHON_IN_VENV) -m tests.fuzz.bundles -max_total_time=$$(($(or $(MINUTES),10) * 60)) -max_len=65536 \
+		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/bundle_corpus tests/fuzz/bundle_corpus
 
 bench: setup nats valgrind ## All benchmarks, beside their peers; writes docs/benchmarks.md (half an hour; ONLY="emit scrape" for a part).
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)

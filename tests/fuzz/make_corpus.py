@@ -6,27 +6,45 @@ encoder, with its accounts, beside a Hello and a snapshot.
 
 from __future__ import annotations
 
+import sqlite3
 import sys
+import zlib
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf.message_factory import GetMessageClass
+from penstock.agent.evidence.archive import JOURNAL, MANIFEST, STATE
 from penstock.agent.ingest.message_limits import AGENT_KINDS
+from penstock.agent.journal.database.compression import unpack
 from penstock.instrumentation.core.drop_counter import DropCounter
 from penstock.instrumentation.core.identity import Identity
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.telemetry.encoder import frame, seal
 from penstock.instrumentation.telemetry.outbox import Sealed
 from penstock.instrumentation.transport.hello import build_hello
+from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.fuzz.bundle_target import RECORDED, recorded
+from tests.fuzz.relay_target import METHODS
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FieldDescriptor
 
 CORPUS = Path(__file__).parent / "corpus"
+BUNDLE_CORPUS = Path(__file__).parent / "bundle_corpus"
+RELAY_CORPUS = Path(__file__).parent / "relay_corpus"
 TIME = 1_750_000_000_000_000_000
 EPOCH = 0x5EED
+# In its canonical form.
+_POLICY = (
+    '{"apiVersion":"penstock.dev/v1alpha1","kind":"TransferPolicy","metadata":{"name":"p"},'
+    '"spec":{"kvLoadFailure":{"action":"fail"}}}'
+)
+_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name
 _KINDS = [each for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name not in AGENT_KINDS]
 
 
@@ -42,6 +60,8 @@ def _value(field: FieldDescriptor, depth: int) -> object:
         single: object = filled(field.message_type, depth + 1)
     elif field.enum_type is not None:
         single = 1
+    elif field.name.endswith("_json"):
+        single = _POLICY
     elif field.cpp_type == field.CPPTYPE_STRING:
         single = "10.0.0.7:5600" if field.type == field.TYPE_STRING else bytes(range(16))
     elif field.cpp_type == field.CPPTYPE_BOOL:
@@ -89,11 +109,41 @@ def corpus() -> dict[str, bytes]:
     return messages
 
 
+def relay_corpus() -> dict[str, bytes]:
+    """Return an agent's answer to each method that a relay merges, by its name; the first byte is the method."""
+    found = {}
+    for index, method in enumerate(METHODS):
+        response: Any = _ADMIN[method].output_type
+        answer = GetMessageClass(response)(**filled(response))
+        found[method] = bytes([index]) + answer.SerializeToString(deterministic=True)
+    return found
+
+
+def bundle_corpus() -> dict[str, bytes]:
+    """Return the parts of a recorded bundle that the target puts into another, and its file."""
+    files = recorded()
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(files[JOURNAL])
+        batch = unpack(*database.execute("SELECT body, packed FROM batches").fetchone())
+        metrics = zlib.decompress(database.execute("SELECT body FROM folds").fetchone()[0])
+    parts = {
+        "state": files[STATE],
+        "manifest": files[MANIFEST],
+        "batch": batch,
+        "metrics": metrics,
+        "policy": _POLICY.encode(),
+        "whole": RECORDED.read_bytes(),
+    }
+    return {name: bytes([kind]) + body for kind, (name, body) in enumerate(parts.items())}
+
+
 def main() -> int:
     """Write the files."""
-    CORPUS.mkdir(exist_ok=True)
-    for name, body in corpus().items():
-        (CORPUS / name).write_bytes(body)
+    every = ((CORPUS, corpus()), (RELAY_CORPUS, relay_corpus()), (BUNDLE_CORPUS, bundle_corpus()))
+    for directory, files in every:
+        directory.mkdir(exist_ok=True)
+        for name, body in files.items():
+            (directory / name).write_bytes(body)
     return 0
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 from penstock.agent.ingest.message_limits import AGENT_KINDS
 from penstock.proto.v1.common_pb2 import EngineKey
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Hello
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
+from tests.fuzz import relay_target
 from tests.fuzz.target import EPOCH, Target
+from tests.support.fleet.hostile_agent import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.message import Message
 
 KINDS = [each.name for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name not in AGENT_KINDS]
 _BITS = {"INT32": 31, "INT64": 63, "UINT32": 32, "UINT64": 64}
@@ -101,3 +106,29 @@ def test_snapshots_and_hellos(target, extreme):
     assert target.take(Batch(epoch=EPOCH, hello=hello).SerializeToString())
     hello.key.CopyFrom(EngineKey(engine="0"))
     assert target.take(Batch(epoch=EPOCH, hello=hello, snapshot=snapshot).SerializeToString())
+
+
+def _as_agents_may(message: Message, extreme: str) -> None:
+    """Make the times and the JSON of *message* what a relay takes; all else stays extreme."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            if field.name.endswith("_json"):
+                text = json.dumps({"metadata": {"name": extreme}, "spec": {}})
+                setattr(message, field.name, [text] * 3 if field.is_repeated else text)
+        elif not field.message_type.GetOptions().map_entry:
+            for each in value if field.is_repeated else (value,):
+                if field.message_type.full_name.startswith("google.protobuf."):
+                    each.seconds, each.nanos = (0, 0) if extreme == "least" else (9_000_000_000, 999_999_999)
+                else:
+                    _as_agents_may(each, extreme)
+
+
+@pytest.mark.parametrize("extreme", EXTREMES)
+@pytest.mark.parametrize("method", relay_target.METHODS)
+def test_agents_answers(method, extreme):
+    """A relay merges two of them into one that it can send, and that can be shown."""
+    response: Any = METHODS[method].output_type
+    answer = GetMessageClass(response)(**filled(response, extreme))
+    _as_agents_may(answer, extreme)
+    body = bytes([relay_target.METHODS.index(method)]) + answer.SerializeToString()
+    assert relay_target.take(body)

@@ -16,7 +16,8 @@ import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 
-from tests.fuzz.make_corpus import CORPUS, corpus
+from tests.fuzz import bundle_target, relay_target
+from tests.fuzz.make_corpus import BUNDLE_CORPUS, CORPUS, RELAY_CORPUS, bundle_corpus, corpus, relay_corpus
 from tests.fuzz.policy_target import take
 from tests.fuzz.target import Target
 
@@ -59,6 +60,26 @@ def test_policy_values_that_are_changed_at_random():
         assert take(body, NOW), path.name
         for _ in range(20 * CHANGES):
             taken[take(changed(body, pick), NOW)] += 1
+    assert min(taken[True], taken[False]) > 0
+
+
+@pytest.mark.parametrize(
+    ("directory", "written", "target", "changes"),
+    [
+        (RELAY_CORPUS, relay_corpus, relay_target, 20 * CHANGES),
+        (BUNDLE_CORPUS, bundle_corpus, bundle_target, CHANGES),
+    ],
+    ids=["agents' answers", "bundles"],
+)
+def test_files_that_are_changed_at_random(directory, written, target, changes):
+    """The corpus is that of the script, and is taken; with some bytes changed it is taken, or refused with a sentence."""
+    pick = random.Random(1)
+    taken: Counter[bool] = Counter()
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == written()
+    for name, body in written().items():
+        assert target.take(body), name
+        for _ in range(changes):
+            taken[target.take(body[:1] + changed(body[1:], pick))] += 1
     assert min(taken[True], taken[False]) > 0
 
 

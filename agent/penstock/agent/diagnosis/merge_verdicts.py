@@ -13,7 +13,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MAX_UINT32 = (1 << 32) - 1
+_MAX_UINT32, _MAX_UINT64 = (1 << 32) - 1, (1 << 64) - 1
 _EVIDENCE: Final = 10
 _LISTED: Final = 20
 _PEERS: Final = 256
@@ -145,8 +145,8 @@ def _add(
     whole.engines.extend(key for key in cause.engines if (key.server, key.engine) not in known)
     peers = set(whole.peers)
     whole.peers.extend([each for each in cause.peers if each not in peers][: max(0, _PEERS - len(peers))])
-    whole.requests += cause.requests
-    whole.requests_failed += cause.requests_failed
+    whole.requests = min(whole.requests + cause.requests, _MAX_UINT64)
+    whole.requests_failed = min(whole.requests_failed + cause.requests_failed, _MAX_UINT64)
     whole.seconds += cause.seconds
     whole.harm += cause.harm
     whole.confidence = max(whole.confidence, cause.confidence)

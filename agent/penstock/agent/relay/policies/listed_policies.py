@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.agent.relay.policies.fleet_policies import FoundPolicies
 
 _COUNTS = ("engines_selected", "engines_in_force", "engines_paused", "engines_matched")
+_MAX_UINT32 = (1 << 32) - 1
 
 
 def with_source(
@@ -44,7 +45,7 @@ def with_source(
             others.append(each)
             continue
         for field in _COUNTS:
-            setattr(row, field, getattr(row, field) + getattr(each, field))
+            setattr(row, field, min(getattr(row, field) + getattr(each, field), _MAX_UINT32))
         if each.changed.ToNanoseconds() > row.changed.ToNanoseconds():
             row.changed.CopyFrom(each.changed)
     if name:
