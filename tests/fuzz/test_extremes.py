@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -109,10 +110,12 @@ def test_snapshots_and_hellos(target, extreme):
 
 
 def _as_agents_may(message: Message, extreme: str) -> None:
-    """Make the times and the JSON of *message* what a relay takes; all else stays extreme."""
+    """Make the times, the numbers and the JSON of *message* what a relay takes; all else stays extreme."""
     for field, value in message.ListFields():
         if field.message_type is None:
-            if field.name.endswith("_json"):
+            if field.type == field.TYPE_DOUBLE and not field.is_repeated and not math.isfinite(value):
+                setattr(message, field.name, math.copysign(sys.float_info.max, value))
+            elif field.name.endswith("_json"):
                 text = json.dumps({"metadata": {"name": extreme}, "spec": {}})
                 setattr(message, field.name, [text] * 3 if field.is_repeated else text)
         elif not field.message_type.GetOptions().map_entry:

@@ -132,7 +132,8 @@ def test_a_fleet_of_two_versions_is_one_cause() -> None:
     ]
     between = causes_between_agents(_versions(met=True), answers, admin.DiagnoseRequest(), _NOW)
     (cause,) = merge.diagnosis(answers, admin.DiagnoseRequest(), (), between).causes
-    assert (cause.kind, cause.agents, cause.harm) == ("versions_mixed", 1, 99)
+    assert (cause.kind, cause.agents) == ("versions_mixed", 1)
+    assert cause.harm > 99
     assert "run vLLM 0.31.0 and 0.32.0:" in cause.sentence
     assert [(each.kind, each.peer) for each in cause.effects] == [
         ("incompatible_pair", ""),

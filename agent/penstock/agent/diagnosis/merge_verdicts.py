@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -145,11 +146,7 @@ def _add(
     whole.engines.extend(key for key in cause.engines if (key.server, key.engine) not in known)
     peers = set(whole.peers)
     whole.peers.extend([each for each in cause.peers if each not in peers][: max(0, _PEERS - len(peers))])
-    whole.requests = min(whole.requests + cause.requests, _MAX_UINT64)
-    whole.requests_failed = min(whole.requests_failed + cause.requests_failed, _MAX_UINT64)
-    whole.seconds += cause.seconds
-    whole.harm += cause.harm
-    whole.confidence = max(whole.confidence, cause.confidence)
+    _add_harm(whole, cause)
     room = max(0, _EVIDENCE - len(whole.evidence))
     named = admin.DiagnosedCause(evidence=cause.evidence[:room])
     _name_evidence(named, agent)
@@ -157,6 +154,19 @@ def _add(
     whole.alternatives.extend(each for each in cause.alternatives if each not in whole.alternatives)
     whole.commands.extend(each for each in cause.commands if each not in whole.commands)
     del whole.commands[_EVIDENCE:]
+
+
+def _add_harm(whole: admin.DiagnosedCause, cause: admin.DiagnosedCause) -> None:
+    """Add what *cause* did to requests, within what a field holds."""
+    whole.requests = min(whole.requests + cause.requests, _MAX_UINT64)
+    whole.requests_failed = min(whole.requests_failed + cause.requests_failed, _MAX_UINT64)
+    whole.seconds = _finite(whole.seconds + cause.seconds)
+    whole.harm = _finite(whole.harm + cause.harm)
+    whole.confidence = max(whole.confidence, cause.confidence)
+
+
+def _finite(seconds: float) -> float:
+    return max(-sys.float_info.max, min(seconds, sys.float_info.max))
 
 
 def _subject(agent: str, cause: admin.DiagnosedCause) -> tuple[str, ...]:
@@ -183,10 +193,7 @@ def _put_handshakes_below(causes: dict[tuple[str, ...], _Merged]) -> None:
                 cause.peer in mixed.peers and {(key.server, key.engine) for key in cause.engines} <= engines
             )
             if lasts and between:
-                mixed.harm += cause.harm
-                mixed.requests += cause.requests
-                mixed.requests_failed += cause.requests_failed
-                mixed.confidence = max(mixed.confidence, cause.confidence)
+                _add_harm(mixed, cause)
                 if len(mixed.effects) < _PEERS:
                     mixed.effects.append(cause)
                 del causes[place]
