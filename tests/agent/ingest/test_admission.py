@@ -156,6 +156,29 @@ def test_what_is_free_inside_is_given_back_first():
     assert relieved == [600 * MIB]
 
 
+def test_while_memory_stays_short_little_is_done_about_it():
+    """What relieves it looks at every object, on the loop: once when the limit is crossed, then every half minute."""
+    clock, used, relieved = Clock(), [600 * MIB], []
+    admission = Admission(
+        memory_limit=512 * MIB,
+        clock=clock,
+        resident=lambda: used[0],
+        relieve=lambda: relieved.append(clock.now),
+    )
+    begun = clock.now
+    for _ in range(4 * 60):
+        assert admission.look_at_memory()
+        clock.now += 0.25
+    assert relieved == [begun, begun + 30]
+    # It goes up and down across the limit.
+    relieved.clear()
+    for turn in range(80):
+        used[0] = (400, 600)[turn % 2] * MIB
+        admission.look_at_memory()
+        clock.now += 0.25
+    assert len(relieved) <= 11
+
+
 def test_memory_is_given_back():
     """A real process that has used much and freed it holds less afterwards."""
     blocks = [bytes(4_000) for _ in range(20_000)]

@@ -35,6 +35,9 @@ _MAX_OWN = 2 * MAX_ENGINES
 # Memory is looked at so often, and after so many bytes of messages, which take some times as much.
 _MEMORY_LOOK_SECONDS = 0.25
 _MEMORY_LOOK_BYTES = 4 << 20
+# What relieves it looks at every object, on the loop: when the limit is crossed, and while memory is short now and then,
+# for what has been forgotten meanwhile.
+_CROSSING_SECONDS, _RELIEF_SECONDS = 2.0, 30.0
 # Above what is held: for messages that are being processed.
 _ROOM_BYTES = 64 << 20
 _STATM = Path("/proc/self/statm")
@@ -88,6 +91,7 @@ class Admission:
         # By engine and whether it is for its EngineCore.
         self._own: dict[tuple[EngineKey, bool], TokenBucket] = {}
         self._memory_at = clock() - _MEMORY_LOOK_SECONDS
+        self._relieved_at = clock() - _RELIEF_SECONDS
         self._taken = 0
         self._short = ""
         self.shortage = ""
@@ -168,13 +172,16 @@ class Admission:
         return self._clock() - self._memory_at >= _MEMORY_LOOK_SECONDS
 
     def _look_at_memory(self) -> None:
-        self._short = self.shortage = ""
-        if self._resident() <= self._memory_limit:
-            return
-        self._relieve()
+        was_short, self._short, self.shortage = bool(self._short), "", ""
         resident = self._resident()
         if resident <= self._memory_limit:
             return
+        pause = _RELIEF_SECONDS if was_short else _CROSSING_SECONDS
+        if self._clock() - self._relieved_at >= pause:
+            self._relieve()
+            self._relieved_at, resident = self._clock(), self._resident()
+            if resident <= self._memory_limit:
+                return
         holds, limit = resident >> 20, self._memory_limit >> 20
         self._short = f"the agent holds {holds} MiB, its limit is {limit} MiB; retry later"
         self.shortage = (
