@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import tempfile
 import threading
 from contextlib import AsyncExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -16,13 +14,14 @@ import structlog
 from penstock.agent.admin.authorization import READING, SERVICE
 from penstock.agent.admin.service import AdminService
 from penstock.agent.errors import BundleError, PenstockError
-from penstock.agent.evidence.archive import unpack_bundle
+from penstock.agent.evidence.archive import ScratchDirectory, unpack_bundle
 from penstock.agent.evidence.restored import read_state, restore_context
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from pathlib import Path
 
     from penstock.agent.evidence.archive import BundleManifest
     from penstock.proto.v1.bundle_pb2 import BundledState
@@ -32,7 +31,6 @@ T = TypeVar("T")
 # To open the databases: a replay of what the saved counters do not include.
 _OPEN_SECONDS = 300.0
 _CLOSE_SECONDS = 30.0
-_PREFIX = "penstock-bundle-"
 _SOCKET = "admin.sock"
 # Linux takes 107 bytes, macOS 103.
 _LONGEST_SOCKET_PATH = 103
@@ -55,14 +53,12 @@ class BundleServer:
             BundleError: it cannot be used; nothing is left open.
 
         """
-        # Removed at the end of the process, too, wherever a signal meets it.
-        self._scratch = [tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)]
-        self._directory = self._socket_directory = Path(self._scratch[0].name)
+        self._scratch = [ScratchDirectory()]
+        self._directory = self._socket_directory = self._scratch[0].path
         if len(os.fsencode(self._directory / _SOCKET)) > _LONGEST_SOCKET_PATH:
             # A socket's path is short, and TMPDIR may be anywhere.
-            short = tempfile.TemporaryDirectory(prefix=_PREFIX, dir="/tmp", ignore_cleanup_errors=True)
-            self._scratch.append(short)
-            self._socket_directory = Path(self._scratch[1].name)
+            self._scratch.append(ScratchDirectory("/tmp"))  # noqa: S108  (made for this user alone)
+            self._socket_directory = self._scratch[1].path
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="bundle", daemon=True)
         self._parts = AsyncExitStack()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import DURATION, Parsed, duration_message, with_client
 from penstock.agent.ctl.render import say
 from penstock.agent.errors import PenstockError
-from penstock.agent.evidence.archive import BundleBuilder
+from penstock.agent.evidence.archive import BundleBuilder, ScratchDirectory
 from penstock.agent.parsing import format_size, mask_urls, parse_size
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -77,15 +76,15 @@ def bundle(
         raise UsageError("a bundle is not for a terminal; give -f FILE, or pipe it")
     interrupt_on_signals(context)
     try:
-        scratch = tempfile.TemporaryDirectory(prefix="penstock-bundle-")
+        scratch = ScratchDirectory()
     except OSError as error:
         raise FailedError(
             f"no temporary file can be made: {error.strerror}; set TMPDIR to a directory"
         ) from error
     try:
-        with scratch as directory:
-            target = Path(directory, "bundle") if name == _STDOUT else Path(name)
-            manifest = _take(client, request, Path(directory), target)
+        with scratch:
+            target = scratch.path / "bundle" if name == _STDOUT else Path(name)
+            manifest = _take(client, request, scratch.path, target)
             _hand_over(manifest, target, to_stdout=name == _STDOUT)
     except PenstockError as error:
         raise FailedError(str(error)) from error

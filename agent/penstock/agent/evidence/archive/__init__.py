@@ -15,6 +15,7 @@ from penstock.agent.evidence.archive.contents import (
     BundleManifest,
     check_values,
 )
+from penstock.agent.evidence.archive.scratch import ScratchDirectory
 from penstock.agent.evidence.archive.unpack import unpack_bundle
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "BundleBuilder",
     "BundleManifest",
     "BundledFile",
+    "ScratchDirectory",
     "check_values",
     "unpack_bundle",
 ]
