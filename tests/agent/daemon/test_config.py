@@ -163,3 +163,21 @@ def test_any_text_is_taken_or_refused_with_a_sentence(option, text):
             resolve({option.name: text}, {})
         message = str(error)
         assert "expected" in message or "at most" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a = " + "[" * 100_000, "is not TOML"),
+        ("a = " + "{b = " * 5_000, "is not TOML"),
+        ("# " + "x" * (1 << 20), "has more than 1048576 bytes; give another file"),
+        ("a = 0x" + "f" * 100_000, "is not an option"),
+    ],
+    ids=["deep arrays", "deep tables", "a megabyte", "a long number"],
+)
+def test_a_file_that_is_made_to_hurt(tmp_path, text, sentence):
+    """Nesting without end, and more than anybody writes: a sentence."""
+    path = tmp_path / "agent.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=sentence):
+        resolve({"config": str(path)}, {})

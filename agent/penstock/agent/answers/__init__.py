@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.agent.answers.read import Bounds, bounds_of, path_of, read_agents_answer, read_answer
+from penstock.agent.answers.read import (
+    Bounds,
+    bounds_of,
+    fleet_bounds_of,
+    path_of,
+    read_agents_answer,
+    read_answer,
+)
 
-__all__ = ["Bounds", "bounds_of", "path_of", "read_agents_answer", "read_answer"]
+__all__ = ["Bounds", "bounds_of", "fleet_bounds_of", "path_of", "read_agents_answer", "read_answer"]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 AGENT_PREFIX = "PENSTOCK_AGENT_"
+MAX_FILE_BYTES = 1 << 20
+"""Of a file of options, which has some hundred lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,16 @@ def _read_file(options: Iterable[Option], path: Path) -> dict[str, str]:
 
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
+            raise ConfigError(
+                f"--config {str(path)!r} has more than {MAX_FILE_BYTES} bytes; give another file"
+            )
+        table = tomllib.loads(text.decode())
     except OSError as error:
         raise ConfigError(f"--config {str(path)!r} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"--config {str(path)!r} is not TOML: {error}") from error
     names = [option.name for option in options]
     lists = {option.name for option in options if option.many}
