@@ -157,6 +157,17 @@ def test_a_hostile_one_gets_a_sentence(tmp_path: Path, name: str) -> None:
     assert not list(scratch.iterdir())
 
 
+def test_a_damaged_log_is_told_as_one(tmp_path: Path) -> None:
+    """What the agent would write to its log about it is not in a command's output."""
+    files = _files()
+    _journal("UPDATE batches SET body = ?, packed = 0", b"\xff")(files)
+    _write(tmp_path / "b.penstock", files)
+    result = _ask(tmp_path / "b.penstock", tmp_path, "get requests -o json")
+    assert json.loads(result.stdout)["requests"] == []
+    assert "damaged batch" not in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path: Path) -> None:
     """It is refused as what it is."""
     os.mkfifo(tmp_path / "pipe")

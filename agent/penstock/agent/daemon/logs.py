@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
+from penstock.agent.daemon.log_stream import LogStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TextIO
 
 # Of one sentence: so many lines at once, so many a second in the long run. All sources of a pod may come at once.
 BURST = 256
@@ -75,22 +75,6 @@ class LogLimit:
         return True
 
 
-class _Lossy:
-    """A stream that drops what cannot be written (full disk, closed pipe), so that no call that logs fails."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()
-
-
 def _is_news(record: logging.LogRecord) -> bool:
     """Leave out what gRPC says, with a traceback, of an answer to a caller that has hung up: any caller may, at any time."""
     return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
@@ -100,10 +84,9 @@ def configure_logging(log_format: str, level: str) -> None:
     """Set up structlog for the process: one JSON object a line, or lines for a person (*console*).
 
     Standard library loggers (aiohttp, grpc, opentelemetry) come out the same way, from WARNING on.
-    What cannot be written is lost; no call that logs fails of it. Of each sentence there is a bounded number of lines
+    What cannot be written is lost; no call that logs fails of it, or waits for a stream that stands still. Of each sentence there is a bounded number of lines
     (:class:`LogLimit`).
     """
-    stream: Any = _Lossy(sys.stderr)
     renderer: structlog.typing.Processor
     if log_format == "console":
         # Plain: the rich one prints local variables, which may hold secrets.
@@ -112,6 +95,7 @@ def configure_logging(log_format: str, level: str) -> None:
         )
     else:
         renderer = structlog.processors.JSONRenderer()
+    stream: Any = LogStream(sys.stderr, functools.partial(_lost_line, renderer))
     limit = LogLimit()
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -136,3 +120,13 @@ def configure_logging(log_format: str, level: str) -> None:
     handler.addFilter(_is_news)
     handler.addFilter(limit.filter)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+
+
+def _lost_line(renderer: structlog.typing.Processor, count: int) -> str:
+    event = {
+        "lost_lines": count,
+        "event": "lines of this log are lost: nobody has read it",
+        "level": "warning",
+    }
+    stamped = structlog.processors.TimeStamper(fmt="iso", utc=True)(None, "warning", event)
+    return f"{renderer(None, 'warning', stamped)!s}\n"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -20,7 +20,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
     from penstock.agent.evidence.archive import BundleManifest
@@ -62,11 +62,12 @@ class BundleServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="bundle", daemon=True)
         self._parts = AsyncExitStack()
+        self._closed = False
         self.address = f"unix://{self._socket_directory / _SOCKET}"
         self._thread.start()
+        _silence.begin()
         try:
-            with _quiet():
-                self.manifest = self._open(path)
+            self.manifest = self._open(path)
         except BaseException as error:
             # A server that is stopped while it starts leaves a task that failed.
             self._loop.set_exception_handler(lambda *_: None)
@@ -115,8 +116,7 @@ class BundleServer:
         if self._loop.is_closed():
             return
         try:
-            with _quiet():
-                asyncio.run_coroutine_threadsafe(self._parts.aclose(), self._loop).result(_CLOSE_SECONDS)
+            asyncio.run_coroutine_threadsafe(self._parts.aclose(), self._loop).result(_CLOSE_SECONDS)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -125,6 +125,9 @@ class BundleServer:
             # The thread is a daemon: it ends with the process.
             self._loop.call_soon_threadsafe(self._loop.stop)
         finally:
+            if not self._closed:
+                self._closed = True
+                _silence.end()
             for directory in self._scratch:
                 directory.cleanup()
 
@@ -195,12 +198,31 @@ def _unlike_an_agent(error: Exception) -> str:
     return f"holds what no agent writes; it is damaged ({type(error).__name__}: {error!s:.100})"
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the agent's log out of a command's output."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
+class _Silence:
+    """Keeps the agent's log out of a command's output while a bundle is open; any thread.
+
+    Nothing configures logs in agentctl: an error would be told with all variables, for seconds.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._before: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Begin to be silent."""
+        with self._lock:
+            if not self._open:
+                self._before = structlog.get_config()
+                structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+            self._open += 1
+
+    def end(self) -> None:
+        """Let logs be as they were, after the last bundle."""
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                structlog.configure(**self._before)
+
+
+_silence = _Silence()
