@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "security.md"
 _ENGINE_SECRET = b"k3y0fTheEngine.."
 _OTLP, _NATS_PASSWORD, _NATS_SEED, _TOKEN = "0tlpS3cret", "n4tsPassw0rd", "SUAN4TSSEED", "kub3T0ken"
+_TOLD = "t0ldToAll"
 _TLS_HANDSHAKE = 0x16
 _PAUSE = {"engine": "", "seconds": 60, "reason": "a test", "undo": False}
 
@@ -245,9 +246,12 @@ def _traces(_: AgentProcess) -> None:
 
 def _engine_secret(_: AgentProcess) -> None:
     with running_agent() as running, FakeEngine(running.listen, secret=_ENGINE_SECRET) as engine:
-        engine.publish(transfer_failure("r"))
+        engine.publish(transfer_failure("r", error_text=_TOLD))
         assert _refusal(FakeEngine(running.listen, secret=b"another")) == "PERMISSION_DENIED"
-        _assert_absent(outputs(running), _ENGINE_SECRET)
+        found = outputs(running)
+        # What is no secret is found in the same way.
+        assert any(_TOLD.encode() in content for content in found.values())
+        _assert_absent(found, _ENGINE_SECRET)
 
 
 def _tls_key(_: AgentProcess) -> None:
