@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """Run a server."""
     running = NatsServer(tmp_path_factory.mktemp("nats")).start()
     yield running
-    running.stop()
+    running.kill()
 
 
 @pytest.fixture
