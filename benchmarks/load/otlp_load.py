@@ -71,14 +71,15 @@ async def load(peer: Peer, sources: int, rate: float, seconds: float, warm_up: f
 
 
 async def _source(export: Any, spans: Sequence[Any], per_second: float, until: float) -> list[float]:
-    """Run one source; return the milliseconds of each call."""
+    """Run one source; return the milliseconds of each call, of one at least."""
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
     sent = 0
-    answers = []
+    answers: list[float] = []
     await asyncio.sleep(random.random() * URGENT_DELAY)
     start = time.monotonic()
-    while (now := time.monotonic()) < until:
+    # A machine that stands still for the whole time has sent nothing by its end.
+    while (now := time.monotonic()) < until or not answers:
         due = min(int((now - start) * per_second) - sent, len(spans))
         if due:
             body = encode_spans(spans[:due]).SerializeToString()
