@@ -19,8 +19,6 @@ import grpc
 import pytest
 from penstock.agent.daemon.config import resolve
 from penstock.agent.errors import ConfigError
-from penstock.instrumentation.vllm.zmq_ec.wire import CurveFiles
-from penstock.instrumentation.vllm.zmq_ec.wire.curve import CurveError, load_client_keys
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
@@ -31,7 +29,6 @@ from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.relay import running_relay
 from tests.support.agent.secret_outputs import outputs, relay_outputs, spellings
 from tests.support.agent.stories import closed
-from tests.support.ec.keys import make_keys
 from tests.support.fleet.hostile_agent import METHODS, running_hostile_agent
 from tests.support.page.addresses import page_of
 from tests.support.page.tab import ask, write
@@ -270,6 +267,12 @@ def _tls_key(_: AgentProcess) -> None:
 
 def _curve_keys(_: AgentProcess) -> None:
     """Show the path alone, in the refusal and of the settings."""
+    pytest.importorskip("zmq", reason="pyzmq comes with vLLM")
+    from penstock.instrumentation.vllm.zmq_ec.wire import CurveFiles
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import CurveError, load_client_keys
+
+    from tests.support.ec.keys import make_keys
+
     with short_directory() as directory:
         own, other = make_keys(directory, "own"), make_keys(directory, "other")
         files = CurveFiles(key_file=str(own.secret), server_key_file=str(other.public))
