@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
 from penstock.agent.relay.calls import RelayCalls
+from penstock.agent.relay.discovery import AgentFinder, AgentSet
+from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.large_answers import LargeAnswers, Room, weight
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -54,6 +58,104 @@ async def test_two_large_ones_at_a_time() -> None:
     async with large.reading(64 * MIB), large.reading(64 * MIB):
         # Without a call, as the page asks, each has a turn while it reads.
         pass
+
+
+async def _turns_left(large: LargeAnswers) -> int:
+    """Return how many may read large answers now."""
+    left = 0
+    async with AsyncExitStack() as parts:
+        while left < 3:
+            turn = large.reading(64 * MIB)
+            waits = asyncio.ensure_future(parts.enter_async_context(turn))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            if not waits.done():
+                waits.cancel()
+                await asyncio.wait([waits])
+                break
+            left += 1
+    return left
+
+
+async def test_two_questions_of_one_call_wait_for_one_turn() -> None:
+    """While others have both turns they wait together; afterwards both turns are there again."""
+    large, begun = LargeAnswers(), list[int]()
+
+    async def question() -> None:
+        async with large.reading(64 * MIB):
+            begun.append(1)
+
+    async def call() -> None:
+        with large.calling():
+            await asyncio.gather(question(), question())
+
+    async with large.reading(64 * MIB), large.reading(64 * MIB):
+        waits = asyncio.create_task(call())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not begun
+    await waits
+    assert begun == [1, 1]
+    assert await _turns_left(large) == 2
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["its turn came before", "it waits"])
+async def test_a_question_that_outlasts_its_call(before: bool) -> None:
+    """Another of the same call has failed: the turn comes back with the last of them."""
+    large, go_on, questions = LargeAnswers(), asyncio.Event(), list[asyncio.Task[None]]()
+
+    async def question() -> None:
+        async with large.reading(64 * MIB):
+            await go_on.wait()
+
+    async with AsyncExitStack() as parts:
+        for _ in range(1 if before else 2):
+            await parts.enter_async_context(large.reading(64 * MIB))
+        with large.calling():
+            questions.append(asyncio.create_task(question()))
+            for _ in range(10):
+                await asyncio.sleep(0)
+    assert await _turns_left(large) == 1
+    go_on.set()
+    await asyncio.gather(*questions)
+    assert await _turns_left(large) == 2
+
+
+class _Agent:
+    """One that answers with *body*, or is silent."""
+
+    state = "connected"
+
+    def __init__(self, name: str, body: bytes | None) -> None:
+        self.place = SimpleNamespace(name=name)
+        self._body = body
+
+    async def ask(self, *_: Any, **__: Any) -> bytes:
+        if self._body is None:
+            await asyncio.Event().wait()
+        return self._body or b""
+
+    async def read(self, _method: str, body: bytes) -> admin.ListEventsResponse:
+        return admin.ListEventsResponse.FromString(body)
+
+
+async def test_callers_that_leave_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many hang up after some agents have answered, the next one is answered."""
+    body = admin.ListEventsResponse(events=[{"event": {"request_id": "x" * (15 * MIB)}}]).SerializeToString()
+    fleet = Fleet(AgentFinder(AgentSet()), None, 1.0)
+    agents: list[Any] = [_Agent("loud", body), _Agent("silent", None)]
+    monkeypatch.setattr(fleet, "agents", lambda: agents)
+    for _ in range(20):
+        leaves = asyncio.create_task(fleet.ask("ListEvents", admin.ListEventsRequest()))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        leaves.cancel()
+        await asyncio.wait([leaves])
+        assert leaves.cancelled()
+    del agents[1]
+    answers = await fleet.ask("ListEvents", admin.ListEventsRequest())
+    assert [each.size for each in answers.found] == [len(body)]
+    assert fleet.large.waiting.take(128 * MIB)
 
 
 class _AbortedError(Exception):

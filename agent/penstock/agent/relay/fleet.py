@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.agent.relay.agent_tls import AgentTls
     from penstock.agent.relay.discovery import AgentFinder
 
+    _Take = Callable[[int], bool]
+
 # Between looks where the agents are.
 _LOOK_SECONDS = 5.0
 # Calls to agents at a time, over all callers; as many again of those that take long.
@@ -202,27 +204,35 @@ class Fleet:
             each = request(agent) if callable(request) else request
             if each is not None:
                 asked.append((agent, each))
+        # What has come counts until it is read, or until whoever asks has left.
+        with self.large.waiting.share() as keep:
+            return await self._read(method, await self._heard(method, asked, timeout, keep))
+
+    async def _heard(
+        self, method: str, asked: Sequence[tuple[AgentConnection, Message]], seconds: float, keep: _Take
+    ) -> list[_Body | Refusal | _Missing]:
+        """Return what agents say to *method*, in the order of *asked*; *keep* makes room for it."""
         room = Room(_MAX_BYTES)
-        async with self._questions[method in _SLOW]:
+        async with self._questions[takes_long(method)]:
             calls = [
-                asyncio.ensure_future(self._one(agent, method, each, timeout, room)) for agent, each in asked
+                asyncio.ensure_future(self._one(agent, method, each, seconds, room, keep))
+                for agent, each in asked
             ]
             try:
-                if method.startswith("List") and method not in _SLOW and calls:
+                if method.startswith("List") and not takes_long(method) and calls:
                     await most(calls)
                 else:
                     await asyncio.gather(*calls)
-                heard = [
+                return [
                     call.result() if call.done() else (agent, agent.doubt(_LIST_SECONDS))
                     for (agent, _), call in zip(asked, calls, strict=True)
                 ]
             finally:
                 for call in calls:
                     call.cancel()
-        return await self._read(method, heard)
 
     async def _one(
-        self, agent: AgentConnection, method: str, request: Message, seconds: float, room: Room
+        self, agent: AgentConnection, method: str, request: Message, seconds: float, room: Room, keep: _Take
     ) -> _Body | Refusal | _Missing:
         if agent.state == AWAY:
             # Its own task looks whether it is back; calls do not wait for it.
@@ -240,28 +250,24 @@ class Fleet:
             return agent, CLOSED
         if not room.take(len(body)):
             return agent, _TOO_MANY_BYTES
-        return _Body(agent, body) if self.large.waiting.take(len(body)) else (agent, FULL)
+        return _Body(agent, body) if keep(len(body)) else (agent, FULL)
 
     async def _read(self, method: str, heard: list[_Body | Refusal | _Missing]) -> Answers:
         """Read what agents have said, when it is this question's turn; *heard* becomes empty."""
-        waiting = sum(len(each.body) for each in heard if isinstance(each, _Body))
         size = sum(weight(len(each.body)) for each in heard if isinstance(each, _Body))
         results: list[Answer | Refusal | _Missing] = []
         heard.reverse()
-        try:
-            async with self.large.reading(size):
-                while heard:
-                    each = heard.pop()
-                    if not isinstance(each, _Body):
-                        results.append(each)
-                        continue
-                    try:
-                        response = await each.agent.read(method, each.body)
-                        results.append(Answer(each.agent, response, len(each.body)))
-                    except ContractError as error:
-                        results.append((each.agent, str(error)))
-        finally:
-            self.large.waiting.give(waiting)
+        async with self.large.reading(size):
+            while heard:
+                each = heard.pop()
+                if not isinstance(each, _Body):
+                    results.append(each)
+                    continue
+                try:
+                    response = await each.agent.read(method, each.body)
+                    results.append(Answer(each.agent, response, len(each.body)))
+                except ContractError as error:
+                    results.append((each.agent, str(error)))
         return _sorted(results)
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 _MAX_CALLERS: Final = 2
 # What is in no list of large ones: memory of the answers to one question.
@@ -49,12 +49,37 @@ class Room:
         """Give *size* bytes back."""
         self._left += size
 
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], bool]]:
+        """Yield what takes as :meth:`take` does; all that it has taken is given back at the end, however that comes."""
+        taken = 0
+
+        def take(size: int) -> bool:
+            nonlocal taken
+            found = self.take(size)
+            taken += size if found else 0
+            return found
+
+        try:
+            yield take
+        finally:
+            self.give(taken)
+
 
 class _Caller:
-    """One call of the relay's service."""
+    """One call of the relay's service, or a question outside of calls.
+
+    Attributes:
+        users: the call itself, and its questions that are being read; the last one gives the turn back. A question may
+            outlast its call, if another of the call has failed.
+        taking: held while one of them waits for the turn, so that two do not take two.
+
+    """
 
     def __init__(self) -> None:
+        self.users = 0
         self.has_turn = False
+        self.taking = asyncio.Lock()
 
 
 class LargeAnswers:
@@ -77,25 +102,32 @@ class LargeAnswers:
         caller = _Caller()
         token = self._caller.set(caller)
         try:
-            yield
+            with self._using(caller):
+                yield
         finally:
             self._caller.reset(token)
-            if caller.has_turn:
-                self._turns.release()
 
     @asynccontextmanager
     async def reading(self, size: int) -> AsyncIterator[None]:
         """Wait for a turn to read answers that may take *size* bytes of memory; small ones need none."""
-        caller = self._caller.get()
-        if size <= _SMALL or (caller is not None and caller.has_turn):
+        if size <= _SMALL:
             yield
             return
-        await self._turns.acquire()
-        if caller is not None:
-            caller.has_turn = True
+        caller = self._caller.get() or _Caller()
+        with self._using(caller):
+            async with caller.taking:
+                if not caller.has_turn:
+                    await self._turns.acquire()
+                    caller.has_turn = True
             yield
-            return
+
+    @contextmanager
+    def _using(self, caller: _Caller) -> Iterator[None]:
+        caller.users += 1
         try:
             yield
         finally:
-            self._turns.release()
+            caller.users -= 1
+            if not caller.users and caller.has_turn:
+                caller.has_turn = False
+                self._turns.release()
