@@ -24,7 +24,7 @@ from penstock.agent.policy.kubernetes import api_client
 from penstock.agent.policy.sources import interface
 from penstock.agent.policy.sources.nats import entries as nats_entries
 from penstock.agent.relay import streams
-from penstock.agent.server import grpc_server
+from penstock.agent.server import grpc_server, page_tokens
 from penstock.agent.traces.export import otlp_http
 from penstock.instrumentation.vllm.zmq_ec.wire import messages as zmq_messages
 
@@ -198,6 +198,18 @@ INPUTS = (
         (
             "tests/page/test_stream.py::test_too_many_tabs_are_told",
             "tests/page/test_stream.py::test_nobody_waits_for_a_tab_that_does_not_read",
+        ),
+    ),
+    Input(
+        "tokens of the page",
+        f"{page_tokens.MAX_TOKEN_CHARACTERS} characters",
+        "none is kept",
+        "-",
+        f"{page_tokens.TOKEN_SECONDS // 3600} hours",
+        "as without one; it is not decoded",
+        (
+            "tests/agent/server/test_page_tokens.py::test_a_long_one_is_not_decoded",
+            "tests/page/test_tokens.py::test_a_closed_page_shows_nothing_without_a_token",
         ),
     ),
     Input(

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PAGE = "--page=127.0.0.1:0"
+TLS = {
+    "admin-listen": "127.0.0.1:1",
+    "admin-tls-cert": "/c",
+    "admin-tls-key": "/k",
+    "admin-tls-client-ca": "/a",
+    "admin-allow": "ops=write",
+}
 POLICY = {"name": "decode", "manifest": manifest("decode"), "dryRun": True}
 
 
@@ -172,21 +179,18 @@ def test_a_body_that_is_too_large_is_not_read(proxied: AgentProcess) -> None:
         ({"page": "x"}, "or off"),
         ({"page-host": "a b"}, "names of hosts"),
         ({"page-write": "maybe"}, "one of yes, no"),
+        ({"page-read": "maybe"}, "one of open, token"),
+        (
+            {"page-read": "token", "page-user-header": "X-User", "page-allow": "a=read"},
+            "the header X-User names the users",
+        ),
+        ({**TLS, "page": "0.0.0.0:1", "page-read": "token"}, "certificates name the users"),
     ],
 )
 def test_a_page_that_strangers_could_read_is_not_started(flags: dict[str, str], said: str) -> None:
     """Each with a sentence that says what to give."""
     with pytest.raises(ConfigError, match=said):
         resolve(dict(flags), {})
-
-
-TLS = {
-    "admin-listen": "127.0.0.1:1",
-    "admin-tls-cert": "/c",
-    "admin-tls-key": "/k",
-    "admin-tls-client-ca": "/a",
-    "admin-allow": "ops=write",
-}
 
 
 def test_outside_the_certificates_of_the_admin_service_are_asked_for() -> None:
@@ -217,8 +221,8 @@ def test_a_certificate_counts_by_its_names() -> None:
     """As for the admin service."""
     settings = _settings(allow=parse_allow_list("ops=write,grafana=read"))
 
-    assert access.caller_of({}, ["x", "grafana"], settings).role is Role.READ
-    assert access.caller_of({}, ["grafana", "ops"], settings).role is Role.WRITE
+    assert access.user_of({}, ["x", "grafana"], settings).role is Role.READ
+    assert access.user_of({}, ["grafana", "ops"], settings).role is Role.WRITE
     for names in ([], None, ["mallory"]):
         with pytest.raises(AnswerError, match="not on the list"):
-            access.caller_of({}, names, settings)
+            access.user_of({}, names, settings)

@@ -15,7 +15,7 @@ from penstock.agent.page.wire import AnswerError, command, encode, plain
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
 from tests.support.agent.batches import transfer_failure
-from tests.support.page.addresses import page_of
+from tests.support.page.addresses import bearer, page_of, token_of
 from tests.support.page.sample_fleet import sample_fleet
 from tests.support.page.shell import words_of
 from tests.support.page.tab import Tab, ask, write
@@ -70,10 +70,13 @@ def _get(page: str, target: bytes, *headers: bytes) -> tuple[int, bytes]:
     return _exchange(page, b"\r\n".join(own))
 
 
-def _write(page: str, body: bytes, *, kind: str = "pause", content_type: str = _UTF_8) -> tuple[int, str]:
+def _write(
+    agent: AgentProcess, body: bytes, *, kind: str = "pause", content_type: str = _UTF_8
+) -> tuple[int, str]:
+    page = page_of(agent)
     head = (
         f"POST /api/write/{kind} HTTP/1.1\r\nHost: {urlsplit(page).netloc}\r\nOrigin: {page.rstrip('/')}\r\n"
-        f"X-Penstock: page\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}"
+        f"Authorization: Bearer {token_of(agent.admin)}\r\nX-Penstock: page\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}"
     )
     status, came = _exchange(page, head.encode("latin-1"), body)
     return status, json.loads(came.partition(b"\r\n\r\n")[2]).get("error", "")
@@ -112,7 +115,7 @@ def test_a_body_that_is_no_text_is_refused_with_a_sentence(
     agent: AgentProcess, content_type: str, body: bytes, status: int, sentence: str
 ) -> None:
     """Never a 500: another charset, half a character, NUL, depth, and numbers that JSON does not know."""
-    answered, said = _write(page_of(agent), body, content_type=content_type)
+    answered, said = _write(agent, body, content_type=content_type)
 
     assert (answered, sentence in said) == (status, True), said
 
@@ -122,7 +125,8 @@ def test_a_body_that_is_no_text_is_refused_with_a_sentence(
 )
 def test_a_manifest_that_is_no_text_is_refused(agent: AgentProcess, text: str) -> None:
     """The same inside of the manifest's YAML."""
-    answer = write(page_of(agent), "policy", {"name": "mine", "manifest": text, "dryRun": True})
+    body = {"name": "mine", "manifest": text, "dryRun": True}
+    answer = write(page_of(agent), "policy", body, bearer(token_of(agent.admin)))
 
     assert answer.status == 400
     assert answer.body["error"].isprintable()
@@ -171,7 +175,8 @@ def test_a_number_of_a_query_is_digits(agent: AgentProcess, target: str, number:
 
 @pytest.mark.parametrize("value", [b"\xff", b"\xed\xa0\x80", b"\xe2\x80\xae", b"x\0y", b"%00"])
 @pytest.mark.parametrize(
-    "name", [b"Host", b"Origin", b"Sec-Fetch-Site", b"If-None-Match", b"Content-Type", b"X-User"]
+    "name",
+    [b"Host", b"Origin", b"Sec-Fetch-Site", b"If-None-Match", b"Content-Type", b"X-User", b"Authorization"],
 )
 def test_a_header_of_any_bytes_is_answered(
     agent: AgentProcess, proxied: AgentProcess, name: bytes, value: bytes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.agent.agent import wait_until
+from tests.support.page.addresses import bearer, token_of
 from tests.support.page.pods import NAMES, Pods
 from tests.support.page.tab import Tab, ask, write
 from tests.support.stop import stop
@@ -44,8 +45,11 @@ def test_the_page_of_a_relay_shows_all_agents(pods: Pods) -> None:
 
     wait_until(lambda: shown() == "Engine decode-1/0", "the engine is shown")
 
+    token = token_of(pods.relay.address)
+
     def tried() -> list[object]:
-        body = write(pods.page, "pause", {"engine": "decode-1/0", "dryRun": True}).body
+        order = {"engine": "decode-1/0", "dryRun": True}
+        body = write(pods.page, "pause", order, bearer(token)).body
         return [row["cells"][0] for each in body.get("sections", ())[:1] for row in each["rows"]]
 
     wait_until(lambda: tried() == ["decode-1/0"], "what a pause would do is shown")

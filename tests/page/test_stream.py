@@ -58,7 +58,7 @@ def test_a_tab_is_told_everything_at_its_beginning(agent: AgentProcess) -> None:
         hello = tab.seen[0].data
 
         assert tab.seen[0].event == "hello"
-        assert (hello["source"], hello["writable"], hello["user"]) == ("agent", False, "page")
+        assert (hello["source"], hello["writable"], hello["user"]) == ("agent", False, "")
         assert tab.last
         assert all(each.size <= MAX_BYTES for each in tab.seen)
         minutes = next(each.data["minutes"] for each in tab.seen if each.event == "history")

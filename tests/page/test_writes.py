@@ -12,7 +12,7 @@ from penstock.agent.ctl.main import cli
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
 from tests.support.agent.batches import transfer_failure
-from tests.support.page.addresses import page_of
+from tests.support.page.addresses import AUTHOR, bearer, page_of, token_of
 from tests.support.page.sample_fleet import PEERS, manifest, sample_fleet
 from tests.support.page.tab import MAX_BYTES, Answer, Tab, ask, write
 
@@ -53,6 +53,11 @@ def _ctl(agent: AgentProcess, *words: str) -> str:
     return CliRunner(env={"AGENTCTL_ADDRESS": agent.admin}).invoke(cli, words).output
 
 
+def _write(agent: AgentProcess, kind: str, body: object) -> Answer:
+    """Write with a token."""
+    return write(page_of(agent), kind, body, bearer(token_of(agent.admin)))
+
+
 def _texts(answer: Answer) -> str:
     assert answer.status == 200, answer.body
     return json.dumps(answer.body, ensure_ascii=False)
@@ -62,20 +67,20 @@ def test_a_policy_is_tried_and_then_applied(agent: AgentProcess) -> None:
     """The generation of the dry run keeps what somebody else has changed meanwhile."""
     page = page_of(agent)
     body = {"name": "late", "manifest": manifest("late", "fail", 200), "reason": "a test", "generation": 0}
-    tried = write(page, "policy", {**body, "dryRun": True})
+    tried = _write(agent, "policy", {**body, "dryRun": True})
 
     assert "created" in tried.body["sentence"]
     assert "dry run" in tried.body["sentence"]
     rows = [row["cells"] for row in tried.body["sections"][0]["rows"]]
     assert ["decode/0", "kvLoadFailure.action", "recompute (decode-default)", "fail (late)"] in rows
     assert "late" not in _ctl(agent, "get", "policy", "-o", "name")
-    done = write(page, "policy", {**body, "dryRun": False})
+    done = _write(agent, "policy", {**body, "dryRun": False})
     assert done.status == 200
-    again = write(page, "policy", {**body, "manifest": manifest("late", "recompute", 200), "dryRun": False})
+    again = _write(agent, "policy", {**body, "manifest": manifest("late", "recompute", 200), "dryRun": False})
     assert again.status == 409
     audit = json.loads(_ctl(agent, "get", "audit", "-o", "json"))["entries"]
     assert [(each["author"], each["reason"]) for each in audit if each["name"] == "late"] == [
-        ("page", "a test")
+        (f"{AUTHOR} (page)", "a test")
     ]
     shown = ask(page, "/api/policy", name="late").body
     assert shown["generation"] == 1
@@ -96,7 +101,7 @@ def test_a_policy_is_tried_and_then_applied(agent: AgentProcess) -> None:
 def test_a_wrong_manifest_is_refused_with_a_sentence(agent: AgentProcess, text: str) -> None:
     """Nothing is changed."""
     before = _ctl(agent, "get", "policy", "-o", "name")
-    answer = write(page_of(agent), "policy", {"name": "mine", "manifest": text, "dryRun": False})
+    answer = _write(agent, "policy", {"name": "mine", "manifest": text, "dryRun": False})
 
     assert answer.status == 400
     assert answer.body["error"]
@@ -113,7 +118,7 @@ def test_a_wrong_manifest_is_refused_with_a_sentence(agent: AgentProcess, text: 
 )
 def test_a_manifest_that_takes_long_is_refused(agent: AgentProcess, written: str, sentence: str) -> None:
     """Bounded as a value of a source is: in values and in depth."""
-    answer = write(page_of(agent), "policy", {"name": "late", "manifest": written, "dryRun": True})
+    answer = _write(agent, "policy", {"name": "late", "manifest": written, "dryRun": True})
     assert answer.status == 400
     assert sentence in answer.body["error"]
 
@@ -122,10 +127,10 @@ def test_an_engine_is_paused_and_resumed(agent: AgentProcess) -> None:
     """A dry run says which; the pause is on the screen, with its author."""
     page = page_of(agent)
     body: dict[str, Any] = {"engine": "decode/1", "seconds": 600, "reason": "a test", "undo": False}
-    tried = write(page, "pause", {**body, "dryRun": True})
+    tried = _write(agent, "pause", {**body, "dryRun": True})
     assert [row["cells"] for row in tried.body["sections"][0]["rows"]] == [["decode/1", "connected", "no"]]
     assert tried.body["command"] == "agentctl pause decode/1 --ttl=600s '--reason=a test'"
-    assert write(page, "pause", {**body, "dryRun": False}).status == 200
+    assert _write(agent, "pause", {**body, "dryRun": False}).status == 200
     with Tab(page) as tab:
 
         def paused_of(data: Any) -> Any:
@@ -133,24 +138,23 @@ def test_an_engine_is_paused_and_resumed(agent: AgentProcess) -> None:
 
         paused = paused_of(tab.until("screen", paused_of).data)
         assert "engine decode/1 is ordered to pause" in paused["sentence"]
-        assert "by page" in paused["sentence"]
-    assert write(page, "pause", {**body, "undo": True, "dryRun": False}).status == 200
+        assert f"by {AUTHOR} (page)" in paused["sentence"]
+    assert _write(agent, "pause", {**body, "undo": True, "dryRun": False}).status == 200
     assert '"paused": true' not in _ctl(agent, "get", "engines", "-o", "json")
 
 
 def test_a_peer_is_quarantined_and_released(agent: AgentProcess) -> None:
     """As by agentctl, whose command the answer has."""
-    page = page_of(agent)
     body: dict[str, Any] = {"engine": "", "peer": PEERS[3], "seconds": 60, "reason": "slow", "undo": False}
-    tried = write(page, "quarantine", {**body, "dryRun": True})
+    tried = _write(agent, "quarantine", {**body, "dryRun": True})
     assert PEERS[3] in tried.body["sentence"]
     assert PEERS[3] not in _ctl(agent, "quarantine", "list")
-    assert write(page, "quarantine", {**body, "dryRun": False}).status == 200
+    assert _write(agent, "quarantine", {**body, "dryRun": False}).status == 200
     assert PEERS[3] in _ctl(agent, "quarantine", "list")
-    lifted = write(page, "quarantine", {**body, "undo": True, "dryRun": False})
+    lifted = _write(agent, "quarantine", {**body, "undo": True, "dryRun": False})
     assert lifted.status == 200
     assert "the end of the quarantine" in lifted.body["sentence"]
-    stranger = write(page, "quarantine", {**body, "peer": "1.2.3.4:5", "dryRun": True})
+    stranger = _write(agent, "quarantine", {**body, "peer": "1.2.3.4:5", "dryRun": True})
     assert "no engine knows" in stranger.body["sentences"][0]
 
 

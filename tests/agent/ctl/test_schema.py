@@ -132,6 +132,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "get-events": [["get", "events"]],
     "get-audit": [["get", "audit"]],
     "debug-stacks": [["debug", "stacks", "0"]],
+    "page": [["page"], ["page", "--role", "read"]],
     "describe-engine": [["describe", "engine", "0"]],
     "describe-peer": [["describe", "peer", _PEER]],
     "describe-policy": [["describe", "policy", "p"]],

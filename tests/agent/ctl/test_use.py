@@ -201,7 +201,7 @@ def test_every_command_takes_all_formats() -> None:
             else:
                 yield (*names, name), command
 
-    without = {("top",), ("bundle",), ("page",), ("completion",), ("drill", "stop")}
+    without = {("top",), ("bundle",), ("completion",), ("drill", "stop")}
     documents = ["table", "wide", "json", "yaml"]
     for names, command in commands(cli):
         choices = [

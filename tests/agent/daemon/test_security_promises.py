@@ -30,7 +30,7 @@ from tests.support.agent.relay import running_relay
 from tests.support.agent.secret_outputs import outputs, relay_outputs, spellings
 from tests.support.agent.stories import closed
 from tests.support.fleet.hostile_agent import METHODS, running_hostile_agent
-from tests.support.page.addresses import page_of
+from tests.support.page.addresses import AUTHOR, bearer, page_of, token_of
 from tests.support.page.tab import ask, write
 from tests.support.policy.policies import document
 
@@ -115,7 +115,7 @@ def _admin_socket(agent: AgentProcess) -> None:
 
 
 def _page_port(agent: AgentProcess) -> None:
-    """Show requests to all, and take writes only when it was started to."""
+    """Show requests to all unless it was started not to; take writes only when it was started to, and with a token."""
     with FakeEngine(agent.listen, engine="shown", secret=_ENGINE_SECRET) as engine:
         engine.publish(transfer_failure("cmpl-of-another"))
         events = ask(page_of(agent), "/api/events", limit=1000)
@@ -124,10 +124,16 @@ def _page_port(agent: AgentProcess) -> None:
     assert (refused.status, "--page-write yes" in refused.body["error"]) == (403, True)
     with running_agent(["--page=127.0.0.1:0", "--page-write=yes"]) as writable:
         body = {**_PAUSE, "peer": "10.0.0.9:1", "dryRun": False}
-        assert write(page_of(writable), "quarantine", body).status == 200
+        assert write(page_of(writable), "quarantine", body).status == 401
+        reads = token_of(writable.admin, admin.PAGE_ROLE_READ)
+        assert write(page_of(writable), "quarantine", body, bearer(reads)).status == 403
+        assert write(page_of(writable), "quarantine", body, bearer(token_of(writable.admin))).status == 200
         with grpc.insecure_channel(writable.admin) as channel:
             entries = AdminStub(channel).ListAudit(admin.ListAuditRequest(), timeout=60).entries
-        assert [each.author for each in entries] == ["page"]
+        assert [each.author for each in entries] == [f"{AUTHOR} (page)"]
+    with running_agent(["--page=127.0.0.1:0", "--page-read=token"]) as closed:
+        assert ask(page_of(closed), "/api/events").status == 401
+        assert ask(page_of(closed), "/api/events", bearer(token_of(closed.admin))).status == 200
     with running_agent() as off:
         assert not json.loads((off.state_dir / "addresses.json").read_text()).get("page")
 
@@ -285,6 +291,26 @@ def _curve_keys(_: AgentProcess) -> None:
         assert own.secret_text() not in str(caught.value)
 
 
+def _page_tokens(_: AgentProcess) -> None:
+    """Of those that were taken and of those that were refused; a restart ends them."""
+    flags = ["--page=127.0.0.1:0", "--page-write=yes", "--page-read=token"]
+    body = {**_PAUSE, "peer": "10.0.0.9:1", "dryRun": False}
+    with running_agent(flags) as running, FakeEngine(running.listen) as engine:
+        engine.publish(transfer_failure("r"))
+        good = token_of(running.admin)
+        changed = good[:-9] + ("B" if good[-9] == "A" else "A") + good[-8:]
+        for token, status, of_stream in ((good, 200, 400), (changed, 401, 401)):
+            assert write(page_of(running), "quarantine", body, bearer(token)).status == status
+            assert ask(page_of(running), "/api/policies", bearer(token)).status == status
+            assert ask(page_of(running), "/api/absent", token=token).status == 401
+            assert ask(page_of(running), "/api/stream", token=token, seconds="x").status == of_stream
+        # What stands behind the author's name.
+        _assert_absent(outputs(running), *(token[60:].encode() for token in (good, changed)))
+        running.kill()
+        running.start()
+        assert write(page_of(running), "quarantine", body, bearer(good)).status == 401
+
+
 def _trace_headers(_: AgentProcess) -> None:
     env = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
@@ -411,6 +437,7 @@ _PROMISES: dict[str, Callable[[AgentProcess], None]] = {
     "the agent's TLS key": _tls_key,
     "CURVE keys of `ZmqECConnector`": _curve_keys,
     "headers for the trace backend (`OTEL_EXPORTER_OTLP_HEADERS`)": _trace_headers,
+    "tokens of the page": _page_tokens,
     "NATS credentials": _nats,
     "the Kubernetes token": _kubernetes,
     "a relay's keys": _relay_keys,

@@ -178,7 +178,7 @@ def test_the_command_serves_until_it_is_ended(tmp_path: Path) -> None:
 def test_what_cannot_be_served_is_said() -> None:
     """No bundle, a bundle that is none, a port that is taken."""
     runner = CliRunner(env={"AGENTCTL_ADDRESS": "", "NO_COLOR": "1"})
-    none = runner.invoke(cli, ["page"])
+    none = runner.invoke(cli, ["page", "--since", "5m"])
     assert (none.exit_code, none.stdout) == (2, "")
     assert "give --bundle FILE" in none.stderr
     other = runner.invoke(cli, ["page", "--bundle", __file__])

@@ -216,6 +216,17 @@ def test_a_page_that_reads_has_nothing_that_writes(tab: Tab, server: ScriptedSer
         assert tab.texts("form, textarea, .write") == []
 
 
+def test_a_page_that_writes_says_where_a_link_comes_from(tab: Tab, server: ScriptedServer) -> None:
+    """Instead of forms, in each detail that has some with a token."""
+    messages = stream()
+    messages["hello"]["token"] = "needed"
+    for kind in ("engine", "peer", "policy"):
+        server.details[kind] = detail()
+        opened(tab, server, messages, fragment=f"#open={kind}&open-engine=a&open-peer=b&open-name=c")
+        tab.until_text("dialog", "open the link that agentctl page prints")
+        assert tab.texts("form, textarea, .write") == []
+
+
 def test_a_write_shows_first_what_it_would_do(tab: Tab, server: ScriptedServer) -> None:
     """Nothing is confirmed that was not tried as it stands, and no reason is no confirmation."""
     messages = stream()

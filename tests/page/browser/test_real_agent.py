@@ -126,7 +126,7 @@ def test_a_killed_agent_costs_no_entry(tab: Tab, agent: AgentProcess) -> None:
 
 def test_a_write_is_shown_first_and_then_done(tab: Tab, agent: AgentProcess) -> None:
     """The dry run leaves no trace; what is confirmed is in the audit log, with its reason, and is undone the same way."""
-    tab.open(f"{page_of(agent)}/#open=engine&open-engine=decode/1")
+    tab.open(_link(agent, "open=engine&open-engine=decode/1"))
     tab.until_text("dialog", "maxTransferWait")
     for number, (order, reason) in enumerate((("Pause", "half-past"), ("Resume", "all-clear")), 1):
         form = f"dialog .write:nth-of-type({number})"
@@ -147,7 +147,7 @@ def test_a_write_is_shown_first_and_then_done(tab: Tab, agent: AgentProcess) -> 
 def test_a_policy_is_edited_unless_another_has_changed_it(tab: Tab, agent: AgentProcess) -> None:
     """The dry run shows the field of each engine; a change by another in between is kept, and after it the edit is done."""
     apply(agent.admin, manifest("edited", priority=200))
-    place = f"{page_of(agent)}/#open=policy&open-name=edited"
+    place = _link(agent, "open=policy&open-name=edited")
     tab.open(place)
     _try_edit(tab, "recompute", "fail")
     rows = tab.texts(".dry-run tbody tr")
@@ -165,6 +165,41 @@ def test_a_policy_is_edited_unless_another_has_changed_it(tab: Tab, agent: Agent
     tab.js("document.querySelector('dialog .confirm').click()")
     tab.until(lambda: "action: fail" in _stored(agent))
     assert "quarter-to-ten" in "\n".join(agentctl(agent, "get", "audit", "edited"))
+
+
+def test_a_link_brings_a_token_for_this_tab(tab: Tab, agent: AgentProcess) -> None:
+    """It leaves the address at once, stays over a reload, and a restart of the agent ends it, which the page says."""
+    tab.open(_link(agent, "engine=decode/1"))
+    tab.until_text("#peers", "peer")
+    assert tab.js("return location.hash") == "#engine=decode%2F1"
+    tab.js("location.hash = 'open=engine&open-engine=decode/1'")
+    tab.until_text("dialog", "Pause decode/1")
+    tab.js("location.reload()")
+    tab.until_text("dialog", "Pause decode/1")
+    agent.stop(signal.SIGKILL)
+    agent.start()
+    tab.until_text(".banners", "The token of this tab has ended")
+    tab.js(f"location.hash = '{_link(agent, 'engine=decode/0').partition('#')[2]}'")
+    tab.until(lambda: "has ended" not in (tab.text(".banners") if tab.texts(".banners") else ""))
+    assert tab.js("return location.hash") == "#engine=decode%2F0"
+
+
+def test_a_page_that_takes_a_token_says_how_to_get_one(tab: Tab) -> None:
+    """Nothing is shown without one; with the link the same tab goes on."""
+    with running_agent([f"--page=127.0.0.1:{free_port()}", "--page-read=token"]) as agent:
+        tab.open(page_of(agent))
+        tab.until_text(".banners", "'agentctl page' prints the page's address")
+        tab.driver.get(_link(agent, "open=engines"))
+        tab.until_text("dialog", "Engines")
+        tab.until_text("#fresh", "old")
+        assert tab.texts(".banners") == []
+        # The browser tells of the refusal.
+        assert all("401" in each for each in tab.complaints())
+
+
+def _link(agent: AgentProcess, rest: str) -> str:
+    """Return the link that 'agentctl page' prints, with *rest* in its fragment."""
+    return f"{agentctl(agent, 'page')[0]}&{rest}"
 
 
 def _stored(agent: AgentProcess) -> str:

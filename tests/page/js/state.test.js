@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {selection, freshness} from "../../../agent/penstock/agent/page/static/selection.js";
+import {selection, freshness, tokenBanners} from "../../../agent/penstock/agent/page/static/selection.js";
 import {ENTRIES, next, NOTHING} from "../../../agent/penstock/agent/page/static/state.js";
 import {heard, messages, NOW} from "./support.js";
 
@@ -125,4 +125,14 @@ test("The time of a bundle stands still, and is said with its date", () => {
   state = next(state, {type: "lost", reason: "the server is stopping", now: NOW + 86_400_000});
   assert.match(freshness(state).text, /^disconnected; as of .*; the server is stopping$/);
   assert.equal(freshness(state).state, "lost");
+});
+
+test("A tab without a token that it needs says how to get one", () => {
+  assert.deepEqual(tokenBanners(heard()), []);
+  const refused = next(NOTHING, {type: "refused", sentence: "Run it."});
+  assert.deepEqual(tokenBanners(refused).map((banner) => [banner.sentence, banner.command]), [["Run it.", "agentctl page"]]);
+  assert.deepEqual(tokenBanners(next(refused, {type: "connected", now: NOW})), []);
+  const {hello} = messages();
+  assert.equal(tokenBanners(heard({hello: {...hello, token: "ended"}})).length, 1);
+  assert.deepEqual(tokenBanners(heard({hello: {...hello, token: "needed"}})), []);
 });

@@ -104,3 +104,18 @@ test("After the end nothing is opened any more", () => {
   browser.pass(10 * LONGEST_DELAY);
   assert.equal(browser.sources.length, 1);
 });
+
+test("A connection that is refused for want of a token says so, until one is taken", async () => {
+  const {browser, actions} = started();
+  browser.refusals.set("/api/stream?seconds=900", "Run agentctl page.");
+  browser.sources[0].fail(2);
+  await Promise.resolve();
+  await Promise.resolve();
+  assert.deepEqual(types(actions), ["lost", "refused"]);
+  assert.equal(actions[1].sentence, "Run agentctl page.");
+  browser.refusals.clear();
+  browser.pass(FIRST_DELAY);
+  browser.sources[1].fail(2);
+  await Promise.resolve();
+  assert.deepEqual(types(actions), ["lost", "refused", "lost"]);
+});

@@ -54,6 +54,7 @@ export class FakeBrowser {
   constructor() {
     this.sources = [];
     this.timers = new Map();
+    this.refusals = new Map();
     this.time = NOW;
     this.count = 0;
   }
@@ -62,6 +63,8 @@ export class FakeBrowser {
     this.sources.push(new FakeSource(address));
     return this.sources.at(-1);
   };
+
+  why = async (address) => this.refusals.get(address) ?? "";
 
   now = () => this.time;
 

@@ -26,6 +26,7 @@ from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.rollouts.leader import RolloutLeader
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
+from penstock.agent.server.page_tokens import PageTokens, ServedPage
 from penstock.agent.sources.registry import Registry
 from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -213,6 +214,7 @@ class AdminHarness:
                 state_dir=self._directory,
                 pages=self.pages,
                 statuses=(_describe,),
+                page=_page_tokens(),
                 stalls=lambda: self.stalls,
                 ended_stalls=lambda: self.ended_stalls,
             )
@@ -273,6 +275,13 @@ def running_admin(directory: Path) -> Iterator[AdminHarness]:
         yield harness
     finally:
         harness.stop()
+
+
+def _page_tokens() -> PageTokens:
+    """Return tokens of a page, as if it were served."""
+    tokens = PageTokens()
+    tokens.page = ServedPage("http://127.0.0.1:9465/", by_token=True, writes=True)
+    return tokens
 
 
 def _describe(status: AgentStatus) -> None:

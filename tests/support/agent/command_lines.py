@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Commands that ask no agent.
-_OF_NOBODY: Final = ("config", "completion", "page", "top")
+_OF_NOBODY: Final = ("config", "completion", "top")
 # What a required value of a type is.
 _VALUES: Final = {
     "ENGINE": "0",

@@ -1,4 +1,4 @@
-"""Starts a real agent with made-up engines, and prints the address of its page.
+"""Starts a real agent with made-up engines, and prints the address of its page, and a link to it that has a token.
 
 Usage: ``python -m tests.support.page.serve_sample [--write] [--relay]``; ends with the standard input, or with Ctrl-C.
 """
@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from tests.support.agent.agent import running_agent, short_directory
 from tests.support.agent.batches import deferral_start, transfer_failure
 from tests.support.agent.relay import running_relay
-from tests.support.page.addresses import page_of, relay_page_of
+from tests.support.page.addresses import page_of, relay_page_of, token_of
 from tests.support.page.sample_fleet import PEERS, sample_fleet, snapshot
 
 _EVERY_SECONDS = 3.0
@@ -33,13 +33,15 @@ def main() -> None:
     with ExitStack() as parts, suppress(KeyboardInterrupt):
         agent = parts.enter_context(running_agent(flags))
         engines = parts.enter_context(sample_fleet(agent))
-        page = page_of(agent)
+        page, admin = page_of(agent), agent.admin
         if "--relay" in sys.argv:
             directory = parts.enter_context(short_directory())
             relay = parts.enter_context(running_relay(directory, f"--agents=pod-0={agent.admin}", *flags))
             relay.wait_for(**{"pod-0": "up"})
-            page = relay_page_of(relay)
-        sys.stdout.write(json.dumps({"page": page, "admin": agent.admin}) + "\n")
+            page, admin = relay_page_of(relay), relay.address
+        sys.stdout.write(
+            json.dumps({"page": page, "link": f"{page}/#token={token_of(admin)}", "admin": admin}) + "\n"
+        )
         sys.stdout.flush()
         number = 0
         while not ended.wait(_EVERY_SECONDS):

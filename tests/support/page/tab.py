@@ -56,7 +56,10 @@ class Tab:
         after: str = "",
         headers: Mapping[str, str] | None = None,
         patience: float = _PATIENCE,
+        *,
+        token: str = "",
     ) -> None:
+        """Open the stream; *token* goes into the query, as a browser has to say it."""
         place = urlsplit(page)
         self.last = after
         self.seen: list[Sent] = []
@@ -66,7 +69,8 @@ class Tab:
         # The response takes it away from the connection.
         self._socket: socket.socket = self._connection.sock
         own = {"Last-Event-ID": after} if after else {}
-        self._connection.request("GET", "/api/stream", headers={**own, **(headers or {})})
+        path = f"/api/stream?{urlencode({'token': token})}" if token else "/api/stream"
+        self._connection.request("GET", path, headers={**own, **(headers or {})})
         self._response = self._connection.getresponse()
         self.status = self._response.status
 

@@ -44,6 +44,7 @@ READING = frozenset(
         "ListDrills",
         "ListPolicyRollouts",
         "GetBundle",
+        "IssuePageToken",
     }
 )
 
@@ -97,13 +98,15 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     async def _admit(
         self, method: str, handler: Any, body: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> Any:
-        """Return the request of an authorized caller, with the author that the connection proves."""
+        """Return the request of an authorized caller, with the author and the role that the connection proves."""
         try:
             caller = LOCAL if self._allowed is None else _proven(self._allowed, context)
             _require(caller, method)
             request = decode_request(handler, body)
             if "author" in request.DESCRIPTOR.fields_by_name:
                 request.author = caller.author(request.author)
+            if "page_role" in request.DESCRIPTOR.fields_by_name:
+                request.page_role = caller.page_role(request.page_role)
         except (AccessError, ContractError) as error:
             await abort_with(context, error)
         return request

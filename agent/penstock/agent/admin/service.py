@@ -17,6 +17,7 @@ from penstock.agent.admin.calls import (
     events,
     forget,
     holders,
+    page_tokens,
     pairs,
     peers,
     policies,
@@ -138,6 +139,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     Backup = _unary(backup.backup)
     GetBundle = _stream(bundles.get_bundle)
     Forget = _unary(forget.forget)
+
+    IssuePageToken = _unary(page_tokens.issue_page_token)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)
         self,

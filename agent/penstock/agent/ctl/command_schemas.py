@@ -166,6 +166,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "get-suspects": message_ref(admin.ListSuspectsResponse),
     "import": ref("Change"),
     "inject-fault": message_ref(admin.Drill),
+    "page": {"description": "With --bundle the address only.", **message_ref(admin.IssuePageTokenResponse)},
     "pause": message_ref(admin.Rollout),
     "quarantine-add": message_ref(admin.Rollout),
     "quarantine-lift": message_ref(admin.Rollout),

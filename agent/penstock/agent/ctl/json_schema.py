@@ -81,6 +81,7 @@ _MESSAGES = (
     admin.Explanation,
     admin.Diagnosis,
     admin.ForgetResponse,
+    admin.IssuePageTokenResponse,
     admin.ListAuditResponse,
     admin.ListDrillsResponse,
     admin.ListEnginesResponse,

@@ -60,7 +60,8 @@ class Servers:
             addresses["admin_tcp" if over_tls else "admin"] = str(server.address)
         self._parts.callback(service.close)
         if self._config.page is not None:
-            page = PageServer(self._config.page, service, PageSource("agent", socket.gethostname()))
+            source = PageSource("agent", socket.gethostname())
+            page = PageServer(self._config.page, service, source, context.page)
             self._parts.push_async_callback(page.stop)
             addresses |= await page.serve_if_free()
         return addresses

@@ -1,4 +1,4 @@
-"""Who may ask the page, and from where: hosts, origins, users and roles. Pure."""
+"""Who may ask the page, and from where: hosts, origins, users, tokens and roles. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 
 OWN_HEADER, OWN_VALUE = "X-Penstock", "page"
 """What a write carries: no page of another site can send it without asking first, and is refused then."""
-LOCAL_USER = "page"
-"""The name in the audit log on loopback, where a request carries none."""
+ANYBODY = Caller("", Role.READ)
+"""Who asks on loopback without a token that is valid."""
+LINK_NEEDED = (
+    "this page takes a token here, and this one is missing, has expired or is of an earlier process; "
+    "'agentctl page' prints the page's address with a new one"
+)
+"""The sentence of a 401."""
 
 _MAX_NAME = 256
+_UNAUTHORIZED = 401
 _FORBIDDEN = 403
+_BEARER = "bearer"
 
 
 def check_host(host: str, settings: PageSettings) -> None:
@@ -70,17 +77,36 @@ def check_write(headers: Mapping[str, str]) -> None:
         raise AnswerError(_FORBIDDEN, "a write is JSON: send Content-Type: application/json")
 
 
-def caller_of(
-    headers: Mapping[str, str], certificate: Sequence[str] | None, settings: PageSettings
-) -> Caller:
-    """Return who asks: by certificate, by the proxy's header, or anybody on loopback.
+def token_in(headers: Mapping[str, str]) -> str:
+    """Return the token that a request carries in its header Authorization; empty for none."""
+    scheme, _, token = headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == _BEARER else ""
+
+
+def holder_of(named: Caller | None, settings: PageSettings) -> Caller:
+    """Return who asks on loopback.
+
+    Args:
+        named: by a token that is valid; None without one.
+        settings: of the page.
+
+    Raises:
+        AnswerError: reading takes a token.
+
+    """
+    if named is None and settings.token_reads:
+        raise AnswerError(_UNAUTHORIZED, LINK_NEEDED)
+    return named or ANYBODY
+
+
+def user_of(headers: Mapping[str, str], certificate: Sequence[str] | None, settings: PageSettings) -> Caller:
+    """Return who asks, by certificate or by the proxy's header; there is a list of users.
 
     Raises:
         AnswerError: the request names no user, or one that is not on the list.
 
     """
-    if settings.allow is None:
-        return Caller(LOCAL_USER, Role.WRITE)
+    assert settings.allow is not None  # noqa: S101  (the caller has looked)
     if settings.user_header:
         name = headers.get(settings.user_header, "")
         if not name or not name.isprintable() or len(name) > _MAX_NAME:
@@ -106,15 +132,34 @@ def may_write(caller: Caller, settings: PageSettings) -> bool:
     return settings.write and caller.role >= Role.WRITE
 
 
+def token_state(caller: Caller, token: str, settings: PageSettings) -> str:
+    """Return what *caller* has to know of tokens, with *token* in the request.
+
+    Returns:
+        ``needed`` to write, ``ended`` where the token is not valid any more; empty where no other would allow more.
+
+    """
+    if settings.allow is not None or not settings.write or caller.role >= Role.WRITE:
+        return ""
+    return "ended" if token and caller is ANYBODY else "needed"
+
+
 def check_role(caller: Caller, settings: PageSettings) -> None:
     """Check that *caller* may write.
 
     Raises:
-        AnswerError: the page is read-only, or the user's role is.
+        AnswerError: the page is read-only, a token is missing, or the user's role is to read.
 
     """
     if not settings.write:
         raise AnswerError(_FORBIDDEN, "this page is read-only; start with --page-write yes, or use agentctl")
+    if caller is ANYBODY:
+        raise AnswerError(_UNAUTHORIZED, LINK_NEEDED)
+    if caller.role < Role.WRITE and settings.allow is None:
+        raise AnswerError(
+            _FORBIDDEN,
+            f"the token of {caller.name!r} only reads; 'agentctl page', called with write access, prints one that writes",
+        )
     if caller.role < Role.WRITE:
         raise AnswerError(
             _FORBIDDEN, f"{caller.name!r} has read access; --page-allow {caller.name}=write grants more"
@@ -125,7 +170,8 @@ def author_of(caller: Caller, settings: PageSettings) -> str:
     """Return the author for the audit log."""
     if settings.tls is not None:
         return f"tls:{caller.name} (page)"
-    return f"{caller.name} (page)" if settings.user_header else LOCAL_USER
+    # A token has the author that the admin service knows.
+    return f"{caller.name} (page)"
 
 
 def _host_name(host: str) -> str:

@@ -22,6 +22,7 @@ from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, en
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.http_limits import Connections
 from penstock.agent.server.http_server import quiet_logger
+from penstock.agent.server.page_tokens import MAX_TOKEN_CHARACTERS, PageTokens, ServedPage
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
@@ -63,8 +64,16 @@ class PageServer:
 
     """
 
-    def __init__(self, settings: PageSettings, service: AdminServicer, source: PageSource) -> None:
+    def __init__(
+        self,
+        settings: PageSettings,
+        service: AdminServicer,
+        source: PageSource,
+        tokens: PageTokens | None = None,
+    ) -> None:
+        """Serve *service* as *settings* say; *tokens* are those that its admin service issues, None for none."""
         self.address = settings.address
+        self._tokens = PageTokens() if tokens is None else tokens
         self._settings = settings
         self._source = source
         self._calls = AdminCalls(service, source.clock)
@@ -90,9 +99,9 @@ class PageServer:
             shutdown_timeout=_LAST_WORD_SECONDS,
             logger=quiet_logger(__name__),
             lingering_time=0.0,
-            # A position of many agents comes as a header, or in the query.
+            # A position of many agents comes as a header, or in the query; there with a token.
             max_field_size=2 * MAX_ID_CHARACTERS,
-            max_line_size=2 * MAX_ID_CHARACTERS,
+            max_line_size=2 * MAX_ID_CHARACTERS + MAX_TOKEN_CHARACTERS,
         )
         self._connections: Connections | None = None
         self._server: asyncio.Server | None = None
@@ -128,6 +137,7 @@ class PageServer:
                 f"--page {self.address} cannot be bound: {reason}; give another address, or off"
             ) from error
         self.address = TcpAddress(self.address.host, self._server.sockets[0].getsockname()[1])
+        self._tokens.page = ServedPage(self.url, self._settings.allow is None, self._settings.write)
 
     async def serve_if_free(self) -> dict[str, str]:
         """Serve if the address is free: another program at it, or another agent, keeps nothing else from working.
@@ -145,6 +155,7 @@ class PageServer:
 
     async def stop(self) -> None:
         """Say goodbye to the tabs, and stop serving."""
+        self._tokens.page = None
         if self._server is not None:
             self._server.close()
         await self._hub.close()
@@ -172,12 +183,23 @@ class PageServer:
         access.check_host(request.headers.get("Host", ""), self._settings)
         if request.path.startswith("/api/"):
             access.check_origin(request.headers)
-        self._caller(request)
+        # The page's own files say nothing of this server: a browser asks for them before it can send a token.
+        if self._settings.allow is not None or handler not in (self._index, self._file):
+            self._caller(request)
         return await handler(request)
 
     def _caller(self, request: web.Request) -> Caller:
         """Return the caller; the error is the answer to one without permission."""
-        return access.caller_of(request.headers, names_of(request.transport), self._settings)
+        if self._settings.allow is None:
+            return access.holder_of(self._tokens.read(self._token(request)), self._settings)
+        return access.user_of(request.headers, names_of(request.transport), self._settings)
+
+    def _token(self, request: web.Request) -> str:
+        """Return the token of a request; of a stream, which a browser opens without headers, that of the query."""
+        token = access.token_in(request.headers)
+        if not token and request.match_info.handler == self._stream:
+            return request.query.get("token", "")
+        return token
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
         return self._served(INDEX, request)
@@ -227,7 +249,7 @@ class PageServer:
             self._connections.keep(request.transport)
         try:
             await response.prepare(request)
-            await _send(response, message("hello", self._hello(self._caller(request))).encoded())
+            await _send(response, message("hello", self._hello(request)).encoded())
             if unknown:
                 await _send(response, message("gap", {"sentence": unknown}).encoded())
             self._hub.join(tab, positions, seconds)
@@ -241,15 +263,18 @@ class PageServer:
 
     def _refused(self, error: AnswerError) -> web.Response:
         said = self._source.hinted(encode({"error": plain(error.sentence, _MAX_SENTENCE)}))
-        return web.Response(status=error.status, body=said, content_type="application/json")
+        headers = {"WWW-Authenticate": "Bearer"} if error.status == web.HTTPUnauthorized.status_code else None
+        return web.Response(status=error.status, body=said, content_type="application/json", headers=headers)
 
-    def _hello(self, caller: Caller) -> dict[str, Any]:
+    def _hello(self, request: web.Request) -> dict[str, Any]:
+        caller = self._caller(request)
         return {
             "version": self._source.version,
             "source": self._source.kind,
             "name": self._source.name,
             "writable": access.may_write(caller, self._settings),
             "user": caller.name,
+            "token": access.token_state(caller, self._token(request), self._settings),
             "startTime": self._source.start_time,
         }
 

@@ -22,6 +22,7 @@ from penstock.agent.server import TcpAddress
 from penstock.agent.server.full_collections import short_full_collections
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
+from penstock.agent.server.page_tokens import PageTokens
 from penstock.agent.server.tls import Certificates
 from penstock.proto.v1 import admin_pb2_grpc
 
@@ -63,13 +64,14 @@ async def run(config: RelayConfig) -> None:
             found = (fleet.trouble(), "" if duties is None else duties.trouble())
             return "; ".join(filter(None, found))
 
-        service = RelayService(fleet, policies, None if duties is None else duties.leader)
+        tokens = PageTokens()
+        service = RelayService(fleet, policies, None if duties is None else duties.leader, tokens)
         addresses = await _serve(config, service, RelayCalls(fleet.large), parts)
         http = HttpServer(config.http, lambda _: render_metrics(fleet, duties), str, str, trouble)
         await http.start()
         parts.push_async_callback(http.stop)
         if config.page is not None:
-            page = PageServer(config.page, service, PageSource("relay", socket.gethostname()))
+            page = PageServer(config.page, service, PageSource("relay", socket.gethostname()), tokens)
             parts.push_async_callback(page.stop)
             addresses |= await page.serve_if_free()
         _log.info("relay started", http=str(http.address), **addresses)

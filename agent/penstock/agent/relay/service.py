@@ -28,6 +28,7 @@ from penstock.agent.relay.policies import (
 from penstock.agent.relay.requests import engines_of, for_agent, which_agent
 from penstock.agent.relay.streams import MAX_WATCHES, EventStream, follow_rollouts
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
+from penstock.agent.server.page_tokens import PageTokens
 from penstock.agent.server.status_codes import abort_with
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
@@ -125,9 +126,17 @@ class RelayService(admin_pb2_grpc.AdminServicer):
     """The methods of ``penstock.v1.Admin`` for all agents of a fleet."""
 
     def __init__(
-        self, fleet: Fleet, policies: FleetPolicies | None = None, leader: FleetLeader | None = None
+        self,
+        fleet: Fleet,
+        policies: FleetPolicies | None = None,
+        leader: FleetLeader | None = None,
+        page: PageTokens | None = None,
     ) -> None:
-        """Serve the agents of *fleet*; policies are written to *policies* and led by *leader*, None refuses that."""
+        """Serve the agents of *fleet*; policies are written to *policies* and led by *leader*, None refuses that.
+
+        *page* makes the tokens of the relay's own page.
+        """
+        self._page = PageTokens() if page is None else page
         self._fleet = fleet
         self._addresses = FleetAddresses(fleet)
         self._leader = leader
@@ -448,6 +457,15 @@ class RelayService(admin_pb2_grpc.AdminServicer):
             whole.id += f",{drill.id}"
             whole.engines.extend(drill.engines)
         return whole
+
+    async def IssuePageToken(  # noqa: N802
+        self, request: admin.IssuePageTokenRequest, context: Context
+    ) -> admin.IssuePageTokenResponse:
+        """Return the address of the relay's own page and a token for the caller; no agent is asked."""
+        try:
+            return self._page.issue(request)
+        except PenstockError as error:
+            await abort_with(context, error)
 
     async def GetStacks(  # noqa: N802
         self, request: admin.GetStacksRequest, context: Context

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from penstock.agent.errors import AccessError
+from penstock.agent.errors import AccessError, ContractError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +57,23 @@ class Caller:
                 f"{' or '.join(_OWN_PREFIXES)} are the agent's to give; use another one"
             )
         return claimed
+
+    def page_role(self, asked: int) -> Role:
+        """Return what a token of the page may allow, of which the caller asks for *asked*; 0 is as much as it has.
+
+        Raises:
+            AccessError: it asks for more than it has.
+            ContractError: there is no such role.
+
+        """
+        if asked not in (0, *Role):
+            raise ContractError(f"page_role {asked} is unknown; give 1 to read, or 2 to write")
+        if asked > self.role:
+            raise AccessError(
+                f"{self.name!r} has read access, and a token of the page allows no more than its caller has; "
+                f"ask for one that reads, or start with --admin-allow {self.name}=write"
+            )
+        return Role(asked or self.role)
 
 
 # Every process that may open the unix socket.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OFF = "off"
-PAGE_ATTRIBUTES = ("page", "page_write", "page_user_header", "page_allow", "page_host")
+PAGE_ATTRIBUTES = ("page", "page_read", "page_write", "page_user_header", "page_allow", "page_host")
 """The options that :func:`page_settings` reads."""
 
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
@@ -35,7 +35,8 @@ class PageSettings:
         write: whether it has the writing half.
         user_header: the header in which a proxy says who asks; empty for none.
         tls: the admin service's certificates; there if, and only if, clients show one to the page.
-        allow: roles by name; None on loopback without a header, where everybody who reaches the port may ask.
+        allow: roles by name; None on loopback without a header, where tokens do.
+        token_reads: whether reading takes a token as writing does; False where *allow* is there.
         hosts: names by which browsers may reach it, besides localhost and addresses; in lower case.
 
     """
@@ -46,6 +47,7 @@ class PageSettings:
     tls: AdminTls | None
     allow: AllowList | None
     hosts: tuple[str, ...]
+    token_reads: bool = False
 
 
 def parse_page(text: str) -> TcpAddress | None:
@@ -93,10 +95,16 @@ def page_options(default: str) -> tuple[Option, ...]:
     return (
         Option("page", default, parse_page, "Address of the page: host:port, or off."),
         Option(
+            "page-read",
+            "open",
+            one_of("open", "token"),
+            "open: who reaches the page on loopback may read; token: only with a link that 'agentctl page' prints.",
+        ),
+        Option(
             "page-write",
             "no",
             one_of("yes", "no"),
-            "yes: the page may change policies, pause engines and quarantine peers.",
+            "yes: the page may change policies, pause engines and quarantine peers; on loopback with a link of 'agentctl page'.",
         ),
         Option(
             "page-user-header",
@@ -153,7 +161,14 @@ def page_settings(values: Mapping[str, Any], tls: AdminTls | None) -> PageSettin
         raise ConfigError(
             "--page-allow is given, but the page on loopback knows no users; add --page-user-header, or leave it out"
         )
-    return PageSettings(address, values["page_write"] == "yes", header, shown, allow, values["page_host"])
+    token_reads = values["page_read"] == "token"
+    if token_reads and allow is not None:
+        known = f"the header {header} names" if header else "certificates name"
+        raise ConfigError(
+            f"--page-read token is given, but {known} the users of this page; give open, or leave it out"
+        )
+    writes = values["page_write"] == "yes"
+    return PageSettings(address, writes, header, shown, allow, values["page_host"], token_reads)
 
 
 def is_loopback(host: str) -> bool:

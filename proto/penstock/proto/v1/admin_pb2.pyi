@@ -13,6 +13,12 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PageRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PAGE_ROLE_UNSPECIFIED: _ClassVar[PageRole]
+    PAGE_ROLE_READ: _ClassVar[PageRole]
+    PAGE_ROLE_WRITE: _ClassVar[PageRole]
+
 class PeerCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PEER_CONDITION_UNSPECIFIED: _ClassVar[PeerCondition]
@@ -62,6 +68,9 @@ class DiagnosisConfidence(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DIAGNOSIS_CONFIDENCE_POSSIBLE: _ClassVar[DiagnosisConfidence]
     DIAGNOSIS_CONFIDENCE_LIKELY: _ClassVar[DiagnosisConfidence]
     DIAGNOSIS_CONFIDENCE_CERTAIN: _ClassVar[DiagnosisConfidence]
+PAGE_ROLE_UNSPECIFIED: PageRole
+PAGE_ROLE_READ: PageRole
+PAGE_ROLE_WRITE: PageRole
 PEER_CONDITION_UNSPECIFIED: PeerCondition
 PEER_CONDITION_OK: PeerCondition
 PEER_CONDITION_QUARANTINED: PeerCondition
@@ -94,6 +103,26 @@ DIAGNOSIS_CONFIDENCE_UNSPECIFIED: DiagnosisConfidence
 DIAGNOSIS_CONFIDENCE_POSSIBLE: DiagnosisConfidence
 DIAGNOSIS_CONFIDENCE_LIKELY: DiagnosisConfidence
 DIAGNOSIS_CONFIDENCE_CERTAIN: DiagnosisConfidence
+
+class IssuePageTokenRequest(_message.Message):
+    __slots__ = ("author", "page_role")
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    PAGE_ROLE_FIELD_NUMBER: _ClassVar[int]
+    author: str
+    page_role: PageRole
+    def __init__(self, author: _Optional[str] = ..., page_role: _Optional[_Union[PageRole, str]] = ...) -> None: ...
+
+class IssuePageTokenResponse(_message.Message):
+    __slots__ = ("address", "token", "page_role", "life")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PAGE_ROLE_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    token: str
+    page_role: PageRole
+    life: _duration_pb2.Duration
+    def __init__(self, address: _Optional[str] = ..., token: _Optional[str] = ..., page_role: _Optional[_Union[PageRole, str]] = ..., life: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ("try_backend",)

@@ -209,6 +209,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetStacksRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.EngineStacks.FromString,
                 _registered_method=True)
+        self.IssuePageToken = channel.unary_unary(
+                '/penstock.v1.Admin/IssuePageToken',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.IssuePageTokenRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.IssuePageTokenResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -436,6 +441,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def IssuePageToken(self, request, context):
+        """A link to the page of this agent or relay that says who opens it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -613,6 +625,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetStacks,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetStacksRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.EngineStacks.SerializeToString,
+            ),
+            'IssuePageToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.IssuePageToken,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.IssuePageTokenRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.IssuePageTokenResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1560,6 +1577,33 @@ class Admin(object):
             '/penstock.v1.Admin/GetStacks',
             penstock_dot_proto_dot_v1_dot_admin__pb2.GetStacksRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.EngineStacks.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IssuePageToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/IssuePageToken',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.IssuePageTokenRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.IssuePageTokenResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,6 +13,7 @@ from penstock.agent.admin.support.judge import Judge
 from penstock.agent.admin.support.other_weights import WeightsMemory
 from penstock.agent.policy.distribution import PolicySources
 from penstock.agent.policy.manifest import effective_schedule
+from penstock.agent.server.page_tokens import PageTokens
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -69,6 +70,7 @@ class AgentContext:
         was_unwritable: why the journal of a bundle's agent could not be written; empty where it could.
         weights: remembers which engines have read from peers with other weights.
         clock: seconds since the epoch.
+        page: makes tokens of the page, and knows where that is.
         stopping: set when the agent starts to stop, for threads.
         turns: limits concurrent log queries, which slow down ingest.
 
@@ -96,6 +98,7 @@ class AgentContext:
     was_unwritable: str = ""
     weights: WeightsMemory = field(default_factory=WeightsMemory)
     clock: Callable[[], float] = time.time
+    page: PageTokens = field(default_factory=PageTokens)
     stopping: threading.Event = field(default_factory=threading.Event)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_QUERIES))
 

@@ -3,6 +3,7 @@ import {fromFragment, isFiltered, panelOf, toFragment} from "./filter.js";
 import {html, render} from "./markup.js";
 import {next, NOTHING} from "./state.js";
 import {browser, Stream} from "./stream.js";
+import {takeToken} from "./token.js";
 import {Page} from "./views/page.js";
 
 /**
@@ -16,6 +17,7 @@ import {Page} from "./views/page.js";
  * @property {(help: boolean) => void} help
  */
 
+takeToken();
 const root = /** @type {HTMLElement} */ (document.getElementById("page"));
 let state = next({...NOTHING, ...fromFragment(location.hash)}, {type: "tick", now: Date.now()});
 let planned = false;
@@ -105,7 +107,13 @@ function pressed(event) {
 }
 
 document.addEventListener("keydown", pressed);
-addEventListener("hashchange", () => dispatch({type: "go", ...fromFragment(location.hash)}));
+addEventListener("hashchange", () => {
+  if (takeToken()) {
+    stream.stop();
+    stream.start();
+  }
+  dispatch({type: "go", ...fromFragment(location.hash)});
+});
 setInterval(() => dispatch({type: "tick", now: Date.now()}), 1000);
 // A page that the browser keeps for its "back" button would keep its connection, of which there are six to a server.
 addEventListener("pagehide", () => {

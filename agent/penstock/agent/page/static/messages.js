@@ -12,6 +12,7 @@
  * @property {string} name
  * @property {boolean} writable
  * @property {string} user
+ * @property {"" | "needed" | "ended"} token whether a token that is valid, or another, would allow writes
  * @property {number} startTime
  *
  * @typedef {object} Evidence

@@ -1,5 +1,7 @@
 /** Questions to the server, and writes. An error is the server's own sentence. */
 
+import {authorization} from "./token.js";
+
 /**
  * @typedef {import("./filter.js").Panel} Panel
  * @typedef {import("./messages.js").Detail} Detail
@@ -11,6 +13,7 @@
 
 /** Seconds after which a question is given up. */
 const PATIENCE = 15;
+const UNAUTHORIZED = 401;
 
 /**
  * Returns the address that answers for a detail, or "" for one that the first screen answers.
@@ -46,7 +49,8 @@ export function address(panel) {
  * @returns {Promise<Detail>}
  */
 export async function detail(panel, gone) {
-  return await answered(fetch(address(panel), {signal: AbortSignal.any([gone, AbortSignal.timeout(PATIENCE * 1000)])}));
+  const signal = AbortSignal.any([gone, AbortSignal.timeout(PATIENCE * 1000)]);
+  return await answered(fetch(address(panel), {headers: authorization(), signal}));
 }
 
 /**
@@ -60,11 +64,29 @@ export async function write(kind, body) {
   return await answered(
     fetch(`/api/write/${kind}`, {
       method: "POST",
-      headers: {"Content-Type": "application/json", "X-Penstock": "page"},
+      headers: {"Content-Type": "application/json", "X-Penstock": "page", ...authorization()},
       body: JSON.stringify(body),
       signal: AbortSignal.timeout(PATIENCE * 1000),
     }),
   );
+}
+
+/**
+ * Returns why the server refuses a stream without a token that is valid; "" if it does not. An EventSource cannot tell.
+ *
+ * @param {string} stream its address
+ * @returns {Promise<string>}
+ */
+export async function whyRefused(stream) {
+  const ended = new AbortController();
+  try {
+    const response = await fetch(stream, {headers: authorization(), signal: ended.signal});
+    return response.status === UNAUTHORIZED ? String((await response.json()).error) : "";
+  } catch {
+    return "";
+  } finally {
+    ended.abort();
+  }
 }
 
 /**

@@ -62,6 +62,18 @@ function noteOf(state, moment, screen) {
 }
 
 /**
+ * Returns the banner of a tab whose token is missing, or has ended.
+ *
+ * @param {State} state
+ * @returns {import("./messages.js").Banner[]}
+ */
+export function tokenBanners(state) {
+  const ended = state.hello?.token === "ended" ? "The token of this tab has ended, so that it only reads." : "";
+  const sentence = state.refused || ended;
+  return sentence ? [{kind: "token", severity: "warning", sentence, command: "agentctl page", leftOut: 0}] : [];
+}
+
+/**
  * Says how old the data is, and whether it still comes.
  *
  * @param {State} state

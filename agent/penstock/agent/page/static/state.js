@@ -25,6 +25,7 @@ import {kept, WINDOW} from "./scrub.js";
  * @property {Pulse | null} pulse
  * @property {boolean} connected
  * @property {string} reason why it is not connected, where the server said so
+ * @property {string} refused what the server says of a token that is missing; "" while it needs none
  * @property {readonly Outage[]} outages
  * @property {readonly string[]} gaps
  * @property {number} skew
@@ -44,6 +45,7 @@ import {kept, WINDOW} from "./scrub.js";
  *   | {type: "gap", sentence: string, id: string, now: number}
  *   | {type: "connected", now: number}
  *   | {type: "lost", reason: string, now: number}
+ *   | {type: "refused", sentence: string}
  *   | {type: "tick", now: number}
  *   | {type: "scrub", time: number | null}
  *   | {type: "filter", part: Partial<Filter>}
@@ -68,6 +70,7 @@ export const NOTHING = Object.freeze({
   pulse: null,
   connected: false,
   reason: "",
+  refused: "",
   outages: [],
   gaps: [],
   skew: 0,
@@ -105,6 +108,8 @@ export function next(state, action) {
       return connected(ticked(state, action.now));
     case "lost":
       return lost(ticked(state, action.now), action.reason);
+    case "refused":
+      return {...state, refused: action.sentence};
     case "tick":
       return ticked(state, action.now);
     case "scrub":
@@ -179,7 +184,7 @@ function connected(state) {
   const outages = state.outages
     .map((outage) => ({from: outage.from, to: outage.to ?? state.clock}))
     .filter((outage) => outage.to > state.clock - WINDOW);
-  return {...state, connected: true, reason: "", outages};
+  return {...state, connected: true, reason: "", refused: "", outages};
 }
 
 /**

@@ -6,6 +6,9 @@
  * time as other tabs.
  */
 
+import {whyRefused} from "./requests.js";
+import {tokenOfTab} from "./token.js";
+
 /**
  * @typedef {import("./state.js").Action} Action
  * @typedef {Pick<EventSource, "addEventListener" | "close" | "readyState">} Source
@@ -13,6 +16,7 @@
  * What a stream needs of the browser; tests hand over others.
  * @typedef {object} Surroundings
  * @property {(address: string) => Source} open
+ * @property {(address: string) => Promise<string>} why it was refused for want of a token; "" if it was not
  * @property {() => number} now
  * @property {() => number} random from 0 to 1
  * @property {(run: () => void, milliseconds: number) => unknown} later
@@ -55,7 +59,8 @@ export class Stream {
   }
 
   start() {
-    const source = this.surroundings.open(`/api/stream?${this.after ? `after=${encodeURIComponent(this.after)}` : `seconds=${SECONDS}`}`);
+    const address = `/api/stream?${this.after ? `after=${encodeURIComponent(this.after)}` : `seconds=${SECONDS}`}`;
+    const source = this.surroundings.open(address);
     this.source = source;
     /**
      * Hears one kind of message; one of a source that has been replaced is dropped.
@@ -94,12 +99,25 @@ export class Stream {
       if (this.source === source) {
         if (source.readyState === CLOSED) {
           this.again("", 0);
+          this.ask(address);
         } else {
           this.dispatch({type: "lost", reason: "", now: this.surroundings.now()});
         }
       }
     });
     this.heard();
+  }
+
+  /**
+   * Asks why a connection was refused.
+   *
+   * @param {string} address
+   */
+  async ask(address) {
+    const sentence = await this.surroundings.why(address);
+    if (sentence && !this.source) {
+      this.dispatch({type: "refused", sentence});
+    }
   }
 
   stop() {
@@ -136,7 +154,9 @@ export class Stream {
  */
 export function browser() {
   return {
-    open: (address) => new EventSource(address),
+    // The one request that cannot say it in a header.
+    open: (address) => new EventSource(tokenOfTab() ? `${address}&token=${encodeURIComponent(tokenOfTab())}` : address),
+    why: whyRefused,
     now: () => Date.now(),
     random: () => Math.random(),
     later: (run, milliseconds) => setTimeout(run, milliseconds),

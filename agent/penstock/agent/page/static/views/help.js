@@ -39,7 +39,7 @@ export function Help({state, act}) {
     ${hello &&
     html`<p class="note">
       Penstock ${hello.version}, ${hello.source} ${hello.name}.
-      ${hello.writable ? ` Writes are allowed, as ${hello.user}.` : hello.source === "bundle" ? " A bundle does not change." : " This page only reads (--page-write is not set)."}
+      ${hello.writable ? ` Writes are allowed, as ${hello.user}.` : hello.source === "bundle" ? " A bundle does not change." : hello.token ? " To write, open the link that agentctl page prints." : " This page only reads (--page-write is not set)."}
     </p>`}
   <//>`;
 }

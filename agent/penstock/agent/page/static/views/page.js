@@ -1,7 +1,7 @@
 /** The whole page, of the state. */
 import {isFiltered} from "../filter.js";
 import {html} from "../markup.js";
-import {selection} from "../selection.js";
+import {selection, tokenBanners} from "../selection.js";
 import {Failures} from "./failures.js";
 import {Header} from "./header.js";
 import {Help} from "./help.js";
@@ -24,7 +24,7 @@ export function Page({state, act}) {
       <p class="unseen" aria-live="polite" id="said">${state.screen?.verdict.sentence ?? ""}</p>
       <${AsOf} state=${state} shown=${shown} act=${act} />
       <${VerdictView} shown=${shown} scrubbed=${scrubbed} act=${act} />
-      <${Banners} banners=${shown.screen?.banners ?? []} gaps=${state.gaps} />
+      <${Banners} banners=${[...tokenBanners(state), ...(shown.screen?.banners ?? [])]} gaps=${state.gaps} />
       <div class="parts">
         <${Peers} shown=${shown} clock=${shown.moment} act=${act} />
         <${Waits} shown=${shown} act=${act} />

@@ -6,7 +6,7 @@ import {address, detail} from "../requests.js";
 import {Copy} from "./parts.js";
 import {Engines} from "./policy.js";
 import {Sections} from "./sections.js";
-import {Writes} from "./write.js";
+import {WRITABLE, Writes} from "./write.js";
 
 /**
  * @typedef {import("../filter.js").Panel} Panel
@@ -92,7 +92,11 @@ function Asked({panel, state, act}) {
       <p><${Copy} command=${found.command} text=${true} /></p>
       <${Narrow} panel=${panel} act=${act} />
       <${Sections} sections=${found.sections} act=${act} />
-      ${state.hello?.writable && html`<${Writes} panel=${panel} detail=${found} act=${act} />`}`}`;
+      ${state.hello?.writable
+        ? html`<${Writes} panel=${panel} detail=${found} act=${act} />`
+        : state.hello?.token &&
+          WRITABLE.has(panel.kind) &&
+          html`<p class="note">To write, open the link that <${Copy} command="agentctl page" text=${true} /> prints, with write access.</p>`}`}`;
 }
 
 /**

@@ -14,6 +14,9 @@ import {Sections} from "./sections.js";
 /** Seconds that a pause and a quarantine last unless the user types another number. */
 const SECONDS = 600;
 
+/** The details that have writes. */
+export const WRITABLE = new Set(["engine", "peer", "policy"]);
+
 /**
  * The writes that belong to a detail.
  *
