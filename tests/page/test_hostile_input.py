@@ -6,7 +6,7 @@ import json
 import re
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -14,9 +14,9 @@ from penstock.agent.page.body import json_object
 from penstock.agent.page.wire import AnswerError, command, encode, plain
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
-from tests.support.agent.batches import transfer_failure
+from tests.support.agent.batches import deferral_start, transfer_failure
 from tests.support.page.addresses import bearer, page_of, token_of
-from tests.support.page.sample_fleet import sample_fleet
+from tests.support.page.sample_fleet import PEERS, sample_fleet, snapshot
 from tests.support.page.shell import words_of
 from tests.support.page.tab import Tab, ask, write
 
@@ -210,18 +210,29 @@ def test_directions_never_leave_as_they_are(fleet: tuple[AgentProcess, list[Fake
     agent, engines = fleet
     page = page_of(agent)
     names = [f"cmpl-{character}-{number}" for number, character in enumerate(DIRECTIONS)]
-    with Tab(page, patience=20) as tab:
+    with Tab(page, patience=60) as tab:
         tab.until("log")
+        # The screen lists the oldest.
+        long_ago = time.time_ns() - 100_000_000_000
+        engines[0].snapshot(snapshot(PEERS, 2 * len(names), long_ago))
         engines[0].publish(
             *(
                 transfer_failure(name, peer=f"{name}:1", error_text=name, time_ns=time.time_ns())
                 for name in names
-            )
+            ),
+            *(deferral_start(name, peer="10.0.0.1:1", time_ns=long_ago) for name in names),
         )
         shown = [name.encode("unicode_escape").decode() for name in names]
         tab.until_requests(*shown)
         for entry in tab.entries():
-            assert all(str(value).isprintable() for value in entry.values()), entry
+            shown_values = [value for name, value in entry.items() if name != "requestId"]
+            assert all(str(value).isprintable() for value in shown_values), entry
+        ids = {entry["requestId"] for entry in tab.entries() if entry["request"] in shown}
+        waits = tab.until("screen", lambda screen: _waiting(screen) >= {*names}).data["waits"]["rows"]
+    # What a click on a row asks for.
+    assert ids >= {*names}
+    for name in {*ids, *(row["requestId"] or row["request"] for row in waits)}:
+        assert ask(page, "/api/request", id=name).status == 200, name
     status, came = _get(page, b"/api/events?limit=1000")
     assert status == 200
     assert not _RAW.search(came.decode())
@@ -240,6 +251,11 @@ def test_directions_never_leave_as_they_are(fleet: tuple[AgentProcess, list[Fake
         assert answer.body["error"].isprintable()
     raw = _stream_until(page, names[-1].encode("unicode_escape").decode().replace("\\", "\\\\"))
     assert not _RAW.search(raw)
+
+
+def _waiting(screen: Any) -> set[str]:
+    """Return the ids of the requests that wait, as a click on one asks for it."""
+    return {row["requestId"] or row["request"] for row in screen["waits"]["rows"]}
 
 
 def _stream_until(page: str, text: str) -> str:

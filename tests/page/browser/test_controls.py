@@ -227,6 +227,29 @@ def test_a_page_that_writes_says_where_a_link_comes_from(tab: Tab, server: Scrip
         assert tab.texts("form, textarea, .write") == []
 
 
+def test_a_request_is_asked_for_by_its_id_and_shown_escaped(tab: Tab, server: ScriptedServer) -> None:
+    """A row shows the id without what cannot be printed; its click asks for the id itself."""
+    messages = stream()
+    shown, itself = "a\\u202eb", "a\u202eb"
+    entry = messages["log"]["entries"][1]
+    entry |= {"request": shown, "requestId": itself, "sentence": f"load of {shown} failed"}
+    server.details["request"] = detail()
+    opened(tab, server, messages)
+    for part in ("#failures", "#waits"):
+        tab.open(server.address)
+        tab.until_text("#failures", shown)
+        name = shown if part == "#failures" else "cmpl-91aa07be-0"
+        tab.js(
+            "[...document.querySelectorAll(`${arguments[0]} .name`)].find((one) => one.textContent === arguments[1]).click()",
+            part,
+            name,
+        )
+        tab.until_text("dialog", "It is connected.")
+        assert tab.js("return document.querySelector('dialog').ariaLabel") == f"request {name}"
+        asked = tab.js("return new URLSearchParams(location.hash.slice(1)).get('open-id')")
+        assert asked == (itself if part == "#failures" else name)
+
+
 def test_a_write_shows_first_what_it_would_do(tab: Tab, server: ScriptedServer) -> None:
     """Nothing is confirmed that was not tried as it stands, and no reason is no confirmation."""
     messages = stream()

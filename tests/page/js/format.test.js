@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {clock, counted, dateOf, lasting, pieces, span} from "../../../agent/penstock/agent/page/static/format.js";
+import {clock, counted, dateOf, lasting, pieces, span, printable} from "../../../agent/penstock/agent/page/static/format.js";
 
 test("A duration is said in one unit, and never a negative one", () => {
   const cases = [[-3, "0 s"], [0, "0 s"], [1.9, "1 s"], [89, "89 s"], [90, "1 min"], [5399, "89 min"], [5400, "1 h"], [129_600, "1 d"]];
@@ -37,4 +37,9 @@ test("A name inside a longer name is not that name", () => {
     {text: "from 10.0.0.1:5600, then ", name: false},
     {text: "10.0.0.1:56", name: true},
   ]);
+});
+
+test("A name for people has no character that cannot be printed or turns text around", () => {
+  assert.equal(printable("cmpl-1 é 😀"), "cmpl-1 é 😀");
+  assert.equal(printable("a\u202eb\x1b\u2028\u{e0001}"), "a\\u202eb\\u001b\\u2028\\ue0001");
 });

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.page.wire import AnswerError
+from penstock.agent.page.wire import MAX_NAME, AnswerError
 from penstock.agent.parsing import parse_key
 from penstock.proto.v1.admin_pb2 import EngineSelector
 from penstock.proto.v1.common_pb2 import EngineKey
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _BAD = 400
-_MAX_NAME = 1_024
 _MAX_DIGITS = 18
 
 
@@ -25,8 +24,8 @@ def name_of(values: Mapping[str, Any], name: str, *, needed: bool = True) -> str
 
     """
     value = values.get(name, "")
-    if not isinstance(value, str) or len(value) > _MAX_NAME or "\0" in value:
-        raise AnswerError(_BAD, f"{name} is a text of at most {_MAX_NAME} characters")
+    if not isinstance(value, str) or len(value) > MAX_NAME or "\0" in value:
+        raise AnswerError(_BAD, f"{name} is a text of at most {MAX_NAME} characters")
     if needed and not value:
         raise AnswerError(_BAD, f"{name} is missing")
     return value

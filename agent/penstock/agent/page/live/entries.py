@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import text
 from penstock.agent.ctl.render.events import event_peer, logged_words
-from penstock.agent.page.wire import about, command, milliseconds, plain
+from penstock.agent.page.wire import about, command, hidden_name, milliseconds, plain
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -38,7 +38,13 @@ _MAX_SENTENCE = 300
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """An entry; *position* is what ``agentctl get events -o wide`` calls so, behind a relay after the agent's name."""
+    """An entry.
+
+    Attributes:
+        position: what ``agentctl get events -o wide`` calls so, behind a relay after the agent's name.
+        request_id: the id itself where *request* shows it otherwise, for addresses only; empty elsewhere.
+
+    """
 
     position: str
     time: float
@@ -50,6 +56,7 @@ class LogEntry:
     severity: str
     sentence: str
     command: str
+    request_id: str = ""
 
 
 def log_entry(item: admin.LoggedEvent) -> LogEntry:
@@ -70,6 +77,7 @@ def log_entry(item: admin.LoggedEvent) -> LogEntry:
         severity=_severity(kind, event),
         sentence=plain(logged_words(item, _MAX_SENTENCE)),
         command=_command(event, peer),
+        request_id=hidden_name(event.request_id),
     )
 
 

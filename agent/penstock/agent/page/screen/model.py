@@ -104,7 +104,13 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class WaitRow:
-    """A request that waits now; *since*: milliseconds since 1970."""
+    """A request that waits now.
+
+    Attributes:
+        since: milliseconds since 1970.
+        request_id: the id itself where *request* shows it otherwise, for addresses only; empty elsewhere.
+
+    """
 
     request: str
     engine: str
@@ -113,6 +119,7 @@ class WaitRow:
     since: float
     sentence: str
     command: str
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import text
 from penstock.agent.page.screen.model import WaitRow, Waits
-from penstock.agent.page.wire import about, milliseconds, plain
+from penstock.agent.page.wire import about, hidden_name, milliseconds, plain
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
@@ -52,4 +52,5 @@ def _row(item: admin.RequestSummary) -> WaitRow:
         since=milliseconds(item.since.ToNanoseconds()),
         sentence=plain(text.folded(f"waits for {reason}{peer}")),
         command=about("explain", name=item.request_id),
+        request_id=hidden_name(item.request_id),
     )

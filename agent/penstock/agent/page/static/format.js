@@ -94,6 +94,15 @@ export function pieces(sentence, names) {
 }
 
 /**
+ * Returns a name for people: a character that cannot be printed, or changes the direction of text, as its number.
+ *
+ * @param {string} name
+ */
+export function printable(name) {
+  return name.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (found) => `\\u${found.codePointAt(0)?.toString(16).padStart(4, "0")}`);
+}
+
+/**
  * Finds a name as a word of its own; -1 where it is only a part of another.
  *
  * @param {string} text

@@ -80,6 +80,7 @@
  * @property {number} since
  * @property {string} sentence
  * @property {string} command
+ * @property {string} requestId as of a LogEntry
  *
  * @typedef {object} Waits
  * @property {Wait[]} rows
@@ -137,6 +138,7 @@
  * @property {Severity} severity
  * @property {string} sentence
  * @property {string} command
+ * @property {string} requestId the id where `request` shows it otherwise, for addresses only
  *
  * @typedef {object} Agents
  * @property {number} asked

@@ -7,10 +7,12 @@ from penstock.agent.page.wire.answer_error import AnswerError
 from penstock.agent.page.wire.commands import about, command
 from penstock.agent.page.wire.encoding import (
     MAX_MESSAGE_BYTES,
+    MAX_NAME,
     MAX_TEXT,
     as_values,
     encode,
     encode_fields,
+    hidden_name,
     join_fields,
     milliseconds,
     plain,
@@ -19,6 +21,7 @@ from penstock.agent.page.wire.encoding import (
 __all__ = [
     "ANSWER_SECONDS",
     "MAX_MESSAGE_BYTES",
+    "MAX_NAME",
     "MAX_TEXT",
     "AdminCalls",
     "AnswerError",
@@ -27,6 +30,7 @@ __all__ = [
     "command",
     "encode",
     "encode_fields",
+    "hidden_name",
     "join_fields",
     "milliseconds",
     "plain",

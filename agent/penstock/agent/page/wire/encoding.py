@@ -19,6 +19,9 @@ MAX_MESSAGE_BYTES = 64 * 1024
 MAX_TEXT = 400
 """Maximum characters of a text that an engine or a person chose."""
 
+MAX_NAME = 1_024
+"""Maximum characters of a name in a question or a write."""
+
 # The marks of styles, and any other half of a character that UTF-8 cannot say.
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 _PARTS = re.compile(r"[^\n\t]+")
@@ -38,6 +41,14 @@ def plain(text: str, longest: int = MAX_TEXT) -> str:
     else:
         clean = _PARTS.sub(lambda part: shown.printable(part[0]), _SURROGATES.sub("", text))
     return clean if len(clean) <= longest else clean[: longest - 1] + _ENDING
+
+
+def hidden_name(name: str) -> str:
+    """Return *name* where :func:`plain` shows another and a question may ask for it; empty otherwise.
+
+    It is for addresses only, never to be shown.
+    """
+    return name if len(name) <= MAX_NAME and plain(name) != name else ""
 
 
 def milliseconds(unix_nano: int) -> float:

@@ -36,7 +36,7 @@ export function Failures({shown, isFiltered, act}) {
                       <${Sentence}
                         text=${entry.sentence}
                         links=${[
-                          {text: entry.request, title: "Open this request", onClick: () => act.open(panelOf("request", {id: entry.request}))},
+                          {text: entry.request, title: "Open this request", onClick: () => act.open(panelOf("request", {id: entry.requestId || entry.request}))},
                           {text: entry.peer, title: "Show only this peer", onClick: () => act.filter({peer: entry.peer})},
                         ]}
                       />

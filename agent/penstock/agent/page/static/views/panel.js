@@ -1,6 +1,6 @@
 /** The side panel with one detail. It is a modal dialog: the browser keeps the focus in it and gives it back. */
 import {panelOf} from "../filter.js";
-import {clock} from "../format.js";
+import {clock, printable} from "../format.js";
 import {html, useEffect, useLayoutEffect, useRef, useState} from "../markup.js";
 import {address, detail} from "../requests.js";
 import {Copy} from "./parts.js";
@@ -50,7 +50,7 @@ export function PanelView({state, act}) {
 
 /** @param {Panel} panel */
 function titleOf(panel) {
-  return [panel.kind, panel.id, panel.name, panel.peer, panel.engine].filter(Boolean).join(" ");
+  return printable([panel.kind, panel.id, panel.name, panel.peer, panel.engine].filter(Boolean).join(" "));
 }
 
 /**

@@ -37,7 +37,7 @@ export function Waits({shown, act}) {
                   html`<tr key=${`${row.engine} ${row.request}`}>
                     <td class="number">${span((shown.moment - row.since) / 1000)}</td>
                     <th scope="row">
-                      <${Name} text=${row.request} title="Open this request" onClick=${() => act.open(panelOf("request", {id: row.request}))} />${" "}
+                      <${Name} text=${row.request} title="Open this request" onClick=${() => act.open(panelOf("request", {id: row.requestId || row.request}))} />${" "}
                       <${Name} text=${row.engine} title="Show only this engine" onClick=${() => act.filter({engine: row.engine})} />
                     </th>
                     <td>
