@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
+from penstock.agent.page import PageServer, PageSource
+from penstock.agent.server import Caller, Role, TcpAddress
+from penstock.agent.server.page_options import PageSettings
+from penstock.agent.server.page_tokens import TOKEN_SECONDS, PageTokens
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.admin_pb2_grpc import AdminStub
+from penstock.proto.v1.admin_pb2_grpc import AdminServicer, AdminStub
 
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory
 from tests.support.agent.certificates import Authority
@@ -20,11 +25,38 @@ from tests.support.page.pods import Pods
 from tests.support.page.tab import Tab, ask, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 PEER = "10.0.0.9:1"
 ORDER = {"engine": "", "peer": PEER, "seconds": 60, "reason": "x", "undo": False, "dryRun": False}
 HINT = "agentctl page"
+
+
+class Idle(AdminServicer):
+    """An admin service that knows nothing, and to which nothing happens."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return a method that answers with an empty message."""
+        method = admin.DESCRIPTOR.services_by_name["Admin"].methods_by_name.get(name)
+        return (
+            super().__getattribute__(name)
+            if method is None
+            else _silent
+            if method.server_streaming
+            else _empty(method)
+        )
+
+
+async def _silent(_request: object, _context: object) -> AsyncIterator[Any]:
+    await asyncio.Event().wait()
+    yield None
+
+
+def _empty(method: Any) -> Callable[[object, object], Awaitable[Any]]:
+    async def call(_request: object, _context: object) -> Any:
+        return getattr(admin, method.output_type.name)()
+
+    return call
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +149,39 @@ def test_a_token_in_another_query_says_nothing(open_page: AgentProcess, closed_p
     assert ask(page_of(closed_page), "/api/policies", token=token).status == 401
     own = token_of(open_page.admin)
     assert write(page_of(open_page), f"quarantine?token={own}", ORDER).status == 401
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_stream_ends_with_its_token(closed: bool) -> None:
+    """Wherever it is read; the tab comes again, and is told what it needs."""
+    now = [0.0]
+    tokens = PageTokens(lambda: now[0])
+    settings = PageSettings(
+        TcpAddress("127.0.0.1", 0),
+        write=True,
+        user_header="",
+        tls=None,
+        allow=None,
+        hosts=(),
+        token_reads=closed,
+    )
+    server = PageServer(settings, Idle(), PageSource("agent", "one"), tokens)
+    await server.start()
+    reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+    try:
+        token = tokens.make(Caller(AUTHOR, Role.WRITE))
+        writer.write(f"GET /api/stream?token={token} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        async with asyncio.timeout(120):
+            came = await reader.readuntil(b"event: pulse")
+            now[0] += TOKEN_SECONDS
+            came += await reader.read(-1)
+    finally:
+        writer.close()
+        await server.stop()
+    assert b'"writable":true' in came
+    assert came.count(b"event: bye") == 1
+    assert b'"reason":"token"' in came
+    assert HINT.encode() in came
 
 
 def test_a_closed_page_shows_nothing_without_a_token(closed_page: AgentProcess) -> None:

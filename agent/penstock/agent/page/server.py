@@ -242,6 +242,8 @@ class PageServer:
         after = request.headers.get("Last-Event-ID") or request.query.get("after", "")
         seconds = _seconds(request)
         positions, unknown = _positions(after)
+        hello, token = self._hello(request), self._token(request)
+        was_valid = self._tokens.read(token) is not None
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
         response.force_close()
         tab = self._hub.admit()
@@ -249,11 +251,15 @@ class PageServer:
             self._connections.keep(request.transport)
         try:
             await response.prepare(request)
-            await _send(response, message("hello", self._hello(request)).encoded())
+            await _send(response, message("hello", hello).encoded())
             if unknown:
                 await _send(response, message("gap", {"sentence": unknown}).encoded())
             self._hub.join(tab, positions, seconds)
             while (item := await tab.next()) is not None:
+                # Pulses come for ever: a stream does not outlive its token.
+                if was_valid and not tab.ended and self._tokens.read(token) is None:
+                    tab.end("token", access.LINK_NEEDED)
+                    continue
                 await _send(response, self._source.hinted(item.encoded()))
         except (ConnectionError, TimeoutError):
             _abort(request)
