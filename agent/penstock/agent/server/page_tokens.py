@@ -105,8 +105,8 @@ class PageTokens:
             return admin.IssuePageTokenResponse()
         if not page.by_token:
             return admin.IssuePageTokenResponse(address=page.address)
-        granted = Role(request.page_role or Role.READ)
-        role = min(granted, Role.WRITE if page.writes else Role.READ)
+        may_write = page.writes and request.page_role == admin.PAGE_ROLE_WRITE
+        role = Role.WRITE if may_write else Role.READ
         return admin.IssuePageTokenResponse(
             address=page.address,
             token=self.make(Caller(request.author or _UNNAMED, role)),
