@@ -284,6 +284,10 @@ def test_agentctl_prints_the_fields(open_page: AgentProcess) -> None:
 
 def test_agentctl_says_why_there_is_no_link(open_page: AgentProcess) -> None:
     """No page, a proxy that names its users, and options of a bundle."""
+    with running_agent(["--page=127.0.0.1:0"]) as reading:
+        result = CliRunner().invoke(cli, ["--address", reading.admin, "page", "--role", "write"])
+        assert result.exit_code == 0
+        assert "does not write: that takes a page with --page-write yes" in result.stderr
     with running_agent() as off:
         result = CliRunner().invoke(cli, ["--address", off.admin, "page"])
         assert (result.exit_code, result.stdout) == (1, "")

@@ -96,14 +96,15 @@ def _show_link(client: Client, role: str | None, output: str) -> None:
         return
     link = f"{found.address}#token={found.token}" if found.token else found.address
     say(text.printable(link))
-    say(_about(found), err=True)
+    say(_about(found, role), err=True)
 
 
-def _about(found: admin.IssuePageTokenResponse) -> str:
+def _about(found: admin.IssuePageTokenResponse, asked: str | None) -> str:
     """Say what the link allows."""
     if not found.token:
         return "this page knows its users by certificate or by its proxy: it takes no token"
     life = text.span_of_time(found.life.ToNanoseconds() / 1e9)
     if found.page_role == admin.PAGE_ROLE_WRITE:
         return f"whoever has this link may read and write in your name, for {life}"
-    return f"whoever has this link may read, for {life}; it does not write"
+    why = "" if asked == "read" else ": that takes a page with --page-write yes, and write access of yours"
+    return f"whoever has this link may read, for {life}; it does not write{why}"
