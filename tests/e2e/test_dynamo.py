@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+from contextlib import contextmanager
 from http import HTTPStatus
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from tests.support.engine.dynamo import running_dynamo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from demo.common.otlp_receiver import Span
     from tests.support.engine.dynamo import Dynamo
@@ -57,13 +59,19 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Start the agent and Dynamo."""
+    with _running(tmp_path_factory.mktemp("dynamo")) as running:
+        yield running
+
+
+@contextmanager
+def _running(logs: Path, *, decode_dtype: str = "float32") -> Iterator[Pair]:
     with short_directory() as directory:
         receiver = Receiver()
         receiver.start()
         agent = Agent(directory, otlp_endpoint=receiver.endpoint)
         try:
             agent.start()
-            with running_dynamo(agent.endpoint, logs=tmp_path_factory.mktemp("dynamo")) as dynamo:
+            with running_dynamo(agent.endpoint, logs=logs, decode_dtype=decode_dtype) as dynamo:
                 yield Pair(agent, receiver, dynamo)
         finally:
             agent.stop()
@@ -107,8 +115,20 @@ def test_a_load_that_fails(pair: Pair) -> None:
 
 
 def test_sigterm_to_a_worker_is_a_stop(pair: Pair) -> None:
-    """It comes last: the decode worker ends, and is not told as lost."""
+    """It comes last of this pair: the decode worker ends, and is not told as lost."""
     pair.dynamo.decode.signal(signal.SIGTERM)
     until(lambda: not pair.dynamo.decode.running, "The worker has not ended")
     pair.says("decode/0", "stopped", of=("get", "engines"))
     assert "vanished" not in pair.agent.ctl("diagnose").output
+
+
+def test_a_true_failure_by_two_policies(tmp_path: Path) -> None:
+    """Workers that refuse each other: the blocks are computed anew; by a policy set live the request fails, and says why."""
+    with _running(tmp_path, decode_dtype="bfloat16") as pair:
+        by_vllm, by_policy = (f"client-{secrets.token_hex(6)}" for _ in range(2))
+        assert pair.dynamo.ask(_prompt(), {"X-Request-Id": by_vllm}).status == HTTPStatus.OK
+        pair.says("incompatible", "were computed again", of=("explain", by_vllm))
+        fail = "set-policy strict --selector role=decode --kv-load-failure fail --wait"
+        assert pair.agent.ctl(*fail.split()).code == 0
+        assert pair.dynamo.ask(_prompt(), {"X-Request-Id": by_policy}).status != HTTPStatus.OK
+        pair.says("incompatible", "failed", of=("explain", by_policy))

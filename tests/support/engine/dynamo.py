@@ -35,8 +35,11 @@ class Dynamo:
 
 
 @contextmanager
-def running_dynamo(endpoint: str, *, logs: Path) -> Iterator[Dynamo]:
-    """Start all three with ``PENSTOCK_ENDPOINT``, wait until the model is served, and stop them at the end."""
+def running_dynamo(endpoint: str, *, logs: Path, decode_dtype: str = "float32") -> Iterator[Dynamo]:
+    """Start all three with ``PENSTOCK_ENDPOINT``, wait until the model is served, and stop them at the end.
+
+    The decode worker computes anew what it cannot load. With a *decode_dtype* of its own it can load nothing: NIXL's hash differs.
+    """
     model = tiny_model(ROOT / ".cache" / "models")
     template = logs / "chat.jinja"
     template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
@@ -74,11 +77,14 @@ def running_dynamo(endpoint: str, *, logs: Path) -> Iterator[Dynamo]:
                 *("--model", str(model), "--served-model-name", "tiny", "--disaggregation-mode", role),
                 # Dynamo serves no model without one, not even completions.
                 *("--custom-jinja-template", str(template)),
-                *("--dtype", "float32", "--max-model-len", "2048", "--enforce-eager"),
+                *("--dtype", dtype, "--max-model-len", "2048", "--enforce-eager"),
                 *("--kv-transfer-config", json.dumps(_transfer(kv_role))),
                 env=penstock_env({"PENSTOCK_ENDPOINT": endpoint}, role),
             )
-            for role, kv_role in (("prefill", "kv_producer"), ("decode", "kv_consumer"))
+            for role, kv_role, dtype in (
+                ("prefill", "kv_producer", "float32"),
+                ("decode", "kv_consumer", decode_dtype),
+            )
         ]
         dynamo = Dynamo(f"http://{LOOPBACK}:{port}", front, *workers)
         for worker in workers:
@@ -87,7 +93,12 @@ def running_dynamo(endpoint: str, *, logs: Path) -> Iterator[Dynamo]:
 
 
 def _transfer(kv_role: str) -> dict[str, str]:
-    return {"kv_connector": "NixlConnector", "kv_role": kv_role, "kv_buffer_device": "cpu"}
+    return {
+        "kv_connector": "NixlConnector",
+        "kv_role": kv_role,
+        "kv_buffer_device": "cpu",
+        "kv_load_failure_policy": "recompute",
+    }
 
 
 def _complete(url: str, prompt: str, headers: Mapping[str, str] | None = None) -> Answer:
