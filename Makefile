@@ -97,6 +97,10 @@ test-python: setup-python $(TEST_PEERS) ## Agent and engine side on that CPython
 check-versions: setup ## The hook check on each minor vLLM from 0.26 on; writes the table of docs/compatibility.md (CHECK=1 compares it, VERSIONS="0.33.0 …" prints some).
 	@PENSTOCK_VENV=$(VENV) $(PYTHON_IN_VENV) scripts/check_versions.py $(if $(filter 1,$(CHECK)),--check) $(VERSIONS)
 
+test-vllm-own: setup ## vLLM's own tests of schedulers and KV connectors, with and without Penstock (VERSIONS="0.28.0 0.32.0"; PYTHON_OF=.venv-compat/bin/python for VERSIONS=0.33.0).
+	@for version in $(if $(PYTHON_OF),,$(filter-out 0.32.%,$(VERSIONS))); do VLLM=$$version PENSTOCK_VENV=$(VENV) scripts/setup-version.sh || exit; done
+	@$(PYTHON_IN_VENV) scripts/vllm_own_tests.py $(if $(PYTHON_OF),--python $(PYTHON_OF)) $(VERSIONS)
+
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
 	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py tests/e2e/test_ec_mooncake.py tests/instrumentation/vllm/ec/mooncake/test_over_tcp.py $(ARGS)
 

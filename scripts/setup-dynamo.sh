@@ -14,7 +14,6 @@ base=.venv-versions/$VLLM
 venv=.venv-versions/dynamo-$dynamo
 stamp=$venv/.penstock-setup
 log=$venv/setup.log
-torch_index=https://download.pytorch.org/whl/cpu
 
 fail() {
     echo "setup-dynamo: $*" >&2
@@ -31,13 +30,9 @@ must() {
     }
 }
 
-quiet() {
-    "$@" >>"$log" 2>&1
-}
-
 scripts/setup-version.sh
 packages=$("$base/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-wanted=$(cat scripts/setup-dynamo.sh scripts/unmet_needs.py "$base/.penstock-setup" \
+wanted=$(cat scripts/setup-dynamo.sh scripts/torchvision.sh scripts/unmet_needs.py "$base/.penstock-setup" \
     <(echo "$dynamo $packages") | sha256sum | cut -d ' ' -f 1)
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
     exit 0
@@ -56,21 +51,8 @@ ln -sf "$(realpath "$base/bin/agentctl")" "$(realpath "$base/bin/penstock-agent"
 # Without its extra "vllm": that is the build for CUDA. vLLM and NIXL are those below.
 must "Dynamo $dynamo (79 MB)" "${pip[@]}" install --ignore-installed --no-deps --no-compile \
     "ai-dynamo==$dynamo" "ai-dynamo-runtime==$dynamo"
-# Its worker imports torchvision (multimodal_utils/models/qwen.py), of the release that goes with PyTorch 2.13. The package
-# index has a build for CUDA, whose kernels do not load here: its Python code is used, and declares what they would.
-torchvision=0.28.0
-if ! quiet "${pip[@]}" install --ignore-installed --no-deps --no-compile "torchvision==$torchvision+cpu" && ! quiet \
-    "${pip[@]}" install --ignore-installed --no-deps --no-compile "torchvision==$torchvision+cpu" --index-url "$torch_index"; then
-    must "torchvision $torchvision, its Python code" "${pip[@]}" install --ignore-installed --no-deps --no-compile \
-        "torchvision==$torchvision"
-    rm "$site"/torchvision/*.so
-    cat >>"$site/torchvision/extension.py" <<'END'
-
-_declared = torch.library.Library("torchvision", "DEF")
-for _name in ("nms", "qnms"):
-    _declared.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-END
-fi
+# Its worker imports it (multimodal_utils/models/qwen.py).
+must "torchvision" scripts/torchvision.sh "$base/bin/python" "$site"
 names=(ai-dynamo ai-dynamo-runtime)
 for _ in 1 2 3; do
     # aisimulate forecasts performance for the planner and the router; the package index has an empty package of that name.
