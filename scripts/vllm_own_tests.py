@@ -146,10 +146,11 @@ def compare(version: str, python: Path | None = None) -> list[str]:
     kinds = with_hooks["schedulers"]
     if not kinds.get("instrumented"):
         raise OwnTestsError(f"vLLM {version}: no test has built a scheduler with Penstock's mixin")
-    unlike = [
-        name for name in differences(without, with_hooks) if name.partition("[")[0] not in _OF_THE_CLASS
-    ]
-    again = f", {len(unlike)} of them run again by themselves" if unlike else ""
+    unlike = differences(without, with_hooks)
+    of_the_class = [name for name in unlike if name.partition("[")[0] in _OF_THE_CLASS]
+    unlike = [name for name in unlike if name not in of_the_class]
+    again = f", {len(unlike)} others run again by themselves" if unlike else ""
+    again = (f"; {len(of_the_class)} ask for vLLM's class itself" if of_the_class else "") + again
     if unlike:
         unlike = differences(
             *(run(version, python, unlike, hooks=hooks, again=True) for hooks in (False, True))
