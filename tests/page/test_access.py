@@ -180,17 +180,30 @@ def test_a_body_that_is_too_large_is_not_read(proxied: AgentProcess) -> None:
         ({"page-host": "a b"}, "names of hosts"),
         ({"page-write": "maybe"}, "one of yes, no"),
         ({"page-read": "maybe"}, "one of open, token"),
-        (
-            {"page-read": "token", "page-user-header": "X-User", "page-allow": "a=read"},
-            "the header X-User names the users",
-        ),
-        ({**TLS, "page": "0.0.0.0:1", "page-read": "token"}, "certificates name the users"),
     ],
 )
 def test_a_page_that_strangers_could_read_is_not_started(flags: dict[str, str], said: str) -> None:
     """Each with a sentence that says what to give."""
     with pytest.raises(ConfigError, match=said):
         resolve(dict(flags), {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "by_token"),
+    [
+        ({}, True),
+        ({"page-user-header": "X-User", "page-allow": "a=read"}, False),
+        ({**TLS, "page": "0.0.0.0:1"}, False),
+        (dict(TLS), True),
+    ],
+)
+def test_reading_takes_a_token_where_nothing_else_names_the_users(
+    flags: dict[str, str], by_token: bool
+) -> None:
+    """What the Kubernetes component sets for all agents stops none that is behind a proxy or has certificates."""
+    page = resolve({**flags, "page-read": "token"}, {}).page
+    assert page is not None
+    assert page.token_reads is by_token
 
 
 def test_outside_the_certificates_of_the_admin_service_are_asked_for() -> None:

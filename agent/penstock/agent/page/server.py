@@ -242,8 +242,9 @@ class PageServer:
         after = request.headers.get("Last-Event-ID") or request.query.get("after", "")
         seconds = _seconds(request)
         positions, unknown = _positions(after)
-        hello, token = self._hello(request), self._token(request)
+        token = self._token(request)
         was_valid = self._tokens.read(token) is not None
+        hello = self._hello(request)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
         response.force_close()
         tab = self._hub.admit()

@@ -161,12 +161,8 @@ def page_settings(values: Mapping[str, Any], tls: AdminTls | None) -> PageSettin
         raise ConfigError(
             "--page-allow is given, but the page on loopback knows no users; add --page-user-header, or leave it out"
         )
-    token_reads = values["page_read"] == "token"
-    if token_reads and allow is not None:
-        known = f"the header {header} names" if header else "certificates name"
-        raise ConfigError(
-            f"--page-read token is given, but {known} the users of this page; give open, or leave it out"
-        )
+    # Where certificates or a proxy name the users, nobody reads without a name.
+    token_reads = values["page_read"] == "token" and allow is None
     writes = values["page_write"] == "yes"
     return PageSettings(address, writes, header, shown, allow, values["page_host"], token_reads)
 

@@ -75,7 +75,7 @@ class PageTokens:
         name = caller.name.encode()
         if len(name) > MAX_NAME_BYTES or not caller.name.isprintable():
             raise ContractError(
-                f"the author of a token has at most {MAX_NAME_BYTES} bytes, all of them printable; give another"
+                f"the author of a token has at most {MAX_NAME_BYTES} bytes, all of them printable; agentctl takes it from USER"
             )
         body = _HEAD.pack(caller.role, int((self._clock() + TOKEN_SECONDS) * 1000)) + name
         return base64.urlsafe_b64encode(body + self._signed(body)).decode().rstrip("=")

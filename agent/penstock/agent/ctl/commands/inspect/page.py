@@ -102,7 +102,7 @@ def _show_link(client: Client, role: str | None, output: str) -> None:
 def _about(found: admin.IssuePageTokenResponse, asked: str | None) -> str:
     """Say what the link allows."""
     if not found.token:
-        return "this page knows its users by certificate or by its proxy: it takes no token"
+        return "this page takes no token: certificates or a proxy name its users; open it by its host's name, or through the proxy"
     life = text.span_of_time(found.life.ToNanoseconds() / 1e9)
     if found.page_role == admin.PAGE_ROLE_WRITE:
         return f"whoever has this link may read and write in your name, for {life}"
