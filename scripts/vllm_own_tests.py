@@ -19,12 +19,12 @@ import tarfile
 import urllib.request
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urljoin
 
 ROOT: Final = Path(__file__).parents[1]
 PLUGIN: Final = ROOT / "scripts" / "vllm_own"
 CACHE: Final = ROOT / ".cache" / "vllm-own"
 PACKAGES: Final = CACHE / "packages"
-INDEX: Final = "https://pypi.org/simple/vllm/"
 FILES: Final = (
     "tests/v1/core/test_scheduler.py",
     "tests/v1/core/test_async_scheduler.py",
@@ -63,16 +63,15 @@ def sources(version: str) -> Path:
     if (folder / "tests").is_dir():
         return folder
     name = f"vllm-{version}.tar.gz"
-    with urllib.request.urlopen(INDEX, timeout=_DOWNLOAD_SECONDS) as answer:
-        found = re.search(
-            rf'href="([^"#]+/{re.escape(name)})#sha256=([0-9a-f]{{64}})"', answer.read().decode()
-        )
+    with urllib.request.urlopen(f"{_index()}/vllm/", timeout=_DOWNLOAD_SECONDS) as answer:
+        page, place = answer.read().decode(), answer.url
+    found = re.search(rf'href="([^"#]*{re.escape(name)})#sha256=([0-9a-f]{{64}})"', page)
     if found is None:
-        raise OwnTestsError(f"{INDEX} has no {name}; its tests are only in vLLM's repository")
-    with urllib.request.urlopen(found[1], timeout=_DOWNLOAD_SECONDS) as answer:
+        raise OwnTestsError(f"pip's package index has no {name}; its tests are only in vLLM's repository")
+    with urllib.request.urlopen(urljoin(place, found[1]), timeout=_DOWNLOAD_SECONDS) as answer:
         content = answer.read()
     if hashlib.sha256(content).hexdigest() != found[2]:
-        raise OwnTestsError(f"{name} is another file than {INDEX} names; try again")
+        raise OwnTestsError(f"{name} is another file than the package index names; try again")
     CACHE.mkdir(parents=True, exist_ok=True)
     archive = CACHE / name
     archive.write_bytes(content)
@@ -85,6 +84,23 @@ def sources(version: str) -> Path:
         tar.extractall(folder, members=wanted, filter="data")
     archive.unlink()
     return folder
+
+
+def _index() -> str:
+    """Return the address of the package index that pip is set to; its help shows it.
+
+    Raises:
+        OwnTestsError: pip shows none.
+
+    """
+    command = [sys.executable, "-m", "pip", "download", "--help"]
+    shown = subprocess.run(
+        command, env={**os.environ, "COLUMNS": "1000"}, capture_output=True, text=True, check=False
+    ).stdout
+    found = re.search(r"--index-url .*\(default (\S+)\)", shown)
+    if found is None:
+        raise OwnTestsError("pip download --help names no package index; look at pip config list")
+    return found[1].rstrip("/")
 
 
 def run(version: str, python: Path, tests: list[str], *, hooks: bool, again: bool = False) -> Run:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.script import load_script
+
 ROOT = Path(__file__).parents[1]
 
 
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("check_versions", ROOT / "scripts" / "check_versions.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-script: Any = _load()
+script: Any = load_script("check_versions")
 
 LISTED = """\
 vllm (0.33.0)

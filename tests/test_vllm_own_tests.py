@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).parents[1]
+from tests.support.script import load_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 TESTS = """
 import pytest
 
@@ -29,17 +31,7 @@ def broken():
 def test_ends_badly(broken): pass
 """
 
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("vllm_own_tests", ROOT / "scripts" / "vllm_own_tests.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-script: Any = _load()
+script: Any = load_script("vllm_own_tests")
 
 
 def test_the_plugin_writes_the_worst_of_each_tests_phases(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,13 @@ from penstock.agent.metrics.catalogue import METRICS
 
 from tests.support.kubernetes.builds import VERSIONS, build, documents
 from tests.support.prometheus.server import promtool
+from tests.support.script import load_script
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "deploy" / "prometheus-operator"
 
 
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("observability", ROOT / "scripts" / "observability.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-script: Any = _load()
+script: Any = load_script("observability")
 
 
 def _groups(file: Path) -> list[dict[str, Any]]:

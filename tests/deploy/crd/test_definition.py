@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from penstock.agent.policy.manifest import check_manifest
 from tests.support.kubernetes.builds import VERSIONS, build, documents
 from tests.support.kubernetes.custom_resources import refusals, rules
 from tests.support.policy.policies import document
+from tests.support.script import load_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,16 +27,7 @@ _ROOT = Path(__file__).parents[3]
 _PLACE = _ROOT / "deploy" / "crd"
 
 
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("crd", _ROOT / "scripts" / "crd.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-script: Any = _load()
+script: Any = load_script("crd")
 _SCHEMA: dict[str, Any] = script.object_schema()
 # https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
 _FORBIDDEN = {
