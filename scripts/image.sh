@@ -46,7 +46,7 @@ get_wheels() {
     "$python" -m pip wheel --disable-pip-version-check --no-input --wheel-dir "$wheels" \
         --constraint deploy/image/constraints.txt --requirement deploy/image/requirements.txt ".[agent]"
     # Of Penstock itself the build makes its own.
-    rm "$wheels"/penstock-*.whl
+    rm "$wheels"/penstock_vllm-*.whl
     # The payload carries gRPC for each Python that an engine's image may have.
     local version
     for version in 3.11 3.12 3.13 3.14; do

@@ -1,6 +1,6 @@
 """Builds sdist and wheel into dist/, and tries the wheel in environments of its own.
 
-``package.py [--tag vX.Y.Z]``: the sdist makes the same wheel; ``penstock[agent]`` in an empty environment starts an agent
+``package.py [--tag vX.Y.Z]``: the sdist makes the same wheel; ``penstock-vllm[agent]`` in an empty environment starts an agent
 and answers ``agentctl``; the engine part alone brings gRPC and protobuf only; in an environment with vLLM the check of the
 hooks passes. What the package needs comes from this environment, packed into wheels, or with ``--index`` from pip's
 configured sources. ``--tag`` compares the version and the changelog with a tag.
@@ -141,12 +141,12 @@ def check_tag(tag: str, version: str, changelog: str) -> None:
 
 def sources(work: Path) -> tuple[str, ...]:
     """Return pip's options for wheels of this environment, and no others."""
-    wheels = installed_wheels(work / "wheels", *requirements("penstock", "agent"))
+    wheels = installed_wheels(work / "wheels", *requirements("penstock-vllm", "agent"))
     return ("--no-index", "--find-links", str(wheels))
 
 
 def try_agent(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
-    """Install ``penstock[agent]``, start the agent, ask it by agentctl, and end it by SIGTERM.
+    """Install ``penstock-vllm[agent]``, start the agent, ask it by agentctl, and end it by SIGTERM.
 
     Raises:
         PackageError: one of these fails.
@@ -201,12 +201,12 @@ def try_engine_part(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
         )
     )
     names = {each["name"].lower().replace("-", "_") for each in listed}
-    if names != {"penstock", "grpcio", "protobuf", "typing_extensions"}:
+    if names != {"penstock-vllm", "grpcio", "protobuf", "typing_extensions"}:
         raise PackageError(f"the engine part brings {', '.join(sorted(names))}")
     for command, words in (
         ((programs / "python", "-m", "penstock.instrumentation.check"), "vLLM cannot be imported here"),
-        ((programs / "penstock-agent",), "pip install 'penstock[agent]'"),
-        ((programs / "agentctl", "get", "engines"), "pip install 'penstock[agent]'"),
+        ((programs / "penstock-agent",), "pip install 'penstock-vllm[agent]'"),
+        ((programs / "agentctl", "get", "engines"), "pip install 'penstock-vllm[agent]'"),
     ):
         said = run(*command, code=2, stderr=True)
         if words not in said:
@@ -220,7 +220,7 @@ def try_with_vllm(work: Path, wheel: Path) -> None:
         PackageError: a hook does not fit, or vLLM would not load the plugin.
 
     """
-    python = bare_python(work / "vllm", "penstock")
+    python = bare_python(work / "vllm", "penstock-vllm")
     environment(work / "vllm", wheel, options=("--no-deps",))
     found = json.loads(run(python, "-m", "penstock.instrumentation.check", "--json"))
     if found["versions"]["penstock"] != version_of(wheel):
@@ -243,7 +243,7 @@ def main() -> int:
             print(f"package: {wheel.relative_to(ROOT)} and its sdist, which makes the same wheel")
             options_of_pip = () if options.index else sources(work)
             try_agent(work, wheel, options_of_pip)
-            print("package: penstock[agent] in an empty environment: starts, answers, ends")
+            print("package: penstock-vllm[agent] in an empty environment: starts, answers, ends")
             try_engine_part(work, wheel, options_of_pip)
             print("package: the engine part alone: gRPC and protobuf, nothing else")
             try_with_vllm(work, wheel)

@@ -147,6 +147,10 @@ else
     [[ ! -f $log ]] || mv "$log" "$log.before"
     must "a virtual environment in $venv" "$python" -m venv "$venv"
     install_engine
+    # What Penstock was called before has the same entry point: vLLM would load it twice.
+    if "${pip[@]}" show --quiet penstock 2>/dev/null; then
+        must "without Penstock's former name" "${pip[@]}" uninstall -y penstock
+    fi
     must "Penstock and its tools" "${pip[@]}" install -e '.[agent,dev]' -c scripts/constraints-dev.txt
 
     # The ones of the package index are CUDA builds, which fail at import beside a CPU build of torch; vLLM

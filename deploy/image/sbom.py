@@ -16,7 +16,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 _SPECIFICATION: Final = "1.6"
-_VERSION: Final = "import importlib.metadata as m; print(m.version('penstock'))"
+_VERSION: Final = "import importlib.metadata as m; print(m.version('penstock-vllm'))"
 _DPKG: Final = (
     "dpkg-query",
     "--show",

@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 pip=("${PYTHON:-python3}" -m pip --disable-pip-version-check --no-input --quiet)
 if [[ -z $wheel ]]; then
     "${pip[@]}" wheel --no-deps --wheel-dir "$work" "$here/../.."
-    wheel=$(echo "$work"/penstock-*.whl)
+    wheel=$(echo "$work"/penstock_vllm-*.whl)
 fi
 for version in ${PYTHONS:-3.11 3.12 3.13 3.14}; do
     "${pip[@]}" download --no-deps --only-binary :all: --python-version "$version" --dest "$work/fallback" \

@@ -1,4 +1,4 @@
-"""Assembles the payload: ``build_payload.py --wheel penstock-….whl --fallback DIRECTORY OUTPUT``.
+"""Assembles the payload: ``build_payload.py --wheel penstock_vllm-….whl --fallback DIRECTORY OUTPUT``.
 
 OUTPUT gets the command ``penstock_stage.py`` and ``tree``, what it stages: of the wheel the engine part, the rules and
 the wire contract, the entry point, and gRPC and protobuf of all wheels in DIRECTORY in one directory. The wheels of one version of

@@ -85,7 +85,7 @@ def read_record(root: Path) -> list[StagedFile]:
 
     """
     try:
-        found = sorted(path.name for path in root.glob("penstock-*.dist-info"))
+        found = sorted(path.name for path in root.glob("penstock_vllm-*.dist-info"))
         if len(found) != 1:
             raise PayloadError(f"{root} holds {len(found)} versions of the engine part, not one")
         record = f"{found[0]}/RECORD"

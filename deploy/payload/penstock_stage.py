@@ -36,7 +36,7 @@ def stage(tree: Path, target: Path) -> str:
 
     """
     files = penstock_payload.read_record(tree)
-    version = files[-1].path.removeprefix("penstock-").partition(".dist-info")[0]
+    version = files[-1].path.removeprefix("penstock_vllm-").partition(".dist-info")[0]
     target.mkdir(parents=True, exist_ok=True)
     if _is_there(tree, target):
         return f"the engine part {version} is in {target} already"
@@ -64,7 +64,7 @@ def remove(target: Path) -> None:
 
     """
     names = (
-        "penstock-*.dist-info",
+        "penstock_vllm-*.dist-info",
         "penstock_payload.py",
         "penstock",
         penstock_payload.FALLBACK,

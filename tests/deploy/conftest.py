@@ -43,10 +43,10 @@ def staged(slim_payload: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Python of an engine's image without Penstock."""
-    return bare_python(tmp_path_factory.mktemp("image") / "venv", "penstock")
+    return bare_python(tmp_path_factory.mktemp("image") / "venv", "penstock-vllm")
 
 
 @pytest.fixture(scope="session")
 def image_without_grpc(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Python of an engine's image with neither Penstock nor gRPC."""
-    return bare_python(tmp_path_factory.mktemp("no-grpc") / "venv", "penstock", "grpcio")
+    return bare_python(tmp_path_factory.mktemp("no-grpc") / "venv", "penstock-vllm", "grpcio")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.proto.version import __version__
+from penstock.proto.version import DISTRIBUTION, __version__
 
 from tests.support.agent.agent import short_directory, wait_until
 from tests.support.agent.batches import transfer_failure
@@ -91,7 +91,9 @@ def test_it_lists_its_contents(sidecar: Sidecar, sbom: dict[str, Any]) -> None:
     """Each package of Python that is installed, Debian's, and no others."""
     ran = sidecar.execute("/opt/penstock/bin/python", "-c", _INSTALLED)
     installed = json.loads(ran.stdout)
-    assert installed.pop("penstock") == __version__ == sbom["metadata"]["component"]["version"]
+    described = sbom["metadata"]["component"]
+    assert (described["name"], described["version"]) == (DISTRIBUTION, __version__)
+    assert installed.pop(DISTRIBUTION) == __version__
     listed = {
         part["name"].lower().replace("_", "-"): part["version"]
         for part in sbom["components"]

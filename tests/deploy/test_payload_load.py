@@ -142,7 +142,7 @@ def of_metadata(name: str, size: int) -> Callable[[Path], object]:
     """Return what keeps the first *size* bytes of a file of the distribution's metadata."""
 
     def shorten(engine: Path) -> None:
-        (file,) = engine.glob(f"penstock-*.dist-info/{name}")
+        (file,) = engine.glob(f"penstock_vllm-*.dist-info/{name}")
         file.write_bytes(file.read_bytes()[:size])
 
     return shorten
@@ -160,7 +160,7 @@ def unreadable(path: str) -> Callable[[Path], object]:
 
 def twice(engine: Path) -> None:
     """Leave the metadata of another version beside it."""
-    shutil.copytree(next(engine.glob("penstock-*.dist-info")), engine / "penstock-0.0.1.dist-info")
+    shutil.copytree(next(engine.glob("penstock_vllm-*.dist-info")), engine / "penstock_vllm-0.0.1.dist-info")
 
 
 _RUNTIME = "penstock/instrumentation/runtime.py"
@@ -171,7 +171,7 @@ _GUARD = "penstock/instrumentation/core/guard.py"
     ("damage", "line"),
     [
         (gone("*"), None),
-        (gone("penstock-*.dist-info"), None),
+        (gone("penstock_vllm-*.dist-info"), None),
         (of_metadata("entry_points.txt", 0), None),
         (of_metadata("entry_points.txt", 44), "No module named"),
         (gone("penstock"), "cannot be read: No such file or directory"),
@@ -185,11 +185,11 @@ _GUARD = "penstock/instrumentation/core/guard.py"
         (syntax_error("penstock_payload.py"), "Failed to load plugin penstock: SyntaxError"),
         (of_metadata("RECORD", 2_000), "RECORD is"),
         (of_metadata("RECORD", 0), "RECORD is incomplete"),
-        (gone("penstock-*.dist-info/RECORD"), "RECORD cannot be read"),
+        (gone("penstock_vllm-*.dist-info/RECORD"), "RECORD cannot be read"),
         (unreadable(_RUNTIME), "runtime.py cannot be read: Permission denied"),
         (unreadable("penstock"), "cannot be read: Permission denied"),
         (unreadable("penstock_payload.py"), "Failed to load plugin penstock"),
-        (unreadable("penstock-*.dist-info"), None),
+        (unreadable("penstock_vllm-*.dist-info"), None),
         (twice, "holds 2 versions of the engine part, not one"),
     ],
     ids=lambda value: "" if callable(value) else str(value)[:40],

@@ -46,7 +46,7 @@ def test_what_is_staged(payload: Path, tmp_path: Path) -> None:
         assert f"is in {target}: " in run_stage(payload, target)
     finally:
         os.umask(previous)
-    (metadata,) = target.glob("penstock-*.dist-info")
+    (metadata,) = target.glob("penstock_vllm-*.dist-info")
     assert names(target) == sorted([metadata.name, "penstock", "penstock-fallback", "penstock_payload.py"])
     assert names(target / "penstock") == ["instrumentation", "proto", "rules"]
     for path in target.rglob("*"):
@@ -67,8 +67,8 @@ def test_a_second_time(payload: Path, tmp_path: Path) -> None:
 
 def test_another_version_and_files_of_others(slim_payload: Path, staged: Path) -> None:
     """An older engine part is replaced, none of its files stay; what is not Penstock's stays."""
-    (old,) = staged.glob("penstock-*.dist-info")
-    old.rename(staged / "penstock-0.0.1.dist-info")
+    (old,) = staged.glob("penstock_vllm-*.dist-info")
+    old.rename(staged / "penstock_vllm-0.0.1.dist-info")
     (staged / "penstock" / "removed.py").touch()
     (staged / ".penstock-staging-killed").mkdir()
     (staged / "lost+found").mkdir()
@@ -90,7 +90,7 @@ def test_a_stage_that_is_killed(slim_payload: Path, tmp_path: Path, renames: int
         str(renames),
     ]
     assert subprocess.run(command, timeout=120, check=False).returncode == 9
-    assert not list(target.glob("penstock-*.dist-info"))
+    assert not list(target.glob("penstock_vllm-*.dist-info"))
     run_stage(slim_payload, target)
     assert len(names(target)) == 3
 

@@ -40,8 +40,8 @@ def test_the_agents_part_is_what_the_readme_installs() -> None:
     """The engine's image gets the base, the sidecar the extra of that name."""
     extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert "agent" in extras
-    assert "`pip install penstock`" in _FOLDED
-    assert "`pip install 'penstock[agent]'`" in _FOLDED
+    assert "`pip install penstock-vllm`" in _FOLDED
+    assert "`pip install 'penstock-vllm[agent]'`" in _FOLDED
 
 
 def test_the_first_screen_names_its_readers() -> None:

@@ -63,7 +63,7 @@ def start(
 ) -> Iterator[Callable[[str, str], Server]]:
     """Give what starts a server, with a log of its own, where neither is installed: the staged files on its path."""
     place = tmp_path_factory.mktemp("image")
-    python = bare_python(place / "venv", "penstock", "grpcio")
+    python = bare_python(place / "venv", "penstock-vllm", "grpcio")
     path = f"{engine_part}:{ROOT}"
 
     def start(name: str, endpoint: str) -> Server:

@@ -10,6 +10,8 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
+from penstock.proto.version import DISTRIBUTION
+
 _WRONG_USE = 2
 
 
@@ -50,7 +52,7 @@ def _run(program: str, module: str, entry: str = "main") -> NoReturn:
             raise
         sys.stderr.write(
             f"{program}: {missing} is not installed: only the engine's part of Penstock is here; "
-            "install the rest with: pip install 'penstock[agent]'\n"
+            f"install the rest with: pip install '{DISTRIBUTION}[agent]'\n"
         )
         sys.exit(_WRONG_USE)
     sys.exit(0)

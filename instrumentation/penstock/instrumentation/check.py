@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import settings
 from penstock.instrumentation.hooks import PLUGIN_GROUP, Report, check_environment, format_json, format_text
+from penstock.proto.version import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ def build_report(environ: Mapping[str, str]) -> Report:
             "vLLM": str(vllm.__version__),
             "NIXL": _version("nixl"),
             "Python": platform.python_version(),
-            "penstock": _version("penstock"),
+            "penstock": _version(DISTRIBUTION),
         },
         survey(parsed.hooks_disabled if parsed is not None else ()),
         check_environment(environ, [each.name for each in entry_points(group=PLUGIN_GROUP)]),

@@ -13,7 +13,7 @@ from penstock.agent import __main__ as entry
 
 _ROOT = Path(__file__).parents[3]
 _ROOTS = [str(_ROOT / name) for name in ("agent", "instrumentation", "proto")]
-# What `pip install penstock` brings, and what gRPC itself needs.
+# What `pip install penstock-vllm` brings, and what gRPC itself needs.
 _BASE = ("grpc", "google", "typing_extensions")
 
 
@@ -56,7 +56,7 @@ def test_the_engines_part_alone(
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
         f"{missing} is not installed: only the engine's part of Penstock is here; "
-        "install the rest with: pip install 'penstock[agent]'\n"
+        "install the rest with: pip install 'penstock-vllm[agent]'\n"
     )
 
 

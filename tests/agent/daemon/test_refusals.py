@@ -66,4 +66,4 @@ def test_the_version():
     """One line on standard output."""
     with short_directory() as directory:
         result = AgentProcess(directory, ["--version"]).run()
-    assert (result.returncode, result.stdout) == (0, f"penstock-agent {__version__}\n")
+    assert (result.returncode, result.stdout) == (0, f"penstock-agent {__version__} (penstock-vllm)\n")

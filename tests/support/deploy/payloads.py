@@ -22,9 +22,9 @@ _DEPENDENCIES = ("grpcio", "protobuf", "typing_extensions")
 
 def source_wheel(directory: Path) -> Path:
     """Write a wheel of this checkout: the files that a build backend would pack, without asking for one."""
-    own = distribution("penstock")
-    metadata = f"penstock-{own.version}.dist-info"
-    wheel = directory / f"penstock-{own.version}-py3-none-any.whl"
+    own = distribution("penstock-vllm")
+    metadata = f"penstock_vllm-{own.version}.dist-info"
+    wheel = directory / f"penstock_vllm-{own.version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for top in _PRODUCT:
             for path in sorted((ROOT / top / "penstock").rglob("*.py")):

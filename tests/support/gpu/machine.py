@@ -34,7 +34,7 @@ if not missing:
     found["torch"], found["cuda"] = torch.__version__, torch.version.cuda
     gpus = range(torch.cuda.device_count() if torch.version.cuda else 0)
     found["gpus"] = [torch.cuda.get_device_name(index) for index in gpus]
-    found["versions"] = {name: metadata.version(name) for name in ("nixl", "penstock")}
+    found["versions"] = {name: metadata.version(name) for name in ("nixl", "penstock-vllm")}
     import vllm
 
     found["versions"]["vllm"] = vllm.__version__

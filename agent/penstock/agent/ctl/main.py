@@ -14,7 +14,7 @@ import click
 from penstock.agent.ctl.command_hints import PROGRAM
 from penstock.agent.ctl.connection import with_connection
 from penstock.agent.ctl.lazy_group import LazyGroup, RootGroup
-from penstock.proto.version import __version__
+from penstock.proto.version import DISTRIBUTION, __version__
 
 _PACKAGE = "penstock.agent.ctl.commands"
 _INSPECT, _POLICIES, _ORDERS = (f"{_PACKAGE}.{room}" for room in ("inspect", "policies", "orders"))
@@ -115,7 +115,7 @@ _DIFF = {
     epilog="Exit codes: 0 done, 1 failed or not found, 2 usage error; diff: 0 same, 1 different, more for an error.",
 )
 @with_connection
-@click.version_option(__version__, message="agentctl %(version)s")
+@click.version_option(__version__, message=f"agentctl %(version)s ({DISTRIBUTION})")
 @click.pass_context
 def cli(context: click.Context, /, **_: str) -> None:
     """Inspect and control the transfers of vLLM engines, through the agent beside them."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.daemon.config import ENVIRONMENT_PREFIX, OPTIONS, resolve
 from penstock.agent.errors import DamageError, PenstockError, StateError
-from penstock.proto import __version__
+from penstock.proto import DISTRIBUTION, __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def _command() -> click.Command:
             context_settings=_HELP,
         )
     )
-    return click.version_option(__version__, message="penstock-agent %(version)s")(group)
+    return click.version_option(__version__, message=f"penstock-agent %(version)s ({DISTRIBUTION})")(group)
 
 
 @click.pass_context

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay.config import OPTIONS, resolve
-from penstock.proto import __version__
+from penstock.proto import DISTRIBUTION, __version__
 
 _WRONG_USE = 2
 
@@ -33,7 +33,7 @@ def _command() -> click.Command:
         "Precedence: flags, PENSTOCK_RELAY_* variables, --config file.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    return click.version_option(__version__, message="penstock-relay %(version)s")(command)
+    return click.version_option(__version__, message=f"penstock-relay %(version)s ({DISTRIBUTION})")(command)
 
 
 def _run(**flags: Any) -> None:

@@ -11,6 +11,7 @@ from penstock.agent.ctl.diagnosis.engine_checks import engine_findings
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
 from penstock.agent.ctl.render import rows
 from penstock.agent.ctl.render import text as words
+from penstock.proto.version import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -170,7 +171,7 @@ def _connected(
             WRONG,
             AGENT,
             "no engine is connected",
-            f"in the engine's container: install penstock, set PENSTOCK_ENDPOINT={status.listen_address}, "
+            f"in the engine's container: install {DISTRIBUTION}, set PENSTOCK_ENDPOINT={status.listen_address}, "
             "mount the socket's directory; search the engine's log for 'penstock'",
         )
     elif connected + stopped < expected:
