@@ -115,7 +115,7 @@ def build(work: Path) -> Path:
     files = contents(wheel)
     if files != contents(next((work / "again").glob("*.whl"))):
         raise PackageError("the wheel of the sdist differs from the wheel of this checkout")
-    strange = {name for name in files if not name.startswith(("penstock/", "penstock-"))}
+    strange = {name for name in files if not name.startswith(("penstock/", "penstock_vllm-"))}
     if strange:
         raise PackageError(f"the wheel holds {', '.join(sorted(strange))}")
     return wheel
@@ -156,7 +156,7 @@ def try_agent(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
     version = version_of(wheel)
     for program in ("penstock-agent", "agentctl"):
         said = run(programs / program, "--version").strip()
-        if said != f"{program} {version}":
+        if said != f"{program} {version} (penstock-vllm)":
             raise PackageError(f"{program} --version says {said!r}, the wheel is {version}")
     admin = f"unix://{work}/admin.sock"
     command: list[str | Path] = [
