@@ -70,11 +70,18 @@ RULES = (
 # The longest name that a module's name begins with is its room.
 AGENT_FLOORS = (
     ("__main__",),
-    ("relay",),
-    ("relay.status",),
-    ("relay.policies",),
-    ("relay.discovery",),
-    ("daemon", "evidence"),
+    (
+        "ctl.commands",
+        "ctl.commands.inspect",
+        "ctl.commands.orders",
+        "ctl.commands.policies",
+        "ctl.top",
+        "relay",
+    ),
+    ("ctl.listing", "ctl.rollout", "relay.status"),
+    ("ctl", "relay.policies"),
+    ("ctl.connection", "relay.discovery"),
+    ("ctl.printing", "daemon", "evidence"),
     ("page",),
     ("page.details", "page.live"),
     ("page.screen",),
@@ -95,27 +102,18 @@ AGENT_FLOORS = (
         "traces.export",
         "traces.query",
     ),
+    ("metrics.catalogue", "views.checks"),
     (
-        "ctl.commands",
-        "ctl.commands.inspect",
-        "ctl.commands.orders",
-        "ctl.commands.policies",
-        "ctl.top",
-        "metrics.catalogue",
-    ),
-    ("ctl.listing", "ctl.rollout"),
-    ("ctl",),
-    (
-        "ctl.diagnosis",
+        "bundle",
         "diagnosis.rules",
-        "evidence.archive",
         "ingest",
         "policy.kubernetes",
         "policy.store",
         "stalls",
         "traces.assembly",
+        "views",
     ),
-    ("answers", "ctl.render", "diagnosis.facts", "journal", "policy.manifest", "server"),
+    ("answers", "diagnosis.facts", "journal", "policy.manifest", "server"),
     ("journal.commit", "journal.query", "journal.repair"),
     ("journal.index",),
     ("journal.database",),
@@ -162,7 +160,8 @@ _DIRECTORIES = {"penstock.rules": "proto"}
 # Their modules are imported by name; the package itself has no face.
 OPEN = frozenset(
     {
-        "penstock.agent", "penstock.agent.admin", "penstock.agent.ctl", "penstock.agent.policy", "penstock.agent.traces",
+        "penstock.agent", "penstock.agent.admin", "penstock.agent.ctl", "penstock.agent.ctl.connection",
+        "penstock.agent.ctl.printing", "penstock.agent.policy", "penstock.agent.traces", "penstock.agent.views",
         "penstock.instrumentation", "penstock.instrumentation.vllm", "penstock.instrumentation.vllm.kv",
         "penstock.instrumentation.vllm.zmq_ec",
     }
@@ -171,12 +170,7 @@ OPEN = frozenset(
 # OpenTelemetry's SDK. It is imported by its module, never by a face.
 DOORS = frozenset(
     {
-        # Commands, whose texts the page has as well.
-        "penstock.agent.ctl.commands.inspect.describe_engine", "penstock.agent.ctl.commands.inspect.describe_peer",
-        "penstock.agent.ctl.commands.inspect.describe_policy", "penstock.agent.ctl.commands.inspect.get_policy",
-        "penstock.agent.ctl.render.bill_rows", "penstock.agent.ctl.render.diagnosis", "penstock.agent.ctl.render.events", "penstock.agent.ctl.render.field_diff", "penstock.agent.ctl.render.json_values",
-        "penstock.agent.ctl.render.jsonpath", "penstock.agent.ctl.render.latency", "penstock.agent.ctl.render.order_rows", "penstock.agent.ctl.render.output", "penstock.agent.ctl.render.pair_rows", "penstock.agent.ctl.render.rows",
-        "penstock.agent.ctl.render.span_tree", "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
+        "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files", "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower",
         "penstock.agent.policy.sources.nats.buckets", "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer", "penstock.agent.policy.sources.kube_options", "penstock.agent.policy.sources.nats_options", "penstock.agent.policy.sources.source_spec", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.full_collections", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server", "penstock.agent.server.http_limits", "penstock.agent.server.page_options", "penstock.agent.server.page_tokens",
         "penstock.agent.server.request_decoding", "penstock.agent.server.status_codes", "penstock.agent.server.tls",

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 from penstock.agent.answers import bounds_of, fleet_bounds_of, manifests
-from penstock.agent.ctl.client import ANSWER_DEADLINE
+from penstock.agent.bundle import contents, unpack
+from penstock.agent.ctl.connection.client import ANSWER_DEADLINE
 from penstock.agent.evidence import served
-from penstock.agent.evidence.archive import contents, unpack
 from penstock.agent.ingest import admission, message_limits, service
 from penstock.agent.page import server as page
 from penstock.agent.page.details import writes

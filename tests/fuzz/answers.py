@@ -18,11 +18,7 @@ from penstock.agent.admin.support.known_peers import PeerSources, clock_offsets,
 from penstock.agent.admin.support.peer_list import listed_peers
 from penstock.agent.admin.support.targets import selection_of
 from penstock.agent.ctl.commands.inspect import describe_engine, get_requests
-from penstock.agent.ctl.diagnosis.agent_checks import check_agent
-from penstock.agent.ctl.render import output, rows
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.span_tree import tree_lines
-from penstock.agent.ctl.render.text import printable
+from penstock.agent.ctl.printing import output
 from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History
 from penstock.agent.errors import NotFoundError
@@ -35,6 +31,11 @@ from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.query.trace import get_trace
 from penstock.agent.traces.spans.sdk_spans import SpanConverter
+from penstock.agent.views import engines as rows
+from penstock.agent.views.checks.agent_checks import check_agent
+from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.span_tree import tree_lines
+from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import Outcome
 

@@ -13,13 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.agent.ctl.render import rows
-from penstock.agent.ctl.render.text import printable
+from penstock.agent.bundle import JOURNAL, MANIFEST, POLICIES, STATE
 from penstock.agent.errors import PenstockError
-from penstock.agent.evidence.archive import JOURNAL, MANIFEST, POLICIES, STATE
 from penstock.agent.evidence.served import BundleServer
 from penstock.agent.journal.database.compression import pack
 from penstock.agent.page.wire import AdminCalls, AnswerError
+from penstock.agent.views import engines as rows
+from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.fuzz.answers import shown

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message_factory import GetMessageClass
-from penstock.agent.evidence.archive import JOURNAL, MANIFEST, STATE
+from penstock.agent.bundle import JOURNAL, MANIFEST, STATE
 from penstock.agent.ingest.message_limits import AGENT_KINDS
 from penstock.agent.journal.database.compression import unpack
 from penstock.instrumentation.core.drop_counter import DropCounter

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.agent.answers import read_agents_answer, read_answer
-from penstock.agent.ctl.render.text import printable
 from penstock.agent.errors import ContractError, ManifestError
 from penstock.agent.policy.manifest import parse_manifest
 from penstock.agent.relay import merge, suspects
@@ -14,6 +13,7 @@ from penstock.agent.relay.bills import merge_bills
 from penstock.agent.relay.pair_causes import causes_between_agents
 from penstock.agent.relay.peers import add_cells, cells_request, merge_peers
 from penstock.agent.relay.policies import FleetPolicy, FoundPolicies, with_source
+from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.fuzz.answers import shown

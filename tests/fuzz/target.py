@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.ctl.render.events import event_peer, event_words
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 from penstock.agent.journal.commit.transaction import Transaction
@@ -25,6 +24,7 @@ from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.assembly.sampling import Sampler
+from penstock.agent.views.events import event_peer, event_words
 from penstock.proto.v1.ingest_pb2 import Batch, Hello
 
 from tests.fuzz.answers import Answers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.bill import SAMPLE_REQUESTS
-from penstock.agent.ctl.render.bill_rows import bill_table, notes, prefill_words, window_words
+from penstock.agent.views.bill import bill_table, notes, prefill_words, window_words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from penstock.agent.ctl.contexts import (
+from penstock.agent.ctl.connection.contexts import (
     DEFAULT_ADDRESS,
     Contexts,
     Endpoint,
@@ -21,9 +21,9 @@ from penstock.agent.ctl.contexts import (
     read_contexts,
     write_contexts,
 )
+from penstock.agent.ctl.connection.tls import ClientTls
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.main import cli
-from penstock.agent.ctl.tls import ClientTls
 
 if TYPE_CHECKING:
     from click.testing import Result

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.ctl.render.field_diff import differences
 from penstock.agent.policy.store.interface import OwnedManifest
+from penstock.agent.views.field_diff import differences
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.policy.policies import action, document, manifest

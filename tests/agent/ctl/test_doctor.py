@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.ctl.client import Client
-from penstock.agent.ctl.diagnosis.agent_checks import check_agent
-from penstock.agent.ctl.diagnosis.cause_checks import Judgement, check_causes
-from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
-from penstock.agent.ctl.diagnosis.order_checks import Orders, check_orders
-from penstock.agent.ctl.diagnosis.rollout_checks import check_rollouts
+from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.errors import FailedError, RefusedError, UnknownCallError, UnreachableError
+from penstock.agent.views.checks.agent_checks import check_agent
+from penstock.agent.views.checks.cause_checks import Judgement, check_causes
+from penstock.agent.views.checks.findings import NOTE, OK, WRONG
+from penstock.agent.views.checks.order_checks import Orders, check_orders
+from penstock.agent.views.checks.rollout_checks import check_rollouts
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.snapshot_pb2 import Snapshot

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import trustme
 from click.testing import CliRunner
-from penstock.agent.ctl.diagnosis.socket_probe import probe_address
 from penstock.agent.ctl.main import cli
+from penstock.agent.ctl.socket_probe import probe_address
 
 from tests.support.agent.agent import short_directory
 
@@ -58,7 +58,7 @@ def test_a_socket_of_another_user(harness: AdminHarness) -> None:
     path.chmod(0o600)
     code = (
         "import os, sys\n"
-        "from penstock.agent.ctl.diagnosis.socket_probe import probe_address\n"
+        "from penstock.agent.ctl.socket_probe import probe_address\n"
         "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
         "else: os.chmod(sys.argv[1], 0)\n"
         "print(probe_address('unix://' + sys.argv[1]))"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.agent.ctl.render.events import event_peer, event_words, logged_words
+from penstock.agent.views.events import event_peer, event_words, logged_words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events

@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.ctl.render import order_rows
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.drill_modes import DRILL_MODES, SLOW
+from penstock.agent.views import orders as order_rows
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EC, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_HALF_OPEN, QUARANTINE_STATE_OPEN

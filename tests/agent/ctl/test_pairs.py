@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.agent.ctl.diagnosis import NOTE, OK, check_pairs
-from penstock.agent.ctl.render.pair_rows import pairs, speed, why
+from penstock.agent.views.checks import NOTE, OK, check_pairs
+from penstock.agent.views.pairs import pairs, speed, why
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 

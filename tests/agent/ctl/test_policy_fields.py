@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.ctl.commands.policies.fields import FIELDS, unset_fields
-from penstock.agent.ctl.render.field_diff import flat_values
 from penstock.agent.policy.distribution.push_encoding import body_of
+from penstock.agent.views.field_diff import flat_values
 from penstock.proto.v1.policy_pb2 import PolicyBody
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.admin.calls import stacks as stack_calls
-from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.errors import RefusedError
 from penstock.agent.model import EngineKey
 from penstock.agent.stalls import KINDS, Stall, StallKind

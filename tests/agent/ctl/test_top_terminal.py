@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ctl.client import Client
-from penstock.agent.ctl.tls import ClientTls
+from penstock.agent.ctl.connection.client import Client
+from penstock.agent.ctl.connection.tls import ClientTls
 from penstock.agent.ctl.top import poll
 from penstock.agent.ctl.top.poll import Poller, poll_agent
 from penstock.agent.ctl.top.view import AgentState

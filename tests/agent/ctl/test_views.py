@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 import yaml
-from penstock.agent.ctl.render import rows, span_tree
-from penstock.agent.ctl.render.text import printable
 from penstock.agent.traces.spans import semconv
+from penstock.agent.views import engines as rows
+from penstock.agent.views import span_tree
+from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.snapshot_pb2 import Snapshot

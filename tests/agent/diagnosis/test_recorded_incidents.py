@@ -8,7 +8,7 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.evidence.archive import FORMAT, unpack_bundle
+from penstock.agent.bundle import FORMAT, unpack_bundle
 from penstock.agent.journal import Journal
 
 from tests.support.incidents.asking import asked

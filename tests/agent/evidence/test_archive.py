@@ -10,8 +10,8 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.agent.bundle import unpack_bundle
 from penstock.agent.errors import BundleError
-from penstock.agent.evidence.archive import unpack_bundle
 from penstock.agent.journal import create_schema
 from penstock.agent.state import DamagedError, check_foreign
 

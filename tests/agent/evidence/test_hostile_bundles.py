@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.agent.bundle import BundleBuilder, check_values
 from penstock.agent.errors import BundleError
 from penstock.agent.evidence import content_bounds
-from penstock.agent.evidence.archive import BundleBuilder, check_values
 from penstock.agent.evidence.restored import read_state
 from penstock.proto.v1.admin_pb2 import BundlePart
 

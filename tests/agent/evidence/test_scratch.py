@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from penstock.agent.evidence.archive import ScratchDirectory
+from penstock.agent.bundle import ScratchDirectory
 
 # Unpacks something, says where, and waits to be killed.
 _HOLDER = """
 import sys
-from penstock.agent.evidence.archive import ScratchDirectory
+from penstock.agent.bundle import ScratchDirectory
 held = ScratchDirectory(sys.argv[1])
 (held.path / "state").mkdir()
 (held.path / "state" / "journal.db").write_bytes(b"x" * 1000)

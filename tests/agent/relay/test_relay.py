@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import pytest
-from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.commands.inspect.watch import follow
-from penstock.agent.ctl.tls import ClientTls
+from penstock.agent.ctl.connection.client import Client
+from penstock.agent.ctl.connection.tls import ClientTls
 from penstock.agent.relay.streams import MAX_WATCHES
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc

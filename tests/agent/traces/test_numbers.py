@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.ctl.render.events import event_words
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.spans import semconv
+from penstock.agent.views.events import event_words
 from penstock.proto.v1 import common_pb2
 
 from tests.faults.extent import RANDOM_LOGS

@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.ctl.render.events import event_words
 from penstock.agent.journal.database.batch_parser import parse_batch
 from penstock.agent.journal.index.keys import request_ids
 from penstock.agent.journal.query.reader import Reader
@@ -19,6 +18,7 @@ from penstock.agent.traces.assembly.segments import EngineLoss
 from penstock.agent.traces.query import search
 from penstock.agent.traces.query.explain import request_sentences
 from penstock.agent.traces.spans.entries import request_entries
+from penstock.agent.views.events import event_words
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent.consistency import check_counts, check_sentences, check_spans

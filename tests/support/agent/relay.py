@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner
-from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.connection.client import Client
+from penstock.agent.ctl.connection.tls import ClientTls
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.main import cli
-from penstock.agent.ctl.tls import ClientTls
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.agent import wait_until

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.badness import badness
-from penstock.agent.ctl.diagnosis.cause_checks import Judgement, check_causes
-from penstock.agent.ctl.diagnosis.findings import OK
-from penstock.agent.ctl.render import latency, text
 from penstock.agent.daemon.condition_gauges import condition_families
 from penstock.agent.page.screen import ScreenAnswers, build_screen
+from penstock.agent.views import peers as latency
+from penstock.agent.views import text
+from penstock.agent.views.checks.cause_checks import Judgement, check_causes
+from penstock.agent.views.checks.findings import OK
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.agent.ctl.diagnosis.findings import Finding
     from penstock.agent.page.screen import Screen
+    from penstock.agent.views.checks.findings import Finding
     from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 # What the judge alone says of a peer.

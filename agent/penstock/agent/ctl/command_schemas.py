@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.agent.ctl.diagnosis import NOTE, OK, WRONG
 from penstock.agent.policy.manifest import API_VERSION, KIND
+from penstock.agent.views.checks import NOTE, OK, WRONG
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 

@@ -19,8 +19,8 @@ from penstock.agent.ctl.command_schemas import (
     message_name,
     ref,
 )
-from penstock.agent.ctl.render.json_values import MOST, FieldKind, field_kind, field_name, may_be_absent
 from penstock.agent.policy.manifest import API_VERSION
+from penstock.agent.views.json_values import MOST, FieldKind, field_kind, field_name, may_be_absent
 from penstock.proto.v1 import admin_pb2 as admin
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -12,7 +12,7 @@ import os
 
 import click
 from penstock.agent.ctl.command_hints import PROGRAM
-from penstock.agent.ctl.connection import with_connection
+from penstock.agent.ctl.connection.endpoint import with_connection
 from penstock.agent.ctl.lazy_group import LazyGroup, RootGroup
 from penstock.proto.version import DISTRIBUTION, __version__
 

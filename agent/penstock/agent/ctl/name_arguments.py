@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from click.shell_completion import CompletionItem
-from penstock.agent.ctl.client import Client
-from penstock.agent.ctl.connection import endpoint_of
+from penstock.agent.ctl.connection.client import Client
+from penstock.agent.ctl.connection.endpoint import endpoint_of
 from penstock.agent.ctl.options import Parsed
 from penstock.agent.parsing import parse_key
 from penstock.proto.v1 import admin_pb2 as admin

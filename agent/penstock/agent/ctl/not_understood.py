@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.errors import NotUnderstoodError
-from penstock.agent.ctl.render import text
+from penstock.agent.views import text
 
 if TYPE_CHECKING:
     import click

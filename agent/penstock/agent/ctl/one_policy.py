@@ -8,7 +8,7 @@ from penstock.agent.ctl.errors import FailedError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 
 def fetch_policy(client: Client, name: str) -> admin.Policy:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from google.protobuf.duration_pb2 import Duration
-from penstock.agent.ctl.bundle_client import open_bundle
-from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.command_hints import note_program
-from penstock.agent.ctl.connection import ContextName, bundle_of, endpoint_of
+from penstock.agent.ctl.connection.bundle_client import open_bundle
+from penstock.agent.ctl.connection.client import Client
+from penstock.agent.ctl.connection.endpoint import ContextName, bundle_of, endpoint_of
 from penstock.agent.ctl.not_understood import note_answering
-from penstock.agent.ctl.render import say, text
+from penstock.agent.ctl.printing.console import say
 from penstock.agent.parsing import Requirement, format_labels, parse_duration, parse_labels
+from penstock.agent.views import text
 from penstock.proto.v1.admin_pb2 import EngineSelector
 from penstock.proto.v1.common_pb2 import EngineKey
 

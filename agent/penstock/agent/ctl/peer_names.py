@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ctl.render import rows
+from penstock.agent.views import engines as rows
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

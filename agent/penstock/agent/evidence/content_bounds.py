@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
+from penstock.agent.bundle import JOURNAL, POLICIES, STATE, check_values
 from penstock.agent.errors import BundleError
-from penstock.agent.evidence.archive import JOURNAL, POLICIES, STATE, check_values
 from penstock.agent.journal import connect_reader
 from penstock.agent.parsing import format_size
 

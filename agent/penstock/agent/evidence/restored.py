@@ -15,8 +15,8 @@ from penstock.agent.admin.support import (
     WeightsMemory,
     compared_counts,
 )
+from penstock.agent.bundle import JOURNAL, POLICIES, STATE, check_values
 from penstock.agent.errors import BundleError
-from penstock.agent.evidence.archive import JOURNAL, POLICIES, STATE, check_values
 from penstock.agent.evidence.content_bounds import check_state, check_tables
 from penstock.agent.journal import Journal, create_schema
 from penstock.agent.metrics import Aggregator, AggregatorCheckpoint

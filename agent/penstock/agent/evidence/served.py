@@ -13,8 +13,8 @@ import grpc
 import structlog
 from penstock.agent.admin.authorization import READING, SERVICE
 from penstock.agent.admin.service import AdminService
+from penstock.agent.bundle import ScratchDirectory, unpack_bundle
 from penstock.agent.errors import BundleError, PenstockError
-from penstock.agent.evidence.archive import ScratchDirectory, unpack_bundle
 from penstock.agent.evidence.restored import read_state, restore_context
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
-    from penstock.agent.evidence.archive import BundleManifest
+    from penstock.agent.bundle import BundleManifest
     from penstock.proto.v1.bundle_pb2 import BundledState
 
 T = TypeVar("T")

@@ -8,7 +8,6 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.errors import ContractError, PenstockError
 from penstock.agent.quoted_errors import in_one_line
 from penstock.agent.relay import merge, suspects
@@ -30,6 +29,7 @@ from penstock.agent.relay.streams import MAX_WATCHES, EventStream, follow_rollou
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
 from penstock.agent.server.page_tokens import PageTokens
 from penstock.agent.server.status_codes import abort_with
+from penstock.agent.views.coverage import COVERAGE
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 from penstock.proto.version import __version__

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.agent.ctl.diagnosis.agent_checks import check_agent
-from penstock.agent.ctl.diagnosis.findings import WRONG
 from penstock.agent.traces.export.backend_probe import probe_endpoint
 from penstock.agent.traces.export.otlp_config import ExportSettings
+from penstock.agent.views.checks.agent_checks import check_agent
+from penstock.agent.views.checks.findings import WRONG
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 

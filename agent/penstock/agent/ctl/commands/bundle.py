@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.bundle_client import interrupt_on_signals
-from penstock.agent.ctl.connection import bundle_of
+from penstock.agent.bundle import BundleBuilder, ScratchDirectory
+from penstock.agent.ctl.connection.bundle_client import interrupt_on_signals
+from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import DURATION, Parsed, duration_message, with_client
-from penstock.agent.ctl.render import say
+from penstock.agent.ctl.printing.console import say
 from penstock.agent.errors import PenstockError
-from penstock.agent.evidence.archive import BundleBuilder, ScratchDirectory
 from penstock.agent.parsing import format_size, mask_urls, parse_size
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
-    from penstock.agent.evidence.archive import BundleManifest
+    from penstock.agent.bundle import BundleManifest
+    from penstock.agent.ctl.connection.client import Client
 
 _ENDING = ".penstock"
 _STDOUT = "-"

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.connection import CONTEXT, ContextName
-from penstock.agent.ctl.contexts import (
+from penstock.agent.ctl.connection.contexts import (
     Contexts,
     Endpoint,
     check_address,
@@ -17,11 +16,13 @@ from penstock.agent.ctl.contexts import (
     read_contexts,
     write_contexts,
 )
+from penstock.agent.ctl.connection.endpoint import CONTEXT, ContextName
 from penstock.agent.ctl.errors import FailedError, UsageError
-from penstock.agent.ctl.formats import is_table, with_output
 from penstock.agent.ctl.lazy_group import LazyGroup
-from penstock.agent.ctl.render import say, text
-from penstock.agent.ctl.render.output import say_document, say_lines
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import is_table, with_output
+from penstock.agent.ctl.printing.output import say_document, say_lines
+from penstock.agent.views import text
 
 if TYPE_CHECKING:
     from pathlib import Path

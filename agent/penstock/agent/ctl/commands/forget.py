@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.name_arguments import ENGINE, PEER
 from penstock.agent.ctl.options import author, engine_selector, with_client, with_selector
-from penstock.agent.ctl.render import say, text
-from penstock.agent.ctl.render.output import show
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import show
+from penstock.agent.views import text
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
     from penstock.agent.model import EngineKey as Key
 
 _with_reason = click.option("--reason", default="", help="Reason, for the audit log.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ctl.formats import is_table
+from penstock.agent.ctl.printing.formats import is_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.agent.ctl.render.rows import Table
+    from penstock.agent.views.engines import Table
 
 
 @dataclass(frozen=True, slots=True)

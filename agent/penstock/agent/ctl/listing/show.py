@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.connection import bundle_of
+from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import FailedError, UsageError
-from penstock.agent.ctl.formats import JSONPATH, with_output
 from penstock.agent.ctl.listing.model import Listing, ListStyle
 from penstock.agent.ctl.listing.watch import watch_rows
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render.output import say_document, say_documents, say_lines
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import JSONPATH, with_output
+from penstock.agent.ctl.printing.output import say_document, say_documents, say_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.errors import UnreachableError
-from penstock.agent.ctl.formats import JSONPATH
-from penstock.agent.ctl.render import say, text
-from penstock.agent.ctl.render.output import say_document, say_lines
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import JSONPATH
+from penstock.agent.ctl.printing.output import say_document, say_lines
+from penstock.agent.views import text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.command_hints import hinted_here
 from penstock.agent.ctl.errors import FailedError
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.output import say_table
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.output import say_table
+from penstock.agent.views import text as words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

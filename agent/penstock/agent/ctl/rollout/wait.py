@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.options import duration_message
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.order_rows import selector_words
-from penstock.agent.ctl.render.output import say_document
+from penstock.agent.ctl.printing.output import say_document
 from penstock.agent.ctl.rollout.progress import GRACE, follow_rollout
+from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.orders import selector_words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 _LEAST = timedelta(milliseconds=100)
 

@@ -10,10 +10,10 @@ from itertools import count as endless
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.connection import bundle_of
+from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.render import say
+from penstock.agent.ctl.printing.console import say
 from penstock.agent.ctl.top.layout import screen, text
 from penstock.agent.ctl.top.poll import Poller, poll_agent
 from penstock.agent.ctl.top.view import SORTS, History
@@ -22,7 +22,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 _PLAIN_WIDTH = 120
 _PLAIN_HEIGHT = 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.agent.ctl.render import latency
-from penstock.agent.ctl.render import text as words
+from penstock.agent.views import peers as latency
+from penstock.agent.views import text as words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

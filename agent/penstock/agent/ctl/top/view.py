@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.badness import badness, list_place
-from penstock.agent.ctl.render import latency, rows, text
+from penstock.agent.views import engines as rows
+from penstock.agent.views import peers as latency
+from penstock.agent.views import text
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.commands.inspect.describe_engine import description
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.rows import Table
 from penstock.agent.page.details.arguments import engine_of, selector_of
 from penstock.agent.page.details.detail import Detail, Link, sentences, table_section, text_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, plain
+from penstock.agent.views import text
+from penstock.agent.views.engines import Table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.render.rows import logged_events
 from penstock.agent.page.details.arguments import engine_of, name_of, number_of, selector_of
 from penstock.agent.page.details.detail import Detail, Link, table_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, plain
+from penstock.agent.views.engines import logged_events
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import FailureMode

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.commands.inspect.describe_peer import description
-from penstock.agent.ctl.render.pair_rows import pairs as pair_table
-from penstock.agent.ctl.render.rows import peer_words
 from penstock.agent.page.details.arguments import engine_of, name_of, selector_of
 from penstock.agent.page.details.detail import Detail, sentences, table_section, text_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, plain
+from penstock.agent.views.engines import peer_words
+from penstock.agent.views.pairs import pairs as pair_table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

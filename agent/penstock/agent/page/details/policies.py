@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from penstock.agent.ctl.commands.inspect.describe_policy import description
 from penstock.agent.ctl.commands.inspect.get_policy import policies as policy_table
-from penstock.agent.ctl.render import rows
 from penstock.agent.page.details.arguments import name_of
 from penstock.agent.page.details.detail import (
     Detail,
@@ -21,6 +20,7 @@ from penstock.agent.page.details.detail import (
     text_section,
 )
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, plain
+from penstock.agent.views import engines as rows
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.span_tree import MATTERS
 from penstock.agent.page.details.arguments import name_of
 from penstock.agent.page.details.detail import Detail, WaterfallRow, WaterfallSection, sentences, text_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, milliseconds, plain
+from penstock.agent.views import text
+from penstock.agent.views.span_tree import MATTERS
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.rows import Table, is_stopped
 from penstock.agent.page.details.arguments import engine_of, flag_of, name_of, number_of, selector_of
 from penstock.agent.page.details.detail import Section, WriteAnswer, fitted, sentences, table_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, command, plain
 from penstock.agent.parsing.yaml_documents import MAX_POLICY_VALUES, DocumentError, read_documents
+from penstock.agent.views import text
+from penstock.agent.views.engines import Table, is_stopped
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.events import event_peer, logged_words
 from penstock.agent.page.wire import about, command, hidden_name, milliseconds, plain
+from penstock.agent.views import text
+from penstock.agent.views.events import event_peer, logged_words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 

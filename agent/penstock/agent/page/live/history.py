@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.agent.aio import LetGo
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.events import event_peer
 from penstock.agent.page.live.messages import Message
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AdminCalls, AnswerError, encode, plain
+from penstock.agent.views import text
+from penstock.agent.views.events import event_peer
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

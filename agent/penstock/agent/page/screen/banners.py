@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.diagnosis import (
-    break_glass_finding,
-    drill_findings,
-    quarantine_findings,
-)
-from penstock.agent.ctl.render import text
 from penstock.agent.page.screen.model import Banner
 from penstock.agent.page.wire import about, command, plain
+from penstock.agent.views import text
+from penstock.agent.views.checks import break_glass_finding, drill_findings, quarantine_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.agent.ctl.diagnosis import Finding
     from penstock.agent.page.screen.answers import ScreenAnswers
+    from penstock.agent.views.checks import Finding
     from penstock.proto.v1 import admin_pb2 as admin
 
 MOST = 20

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.render import rows, text
 from penstock.agent.page.screen.model import Engines, EngineTableRow
 from penstock.agent.page.wire import about, milliseconds, plain
+from penstock.agent.views import engines as rows
+from penstock.agent.views import text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

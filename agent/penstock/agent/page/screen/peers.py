@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.badness import badness, list_place
-from penstock.agent.ctl.render import latency, rows, text
 from penstock.agent.page.screen.model import PeerCell, Peers, PeerTableRow
 from penstock.agent.page.wire import about, plain
+from penstock.agent.views import engines as rows
+from penstock.agent.views import peers as latency
+from penstock.agent.views import text
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.ctl.render import text
 from penstock.agent.page.screen.model import PolicyField, PolicyTable
 from penstock.agent.page.wire import about, milliseconds, plain
+from penstock.agent.views import text
 
 if TYPE_CHECKING:
     from penstock.agent.page.screen.answers import ScreenAnswers

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.diagnosis import confidence_words, since_words
 from penstock.agent.page.screen.model import CauseEvidence, ShownCause, ShownVerdict
 from penstock.agent.page.wire import command, plain
+from penstock.agent.views import text
+from penstock.agent.views.diagnosis import confidence_words, since_words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

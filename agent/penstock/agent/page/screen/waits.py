@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.render import text
 from penstock.agent.page.screen.model import WaitRow, Waits
 from penstock.agent.page.wire import about, hidden_name, milliseconds, plain
+from penstock.agent.views import text
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:

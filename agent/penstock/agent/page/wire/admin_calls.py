@@ -12,8 +12,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
-from penstock.agent.ctl.relay_coverage import COVERAGE
 from penstock.agent.page.wire.answer_error import AnswerError
+from penstock.agent.views.coverage import COVERAGE
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ctl.render import text as shown
+from penstock.agent.views import text as shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.bill import group_lines
 from penstock.agent.ctl.clock import current_time
-from penstock.agent.ctl.formats import is_table, with_output
 from penstock.agent.ctl.options import (
     DURATION,
     duration_message,
@@ -15,15 +14,16 @@ from penstock.agent.ctl.options import (
     with_client,
     with_selector,
 )
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render.bill_rows import bill_table, notes, window_words
-from penstock.agent.ctl.render.output import say_table, show, warn_unreadable
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import is_table, with_output
+from penstock.agent.ctl.printing.output import say_table, show, warn_unreadable
+from penstock.agent.views.bill import bill_table, notes, window_words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 # Seconds; the agent reads at most 6, and a relay waits for many.
 _DEADLINE = 30.0

@@ -9,14 +9,16 @@ import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.inspect.engine_document import document, effective_policy, find_engine
 from penstock.agent.ctl.errors import FailedError
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client
-from penstock.agent.ctl.render import latency, rows, say
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.diagnosis import confidence_words, since_words
-from penstock.agent.ctl.render.field_diff import flat_values
-from penstock.agent.ctl.render.output import say_document
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_document
+from penstock.agent.views import engines as rows
+from penstock.agent.views import peers as latency
+from penstock.agent.views import text as words
+from penstock.agent.views.diagnosis import confidence_words, since_words
+from penstock.agent.views.field_diff import flat_values
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -25,7 +27,7 @@ from penstock.proto.v1 import snapshot_pb2 as snapshots
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
     from penstock.agent.model import EngineKey
 
 _INDENT = "  "

@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import FailedError
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import with_client
 from penstock.agent.ctl.peer_names import is_named, peers_request
-from penstock.agent.ctl.render import latency, rows, say
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.events import logged_words
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.order_rows import until_words
-from penstock.agent.ctl.render.output import say_document, unreadable_words
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_document, unreadable_words
+from penstock.agent.views import engines as rows
+from penstock.agent.views import peers as latency
+from penstock.agent.views import text as words
+from penstock.agent.views.events import logged_words
+from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.orders import until_words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 _EVENTS = 5
 _INDENT = "  "

@@ -14,21 +14,22 @@ from penstock.agent.ctl.commands.inspect.get_policy import (
     selector_words,
     share_of,
 )
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.one_policy import fetch_policy
 from penstock.agent.ctl.options import selector_of, with_client
-from penstock.agent.ctl.render import rows, say
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.field_diff import flat_values
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import say_document, table
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_document, table
+from penstock.agent.views import engines as rows
+from penstock.agent.views import text as words
+from penstock.agent.views.field_diff import flat_values
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 _ENTRIES = 5
 _INDENT = "  "

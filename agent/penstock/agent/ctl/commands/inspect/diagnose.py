@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import FailedError
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.moments import moment_at, moment_words, parse_moment
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import (
@@ -19,15 +18,16 @@ from penstock.agent.ctl.options import (
     with_client,
     with_selector,
 )
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render.diagnosis import diagnosis_lines
-from penstock.agent.ctl.render.output import show
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import show
+from penstock.agent.views.diagnosis import diagnosis_lines
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
     from penstock.agent.ctl.moments import Moment
 
 _PATIENCE = 15.0

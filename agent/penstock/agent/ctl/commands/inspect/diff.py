@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from penstock.agent.ctl.commands.inspect.engine_document import comparable, described, read_engine
 from penstock.agent.ctl.errors import ComparisonError, FailedError, UnreachableError, UsageError
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.field_diff import Difference, difference_rows, differences, plain_rows
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import say_document, say_table
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_document, say_table
 from penstock.agent.ctl.rollout import show_fields, show_shares, show_warnings
+from penstock.agent.views import text as words
+from penstock.agent.views.field_diff import Difference, difference_rows, differences, plain_rows
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
     from penstock.agent.model import EngineKey
 
 F = TypeVar("F", bound="Callable[..., Any]")

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.clock import current_time
-from penstock.agent.ctl.diagnosis import (
+from penstock.agent.ctl.errors import FailedError, RefusedError, UnknownCallError, UnreachableError
+from penstock.agent.ctl.options import with_client
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_document
+from penstock.agent.ctl.socket_probe import probe_address
+from penstock.agent.views import text
+from penstock.agent.views.checks import (
     AGENT,
     NOTE,
     OK,
@@ -21,19 +28,13 @@ from penstock.agent.ctl.diagnosis import (
     check_relay,
     check_rollouts,
     count_problems,
-    probe_address,
 )
-from penstock.agent.ctl.errors import FailedError, RefusedError, UnknownCallError, UnreachableError
-from penstock.agent.ctl.formats import with_output
-from penstock.agent.ctl.options import with_client
-from penstock.agent.ctl.render import say, text
-from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 _COLOURS = {OK: "green", NOTE: "yellow", WRONG: "red"}
 _ORDER = (OK, NOTE, WRONG)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import engine_selector
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
+from penstock.agent.views import text as words
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 _MAX_CHARACTERS = 4 * 1024 * 1024
 # Facts that always differ between engines, or are shown elsewhere.

@@ -9,12 +9,12 @@ from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import with_client
-from penstock.agent.ctl.render import rows
-from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.agent.views import engines as rows
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 
 @click.command()

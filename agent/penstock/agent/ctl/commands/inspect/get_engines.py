@@ -10,15 +10,15 @@ from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
-from penstock.agent.ctl.render import rows
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
+from penstock.agent.views import engines as rows
+from penstock.agent.views import text as words
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 
 _NO_ENGINE = "no known engines: none has connected, or all were disconnected for longer than --retire-after"

@@ -11,13 +11,13 @@ from penstock.agent.ctl.commands.inspect.event_filters import events_request, wi
 from penstock.agent.ctl.commands.inspect.watch import follow
 from penstock.agent.ctl.listing import Listing, ListStyle, RowPrinter, show_listing, with_listing
 from penstock.agent.ctl.options import with_client
-from penstock.agent.ctl.render import rows
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import unreadable_words
+from penstock.agent.ctl.printing.output import unreadable_words
+from penstock.agent.views import engines as rows
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 # Behind all events of a batch.
 _NO_INDEX = 1 << 32

@@ -10,11 +10,11 @@ from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_li
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
 from penstock.agent.ctl.peer_names import is_named, peers_request
-from penstock.agent.ctl.render import rows
-from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.agent.views import engines as rows
+from penstock.agent.views.json_values import as_json_values
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 
 @click.command()

@@ -12,16 +12,16 @@ from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import engine_selector, selector_of, with_client
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import say_lines, show
-from penstock.agent.ctl.render.rows import Table
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.output import say_lines, show
+from penstock.agent.views import text as words
+from penstock.agent.views.engines import Table
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
     from penstock.agent.model import EngineKey
 
 # The owner of policies that are set over the wire.

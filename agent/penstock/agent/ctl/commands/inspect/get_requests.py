@@ -11,11 +11,11 @@ from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.render import latency
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import unreadable_words
-from penstock.agent.ctl.render.rows import Table
+from penstock.agent.ctl.printing.output import unreadable_words
+from penstock.agent.views import peers as latency
+from penstock.agent.views import text as words
+from penstock.agent.views.engines import Table
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 _MOST = 10_000
 _COLOURS = {

@@ -8,10 +8,10 @@ import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import unreadable_words
-from penstock.agent.ctl.render.rows import Table
+from penstock.agent.ctl.printing.output import unreadable_words
+from penstock.agent.views import text as words
+from penstock.agent.views.engines import Table
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import SuspectReason
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 
 @click.command()

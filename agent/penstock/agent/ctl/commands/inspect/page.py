@@ -6,20 +6,21 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.bundle_client import open_page
 from penstock.agent.ctl.command_hints import note_program
-from penstock.agent.ctl.connection import bundle_of
+from penstock.agent.ctl.connection.bundle_client import open_page
+from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import FailedError, UsageError
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.options import DURATION, author, open_client, with_place
-from penstock.agent.ctl.render import say, text
-from penstock.agent.ctl.render.output import show
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import show
+from penstock.agent.views import text
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 _MAX_PORT = 65_535
 _TURN_SECONDS = 0.5

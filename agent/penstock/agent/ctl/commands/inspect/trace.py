@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.options import with_client
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render.output import show, warn_unreadable
-from penstock.agent.ctl.render.span_tree import tree_lines
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import show, warn_unreadable
+from penstock.agent.views.span_tree import tree_lines
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 
 @click.command()

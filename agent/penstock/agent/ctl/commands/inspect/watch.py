@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.commands.inspect.event_filters import events_request, with_filters
 from penstock.agent.ctl.errors import UnreachableError
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.options import with_client
-from penstock.agent.ctl.render import say, text
-from penstock.agent.ctl.render.events import event_peer, logged_words
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import say_document
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_document
+from penstock.agent.views import text
+from penstock.agent.views.events import event_peer, logged_words
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 # Seconds between attempts to reconnect.
 _AGAIN = 1.0

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from penstock.agent.ctl.errors import UsageError
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.options import (
     DURATION,
@@ -17,9 +16,11 @@ from penstock.agent.ctl.options import (
     with_paths,
     with_selector,
 )
-from penstock.agent.ctl.render import latency, say
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.output import say_table, show, warn_unreadable
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_table, show, warn_unreadable
+from penstock.agent.views import peers as latency
+from penstock.agent.views import text as words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from google.protobuf.duration_pb2 import Duration
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
     from penstock.agent.ctl.manifest_files import ManifestText
 
 _MAX_UINT64 = (1 << 64) - 1

@@ -9,22 +9,23 @@ import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import follow_order, with_order, with_timeout
 from penstock.agent.ctl.errors import UsageError
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import DRILL, PEER
 from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
-from penstock.agent.ctl.render import order_rows, say
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.order_rows import drill_words
-from penstock.agent.ctl.render.output import show
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import show
 from penstock.agent.parsing import DRILL_MODES, SLOW
+from penstock.agent.views import orders as order_rows
+from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.orders import drill_words
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import FAILURE_MODE_UNSPECIFIED, Channel, FailureMode
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
     from penstock.agent.model import EngineKey
 
 _MODES = tuple(dict.fromkeys(mode for modes in DRILL_MODES.values() for mode in modes))

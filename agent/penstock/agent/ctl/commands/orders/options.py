@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import DURATION, duration_message, with_selector
+from penstock.agent.ctl.printing.formats import with_output
 from penstock.agent.ctl.rollout import DEFAULT_TIMEOUT, GRACE, follow_rollout, told
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 F = TypeVar("F", bound="Callable[..., Any]")
 

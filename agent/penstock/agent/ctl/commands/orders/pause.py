@@ -14,16 +14,16 @@ from penstock.agent.ctl.options import (
     engine_selector,
     with_client,
 )
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.output import show
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.output import show
 from penstock.agent.ctl.rollout import GRACE, follow_rollout, told
+from penstock.agent.views import text as words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
     from penstock.agent.model import EngineKey
 
 

@@ -19,15 +19,16 @@ from penstock.agent.ctl.options import (
     with_client,
     with_selector,
 )
-from penstock.agent.ctl.render import order_rows, say
-from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import show
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.output import show
+from penstock.agent.views import orders as order_rows
+from penstock.agent.views import text as words
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
     from penstock.agent.model import EngineKey
 
 _ADD_TTL = timedelta(hours=1)

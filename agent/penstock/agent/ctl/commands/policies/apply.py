@@ -14,12 +14,11 @@ from penstock.agent.ctl.commands.policies.change import (
     with_if_generation,
 )
 from penstock.agent.ctl.errors import UnreachableError, UsageError
-from penstock.agent.ctl.formats import with_document_output
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.options import author, selector_of, with_client, with_paths
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render.json_values import as_json_values
-from penstock.agent.ctl.render.output import say_document
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_document_output
+from penstock.agent.ctl.printing.output import say_document
 from penstock.agent.ctl.rollout import (
     Followed,
     conclude,
@@ -30,13 +29,14 @@ from penstock.agent.ctl.rollout import (
     time_left,
     wait_for,
 )
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 
 @click.command()

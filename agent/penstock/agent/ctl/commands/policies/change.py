@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.one_policy import fetch_policy
 from penstock.agent.ctl.options import DURATION, author, selector_of, with_client
-from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.agent.ctl.printing.formats import with_output
 from penstock.agent.ctl.rollout import (
     DEFAULT_TIMEOUT,
     Followed,
@@ -18,12 +17,13 @@ from penstock.agent.ctl.rollout import (
     show_change,
     wait_for,
 )
+from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 F = TypeVar("F", bound="Callable[..., Any]")
 

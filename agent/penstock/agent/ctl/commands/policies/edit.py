@@ -18,15 +18,15 @@ from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.one_policy import fetch_policy
 from penstock.agent.ctl.options import author, selector_of, with_client
-from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render.output import dump_yaml
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.output import dump_yaml
 from penstock.agent.parsing.yaml_documents import DocumentError, read_documents
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.ctl.client import Client
+    from penstock.agent.ctl.connection.client import Client
 
 _REASON = "penstock.dev/reason"
 _EDITORS = ("KUBE_EDITOR", "EDITOR", "VISUAL")

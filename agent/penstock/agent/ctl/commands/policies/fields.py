@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
-from penstock.agent.ctl.render.field_diff import flat_values
+from penstock.agent.views.field_diff import flat_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

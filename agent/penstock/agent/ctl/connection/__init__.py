@@ -1,0 +1,1 @@
+"""The agent that a command asks: its address, its TLS files, and the calls."""

@@ -1,0 +1,141 @@
+"""Calls to the agent's admin service; a gRPC error becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from penstock.agent.answers import path_of, read_answer
+from penstock.agent.ctl.command_hints import PROGRAM, hinted
+from penstock.agent.ctl.connection.contexts import check_address
+from penstock.agent.ctl.errors import RefusedError, UnknownCallError, UnreachableError, UsageError
+from penstock.agent.errors import ContractError
+from penstock.agent.views.coverage import missing_agents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import click
+    from google.protobuf.message import Message
+    from penstock.agent.ctl.connection.tls import ClientTls
+
+# Seconds, the default deadline of a call.
+ANSWER_DEADLINE = 15.0
+
+_OPTIONS = (
+    # HTTP_PROXY is not meant for the agent.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # A stream ends if the agent hangs.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # The default is a minute.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    # `watch` reconnects within a second.
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Only "identity": nothing that swells is unpacked.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+)
+
+
+class Client:
+    """A connection to one agent, or to a relay.
+
+    Attributes:
+        missing: which agents of a relay did not answer, in a sentence; empty for none.
+
+    """
+
+    def __init__(self, address: str, tls: ClientTls, program: str = PROGRAM) -> None:
+        """Prepare the connection; sends nothing. *program* is the command line that reaches this agent, for hints.
+
+        Raises:
+            UsageError: the address cannot be parsed, or is TCP and *tls* is incomplete.
+
+        """
+        check_address(address)
+        self.address = f"unix://{address}" if address.startswith("/") else address
+        self._program = program
+        self.missing = ""
+        self._channel = self._connect(tls)
+
+    def _connect(self, tls: ClientTls) -> grpc.Channel:
+        if self.address.startswith("unix:"):
+            return grpc.insecure_channel(self.address, options=_OPTIONS)
+        options = [*_OPTIONS, *tls.channel_options()]
+        return grpc.secure_channel(self.address, tls.credentials(self.address), options=options)
+
+    def call(self, method: str, request: Message, timeout: float = ANSWER_DEADLINE) -> Any:
+        """Call *method* and return its response; *timeout* in seconds."""
+        with self._sentences():
+            ask: Any = self._channel.unary_unary(path_of(method), request_serializer=_bytes_of)
+            body, call = ask.with_call(request, timeout=timeout)
+            self.missing = missing_agents(call.trailing_metadata()) or self.missing
+            return read_answer(method, body)
+
+    def stream(self, method: str, request: Message, timeout: float | None = None) -> Iterator[Any]:
+        """Call *method* and yield its responses; *timeout* in seconds, None for no deadline."""
+        with self._sentences():
+            ask: Any = self._channel.unary_stream(path_of(method), request_serializer=_bytes_of)
+            for body in ask(request, timeout=timeout):
+                yield read_answer(method, body)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def hinted(self, text: str) -> str:
+        """Return *text* with this agent's connection options in its command lines."""
+        return hinted(text, self._program)
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            failure = self._failure(error.code(), error.details() or "")
+            raise type(failure)(self.hinted(failure.message)) from error
+        except ContractError as error:
+            raise RefusedError(
+                f"the agent at {self.address} answers otherwise than agents do: {error}; see what serves this address, "
+                "and upgrade the older of agent and agentctl"
+            ) from error
+
+    def _failure(self, code: grpc.StatusCode, details: str) -> click.ClickException:
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            return UsageError(details)
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+            return UnreachableError(self._unreachable(details))
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return UnreachableError(self._late())
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return UnknownCallError(
+                f"{self.address} does not know this command: it is the engines' socket (give --address the value of "
+                "--admin-listen), or the agent is older than agentctl: upgrade it"
+            )
+        return RefusedError(details or f"the agent at {self.address} answered {code.name}; see its log")
+
+    def _late(self) -> str:
+        if self.address.startswith("unix:"):
+            return f"the agent at {self.address} did not answer in time; see its log"
+        # TLS 1.3 reports a refused certificate only by closing the connection: gRPC may connect again until the deadline.
+        return (
+            f"the agent at {self.address} did not answer in time, or a certificate was refused: "
+            "see its log, and check the --tls options"
+        )
+
+    def _unreachable(self, details: str) -> str:
+        if not self.address.startswith("unix:"):
+            # TLS 1.3 reports a refused client certificate only by closing the connection.
+            return (
+                f"no agent answers at {self.address}, or a certificate was refused "
+                f"({' '.join(details.split()):.200}): check the address and the --tls options"
+            )
+        if "Permission denied" in details:
+            return f"{self.address} permission denied: run agentctl as the agent's user"
+        return f"no agent answers at {self.address}: 'agentctl doctor' says why (--address names another)"
+
+
+def _bytes_of(request: Message) -> bytes:
+    return request.SerializeToString()

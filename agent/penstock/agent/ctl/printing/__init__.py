@@ -1,0 +1,1 @@
+"""What commands print: lines, tables, JSON and YAML."""

@@ -1,0 +1,37 @@
+"""The checks of ``agentctl doctor``. Pure except for the socket probe."""
+
+from __future__ import annotations
+
+from penstock.agent.views.checks.agent_checks import AGENT, check_agent
+from penstock.agent.views.checks.cause_checks import Judgement, check_causes
+from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding, count_problems
+from penstock.agent.views.checks.order_checks import (
+    Orders,
+    break_glass_finding,
+    check_orders,
+    drill_findings,
+    quarantine_findings,
+)
+from penstock.agent.views.checks.pair_checks import check_pairs
+from penstock.agent.views.checks.relay_checks import check_relay
+from penstock.agent.views.checks.rollout_checks import check_rollouts
+
+__all__ = [
+    "AGENT",
+    "NOTE",
+    "OK",
+    "WRONG",
+    "Finding",
+    "Judgement",
+    "Orders",
+    "break_glass_finding",
+    "check_agent",
+    "check_causes",
+    "check_orders",
+    "check_pairs",
+    "check_relay",
+    "check_rollouts",
+    "count_problems",
+    "drill_findings",
+    "quarantine_findings",
+]

@@ -1,0 +1,217 @@
+"""Checks of the agent's status and its engines. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from penstock.agent import limits
+from penstock.agent.views import engines as rows
+from penstock.agent.views import text as words
+from penstock.agent.views.checks.cause_checks import NOT_ASKED, Judgement
+from penstock.agent.views.checks.engine_checks import engine_findings
+from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
+from penstock.proto.version import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.proto.v1 import admin_pb2 as admin
+
+AGENT = "agent"
+
+
+def check_agent(
+    status: admin.AgentStatus,
+    engines: Sequence[admin.Engine],
+    now: float,
+    judgement: Judgement = NOT_ASKED,
+) -> list[Finding]:
+    """Check how the agent and all engines are installed and configured.
+
+    Args:
+        status: the agent's.
+        engines: its engines.
+        now: this machine's clock, seconds since the epoch.
+        judgement: has findings of its own; what it tells is not told again.
+
+    """
+    agent_now = status.now.ToNanoseconds() / 1e9
+    found = [*_agent(status, now, judgement), *_connected(status, engines, is_judged=judgement.is_known)]
+    seen: set[int] = set()
+    for engine in engines:
+        found += engine_findings(engine, agent_now, seen, is_judged=judgement.is_known)
+    return found
+
+
+def _sources(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
+    """Check the policy sources; the content of files has its own finding."""
+    for each in status.policy_sources:
+        where = "resource or the agent's rights" if each.kind == "kubernetes" else "server and its address"
+        if each.state != "connected":
+            yield Finding(
+                WRONG,
+                AGENT,
+                f"policy source {each.name} is {each.state} since {words.ago_of(each.since, now)}; its last "
+                f"{each.accepted} policies stay in force: {words.one_line(each.error, 200)}",
+                f"check the {where}; the agent connects again by itself",
+            )
+        elif each.kind != "file" and each.error:
+            yield Finding(WRONG, AGENT, f"policy source {each.name}: {words.one_line(each.error, 200)}", "")
+        elif each.kind != "file":
+            yield Finding(OK, AGENT, f"{each.accepted} policies come from {each.name}")
+        for refusal in each.refusals:
+            yield Finding(
+                WRONG,
+                AGENT,
+                f"policy {refusal.name} of {each.name} is refused, the last good one stays in force: "
+                f"{words.one_line(refusal.sentence, 200)}",
+                "correct it at its source",
+            )
+
+
+def _agent(status: admin.AgentStatus, now: float, judgement: Judgement) -> Iterator[Finding]:
+    agent_now = status.now.ToNanoseconds() / 1e9
+    since = words.ago_of(status.start_time, agent_now)
+    yield Finding(OK, AGENT, f"penstock-agent {status.version} answers, started {since}")
+    # An absent policy source comes last in the text, and has a finding of its own.
+    is_told = status.degraded.startswith("the policy source ") or judgement.tells_of_disk(status.degraded)
+    if status.degraded and not is_told:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"degraded: {status.degraded}",
+            f"check the disk and the files of {status.state_dir}; see docs/guides/state.md",
+        )
+    yield from _disk(status)
+    yield from _traces(status, agent_now)
+    if status.policy_file_error:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"{status.policy_file} is refused; the last valid policies stay in force: {status.policy_file_error}",
+            "correct the file; it is read again automatically",
+        )
+    elif status.policy_file:
+        yield Finding(OK, AGENT, f"policies come from {status.policy_file}")
+    yield from _sources(status, agent_now)
+    if status.acknowledged_entries_lost:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"{status.acknowledged_entries_lost} acknowledged entries are lost: the state in {status.state_dir} was reset to "
+            "an earlier point",
+            "counts and traces lack these entries; the machine lost power or the disk is bad: check the system log",
+        )
+    if status.messages_refused:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"{status.messages_refused} messages of engines were refused, last {words.ago_of(status.last_refused, agent_now)}: "
+            f"{words.one_line(status.last_refusal, 200)}",
+            "follow that sentence; if it names a field, the engine's penstock breaks the wire contract: "
+            "install the agent's version in the engine's image",
+        )
+    if abs(now - agent_now) > limits.ASKER_CLOCK_SECONDS:
+        yield Finding(
+            NOTE,
+            AGENT,
+            f"its clock is {_apart(agent_now - now)} this machine's",
+            "ages that agentctl prints are wrong by as much; synchronize the clocks",
+        )
+
+
+def _disk(status: admin.AgentStatus) -> Iterator[Finding]:
+    free, used = _mib(status.disk_free_bytes), _mib(status.state_bytes)
+    text = f"state in {status.state_dir}: {used} used, {free} free"
+    if status.disk_free_bytes < limits.DISK_NOTE_BYTES:
+        level = WRONG if status.disk_free_bytes < limits.DISK_WRONG_BYTES else NOTE
+        yield Finding(level, AGENT, text, "free disk space: on a full disk nothing is acknowledged")
+    else:
+        yield Finding(OK, AGENT, text)
+
+
+def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
+    if not status.otlp_endpoint:
+        yield Finding(
+            NOTE,
+            AGENT,
+            "traces are not exported",
+            "set OTEL_EXPORTER_OTLP_ENDPOINT in the agent's environment",
+        )
+        return
+    if status.otlp_error:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"traces do not reach {status.otlp_endpoint}: {words.one_line(status.otlp_error, 200)}",
+            "check the backend, OTEL_EXPORTER_OTLP_ENDPOINT and _PROTOCOL; the log keeps the spans meanwhile",
+        )
+        return
+    oldest = status.oldest_unexported.ToNanoseconds() / 1e9
+    if oldest and agent_now - oldest > limits.EXPORT_LAG_SECONDS:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"traces reach {status.otlp_endpoint} {words.age(agent_now - oldest)} late",
+            "the backend is too slow: add capacity, or lower telemetry.traceSampleRatio",
+        )
+    else:
+        yield Finding(OK, AGENT, f"traces go to {status.otlp_endpoint}")
+
+
+def _connected(
+    status: admin.AgentStatus, engines: Sequence[admin.Engine], *, is_judged: bool
+) -> Iterator[Finding]:
+    connected = sum(engine.connected for engine in engines)
+    stopped = sum(map(rows.is_stopped, engines))
+    expected = status.engines_expected
+    if not engines:
+        yield Finding(
+            WRONG,
+            AGENT,
+            "no engine is connected",
+            f"in the engine's container: install {DISTRIBUTION}, set PENSTOCK_ENDPOINT={status.listen_address}, "
+            "mount the socket's directory; search the engine's log for 'penstock'",
+        )
+    elif connected + stopped < expected:
+        # What became of those that have been here is a cause of the diagnosis.
+        yield Finding(
+            NOTE if is_judged and len(engines) >= expected else WRONG,
+            AGENT,
+            f"{connected} of {words.count(expected, 'engine')} connected",
+            f"check that each has PENSTOCK_ENDPOINT={status.listen_address} and, if a pod has several servers, "
+            "a PENSTOCK_SERVER of its own; --engines-expected sets the expected number",
+        )
+    else:
+        found = (
+            f"{connected} of {words.count(expected, 'engine')}"
+            if expected
+            else words.count(connected, "engine")
+        )
+        others = f", {stopped} stopped" if stopped else ""
+        yield Finding(NOTE if stopped == len(engines) else OK, AGENT, f"{found} connected{others}")
+    versions = Counter(
+        source.hello.penstock_version
+        for engine in engines
+        for source in engine.sources
+        if source.connected and source.hello.penstock_version
+    )
+    if set(versions) - {status.version}:
+        text = ", ".join(
+            f"{version} in {words.count(count, 'process')}" for version, count in sorted(versions.items())
+        )
+        yield Finding(
+            NOTE,
+            AGENT,
+            f"penstock is {status.version} here, {text} of engines",
+            "adjacent versions work together; finish the upgrade",
+        )
+
+
+def _apart(seconds: float) -> str:
+    return f"{words.span_of_time(abs(seconds))} {'ahead of' if seconds > 0 else 'behind'}"
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"

@@ -1,0 +1,228 @@
+"""Checks of one engine. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent import limits
+from penstock.agent.views import engines as rows
+from penstock.agent.views import text
+from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
+from penstock.agent.views.checks.upstream_checks import upstream_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.proto.v1 import admin_pb2 as admin
+
+_CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
+_NOT_USED = "not used by this engine"
+_ADVICE_FOR_DROPS = {
+    "queue_full": "a burst outran the process's exporter: counts and traces lack these entries; if it continues, "
+    "give the process more CPU and report the request rate",
+    "paused": "recorded just before a pause; no action needed",
+}
+
+
+def engine_findings(
+    engine: admin.Engine, now: float, seen: set[int], *, is_judged: bool = False
+) -> list[Finding]:
+    """Check how one engine is installed and configured; a healthy one is one finding.
+
+    Args:
+        engine: the agent's view of it.
+        now: the agent's clock.
+        seen: epochs of sources already checked; engines of one server share its API processes.
+        is_judged: a diagnosis says of engines that are away what became of them.
+
+    """
+    subject = f"engine {text.engine(engine.key)}"
+    if not engine.connected:
+        return [_away(engine, subject, now, is_judged=is_judged)]
+    found = [
+        *_plugin(engine, subject),
+        *_pause(engine, subject, now),
+        *_name(engine, subject),
+        *_policy(engine, subject),
+    ]
+    found += upstream_findings(engine, subject)
+    new = [source for source in engine.sources if source.epoch not in seen]
+    for source in new:
+        seen.add(source.epoch)
+        found += _source(source, subject, paused=engine.paused)
+    found += _missing_parts(new, engine, subject)
+    if not any(finding.level == WRONG for finding in found):
+        hooks = sum(hook.installed for source in engine.sources for hook in source.hooks)
+        found.insert(
+            0, Finding(OK, subject, f"connected, {text.count(hooks, 'hook')} installed, policy in force")
+        )
+    return found
+
+
+def _away(engine: admin.Engine, subject: str, now: float, *, is_judged: bool) -> Finding:
+    last, retires = text.ago_of(engine.last_seen, now), text.ago_of(engine.retires, now)
+    forget = f"agentctl forget engine {text.engine(engine.key)}"
+    if engine.said_goodbye:
+        what = f"was stopped, last seen {last}; forgotten {retires}"
+        return Finding(NOTE, subject, what, f"{forget} forgets it now")
+    return Finding(
+        NOTE if is_judged else WRONG,
+        subject,
+        f"not connected, last seen {last}",
+        f"if it runs, search its log for 'penstock'; if it is gone for good, {forget} "
+        f"(forgotten automatically {retires})",
+    )
+
+
+def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
+    if not engine.HasField("facts"):
+        yield Finding(
+            WRONG,
+            subject,
+            "its EngineCore has sent no snapshot: only its other processes are connected, or it has just started",
+            "check again in a few seconds; then search its log for 'penstock'",
+        )
+    if engine.role_guessed:
+        yield Finding(
+            NOTE,
+            subject,
+            "its role was guessed",
+            "set PENSTOCK_LABELS=role=decode (or prefill, encoder, both) in its environment: selectors use it",
+        )
+
+
+def _pause(engine: admin.Engine, subject: str, now: float) -> Iterator[Finding]:
+    ordered = engine.HasField("pause")
+    known = f"; {text.pause_origin(engine.pause, now)}" if ordered else ""
+    advice = f"agentctl resume {text.engine(engine.key)}"
+    if not engine.paused:
+        if ordered:
+            yield Finding(NOTE, subject, f"ordered to pause, not paused yet{known}", advice)
+        return
+    if not engine.pause.author:
+        advice += "; 'agentctl get audit' shows who paused it and why"
+    yield Finding(
+        WRONG,
+        subject,
+        f"paused: vLLM's own configuration, no telemetry{_held_back(engine)}{known}",
+        advice,
+    )
+
+
+def _held_back(engine: admin.Engine) -> str:
+    return f" (its policy would be {_wanted(engine)})" if engine.wanted_hash else ""
+
+
+def _wanted(engine: admin.Engine) -> str:
+    return text.policies(engine.wanted_policies, engine.wanted_hash)
+
+
+def _name(engine: admin.Engine, subject: str) -> Iterator[Finding]:
+    cores = rows.cores(engine)
+    if len(cores) > 1:
+        pids = ", ".join(str(source.hello.pid) for source in cores)
+        yield Finding(
+            WRONG,
+            subject,
+            f"{len(cores)} EngineCores share this name (pid {pids}): their counts are merged, and a policy reaches one "
+            "of them at a time",
+            "set PENSTOCK_SERVER in the environment of each vLLM server of the pod; after a restart check again first",
+        )
+
+
+def _policy(engine: admin.Engine, subject: str) -> Iterator[Finding]:
+    # Another finding has the reason.
+    if engine.in_sync or engine.paused or len(rows.cores(engine)) > 1:
+        return
+    wanted = _wanted(engine)
+    if engine.policy.last_error:
+        yield Finding(
+            WRONG,
+            subject,
+            f"refuses policy {wanted}: {text.one_line(engine.policy.last_error, 200)}",
+            f"agentctl describe engine {text.engine(engine.key)} shows which policy sets the field; "
+            "agentctl rollback undoes a change",
+        )
+    else:
+        yield Finding(
+            WRONG,
+            subject,
+            f"policy {wanted} is not in force",
+            "it has not subscribed or not answered: check again in a few seconds; an idle engine "
+            "answers late, and a penstock older than the agent may not support policies",
+        )
+
+
+def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Finding]:
+    hello = source.hello
+    process = f"worker {hello.rank}" if hello.process == "worker" else hello.process
+    for hook in source.hooks:
+        # A pause removes the hooks; another finding reports it.
+        if hook.installed or paused or hook.reason.startswith(_NOT_USED):
+            continue
+        if hook.reason.startswith(_CHOSEN):
+            yield Finding(NOTE, subject, f"{process}: hook {hook.name} is off ({hook.reason})")
+        else:
+            yield Finding(
+                WRONG,
+                subject,
+                f"{process}: hook {hook.name} is not installed: {text.one_line(hook.reason, 200)}",
+                f"its data is missing; it does not support vLLM {hello.vllm_version or 'of this version'}: install a "
+                f"penstock that does, or silence this with PENSTOCK_HOOKS_DISABLED={hook.name}",
+            )
+    for drop in source.drops:
+        yield Finding(
+            WRONG,
+            subject,
+            f"{process}: {drop.count} {drop.kind or 'entries'} lost since the agent started "
+            f"({drop.reason or 'unknown'})",
+            _ADVICE_FOR_DROPS.get(
+                drop.reason,
+                "counts and traces lack these entries; the agent was down for too long, or too slow",
+            ),
+        )
+    for error in source.guard_errors:
+        yield Finding(
+            WRONG,
+            subject,
+            f"{process}: {error.count} internal errors of penstock in {error.hook}: {error.error_class}",
+            "the engine is not affected; report it with the engine's log",
+        )
+    offset = source.clock_offset_nano / 1e9
+    if source.HasField("clock_offset_nano") and abs(offset) > limits.CLOCK_SECONDS:
+        direction = "ahead of" if offset > 0 else "behind"
+        yield Finding(
+            WRONG,
+            subject,
+            f"{process}: its clock is {text.span_of_time(abs(offset))} {direction} the agent's",
+            "ages and the order of spans are wrong by as much: synchronize the clocks (NTP)",
+        )
+    if source.emitter.unacknowledged_bytes > limits.UNACKNOWLEDGED_BYTES:
+        yield Finding(
+            WRONG,
+            subject,
+            f"{process}: {source.emitter.unacknowledged_bytes >> 20} of 32 MiB of its buffer wait for the agent",
+            "the agent is too slow: check its CPU limit and its disk",
+        )
+
+
+def _missing_parts(sources: Sequence[admin.Source], engine: admin.Engine, subject: str) -> Iterator[Finding]:
+    """Yield what installed hooks do without; processes of one kind that say the same are one finding."""
+    ranks: dict[tuple[str, str, str, str], set[int]] = {}
+    for source in sources:
+        hello = source.hello
+        for hook in source.hooks:
+            if lost := rows.parts_words(hook):
+                said = hello.process, hook.name, lost, hello.vllm_version
+                ranks.setdefault(said, set()).add(hello.rank)
+    for (process, hook_name, lost, version), found in ranks.items():
+        who = process
+        if process == "worker":
+            who = f"worker {min(found)}" if len(found) == 1 else text.count(len(found), "worker")
+        vllm = f"vLLM {text.one_line(version)}" if version else "this vLLM"
+        yield Finding(
+            NOTE,
+            subject,
+            f"{who}: hook {text.one_line(hook_name)} works without: {lost} ({vllm} lacks what that needs)",
+            f"agentctl describe engine {text.engine(engine.key)} -o yaml has the reason of each",
+        )
