@@ -201,7 +201,7 @@ def try_engine_part(work: Path, wheel: Path, options: tuple[str, ...]) -> None:
         )
     )
     names = {each["name"].lower().replace("-", "_") for each in listed}
-    if names != {"penstock-vllm", "grpcio", "protobuf", "typing_extensions"}:
+    if names != {"penstock_vllm", "grpcio", "protobuf", "typing_extensions"}:
         raise PackageError(f"the engine part brings {', '.join(sorted(names))}")
     for command, words in (
         ((programs / "python", "-m", "penstock.instrumentation.check"), "vLLM cannot be imported here"),

@@ -80,8 +80,7 @@ AGENT_FLOORS = (
     ),
     ("ctl.listing", "ctl.rollout", "relay.status"),
     ("ctl", "relay.policies"),
-    ("ctl.connection", "relay.discovery"),
-    ("ctl.printing", "daemon", "evidence"),
+    ("daemon", "evidence", "relay.discovery"),
     ("page",),
     ("page.details", "page.live"),
     ("page.screen",),
@@ -170,7 +169,7 @@ OPEN = frozenset(
 # OpenTelemetry's SDK. It is imported by its module, never by a face.
 DOORS = frozenset(
     {
-        "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
+        "penstock.agent.evidence.page", "penstock.agent.evidence.served", "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files", "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower",
         "penstock.agent.policy.sources.nats.buckets", "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer", "penstock.agent.policy.sources.kube_options", "penstock.agent.policy.sources.nats_options", "penstock.agent.policy.sources.source_spec", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.full_collections", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server", "penstock.agent.server.http_limits", "penstock.agent.server.page_options", "penstock.agent.server.page_tokens",
         "penstock.agent.server.request_decoding", "penstock.agent.server.status_codes", "penstock.agent.server.tls",

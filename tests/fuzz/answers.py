@@ -17,7 +17,7 @@ from penstock.agent.admin.support.deferrals import deferred_requests
 from penstock.agent.admin.support.known_peers import PeerSources, clock_offsets, last_snapshots
 from penstock.agent.admin.support.peer_list import listed_peers
 from penstock.agent.admin.support.targets import selection_of
-from penstock.agent.ctl.commands.inspect import describe_engine, get_requests
+from penstock.agent.ctl.commands.inspect import get_requests
 from penstock.agent.ctl.printing import output
 from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History
@@ -31,10 +31,14 @@ from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.query.trace import get_trace
 from penstock.agent.traces.spans.sdk_spans import SpanConverter
-from penstock.agent.views import engines as rows
 from penstock.agent.views.checks.agent_checks import check_agent
+from penstock.agent.views.engine_description import engine_description
+from penstock.agent.views.engines import engine_rows
+from penstock.agent.views.events import event_rows
 from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.peers import peer_rows
 from penstock.agent.views.span_tree import tree_lines
+from penstock.agent.views.tables import table as aligned_table
 from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import Outcome
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.aggregator import Aggregator
     from penstock.agent.sources.registry import Registry
     from penstock.agent.traces.spans.model import Span
+    from penstock.agent.views.tables import Table
     from penstock.proto.v1.ingest_pb2 import Batch
 
 # Of one message: each is read with a query of its own.
@@ -79,7 +84,7 @@ class Answers:
         reader, now = self._reader, self._now
         wanted = events.Filter.of(admin.ListEventsRequest())
         found = events._list(reader, wanted, 1_000, now)
-        shown(found, rows.logged_events(found.events, now))
+        shown(found, event_rows(found.events, now))
         everything = selection_of(admin.EngineSelector())
         outcomes: tuple[Any, ...] = (0, *islice(Outcome.values(), 1, 2))
         times = requests._Times(0, int(now * 1e9))
@@ -120,14 +125,14 @@ class Answers:
         known = PeerSources(aggregator, last_snapshots(views), {}, clock_offsets(views), unix_nano)
         peers = listed_peers(known, admin.ListPeersRequest(), 0)
         deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100, unix_nano)
-        shown(engines, rows.engines(engines.engines, self._now))
-        shown(peers, rows.peers(peers.peers, self._now))
+        shown(engines, engine_rows(engines.engines, self._now))
+        shown(peers, peer_rows(peers.peers, self._now))
         shown(deferred, get_requests.rows(deferred.requests, self._now))
         status = admin.AgentStatus()
         status.now.FromNanoseconds(int(self._now * 1e9))
         check_agent(status, engines.engines, self._now)
         for engine in engines.engines:
-            list(describe_engine.description(engine, admin.EffectivePolicy(), list(peers.peers), self._now))
+            list(engine_description(engine, admin.EffectivePolicy(), list(peers.peers), self._now))
         history = History()
         history.add(TopSample(1.0, self._now, status, tuple(engines.engines), tuple(peers.peers)))
 
@@ -145,7 +150,7 @@ class _Nothing:
 _NOTHING = (_Nothing,)
 
 
-def shown(message: Message, table: rows.Table | None = None) -> dict[str, Any]:
+def shown(message: Message, table: Table | None = None) -> dict[str, Any]:
     """Put *message* on the wire and show it as a table and as JSON; YAML is of the same document, and slow."""
     again = type(message).FromString(message.SerializeToString())
     document = as_json_values(again)
@@ -153,7 +158,7 @@ def shown(message: Message, table: rows.Table | None = None) -> dict[str, Any]:
     json.loads(text, parse_constant=no_json)
     text.encode()
     if table is not None:
-        output.table(table.headers, table.rows).encode()
+        aligned_table(table.headers, table.rows).encode()
     return document
 
 

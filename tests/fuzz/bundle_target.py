@@ -18,7 +18,7 @@ from penstock.agent.errors import PenstockError
 from penstock.agent.evidence.served import BundleServer
 from penstock.agent.journal.database.compression import pack
 from penstock.agent.page.wire import AdminCalls, AnswerError
-from penstock.agent.views import engines as rows
+from penstock.agent.views.events import event_rows
 from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -137,7 +137,7 @@ def take(body: bytes) -> bool:
             for message in server.add(_asked):
                 shown(message)
                 if isinstance(message, admin.ListEventsResponse):
-                    rows.logged_events(message.events, server.now)
+                    event_rows(message.events, server.now)
     return True
 
 

@@ -15,7 +15,7 @@ import pytest
 from penstock.agent.ctl.errors import RefusedError, UnreachableError
 from penstock.agent.ctl.listing.model import Listing, ListStyle
 from penstock.agent.ctl.listing.watch import Changes, watch_rows
-from penstock.agent.views.engines import Table
+from penstock.agent.views.tables import Table
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
 from tests.support.agent.batches import transfer_failure

@@ -11,8 +11,8 @@ import click
 import pytest
 import yaml
 from penstock.agent.traces.spans import semconv
-from penstock.agent.views import engines as rows
 from penstock.agent.views import span_tree
+from penstock.agent.views.peers import peer_rows
 from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
@@ -152,7 +152,7 @@ def test_the_table_of_peers_fits_a_terminal() -> None:
     ]
     for item in items:
         item.condition_since.FromSeconds(int(now) - 119 * 60)
-    table = rows.peers(items, now)
+    table = peer_rows(items, now)
     cells = [table.narrow().headers, *table.narrow().rows]
     widths = [
         max(len(click.unstyle(printable(cell))) for cell in column) for column in zip(*cells, strict=True)

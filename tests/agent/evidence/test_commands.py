@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from penstock.agent.ctl.command_hints import hinted
 from penstock.agent.ctl.main import cli
 from penstock.agent.errors import StateError
 from penstock.agent.model import EngineKey
 from penstock.agent.stalls import Stall, StallKind
+from penstock.agent.views.command_lines import hinted
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.admin_server import AdminHarness, running_admin

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from penstock.agent.badness import badness
 from penstock.agent.daemon.condition_gauges import condition_families
 from penstock.agent.page.screen import ScreenAnswers, build_screen
-from penstock.agent.views import peers as latency
 from penstock.agent.views import text
 from penstock.agent.views.checks.cause_checks import Judgement, check_causes
 from penstock.agent.views.checks.findings import OK
+from penstock.agent.views.peers import condition_word
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
@@ -168,7 +168,7 @@ def _peers(claims: Claims) -> Iterator[str]:
     }
     for place in sorted(about & rows.keys()):
         if not badness(rows[place].condition):
-            yield f"peer {place[1]} of engine {place[0]} has a cause, and is {latency.condition(rows[place])}"
+            yield f"peer {place[1]} of engine {place[0]} has a cause, and is {condition_word(rows[place])}"
     told = " ".join(
         [
             *(each.sentence for each in claims.all_lasting),
@@ -177,7 +177,7 @@ def _peers(claims: Claims) -> Iterator[str]:
     )
     for place, row in rows.items():
         if row.condition in _JUDGED and place not in about and row.peer.address not in told:
-            yield f"peer {place[1]} of engine {place[0]} is {latency.condition(row)}, and has no cause"
+            yield f"peer {place[1]} of engine {place[0]} is {condition_word(row)}, and has no cause"
 
 
 def _cells(claims: Claims) -> Iterator[str]:
@@ -188,7 +188,7 @@ def _cells(claims: Claims) -> Iterator[str]:
             if row is not None and bool(badness(row.condition)) != (
                 cell.condition not in ("ok", "idle", "none")
             ):
-                yield f"the cell of {line.address} is {cell.condition}, the list says {latency.condition(row)}"
+                yield f"the cell of {line.address} is {cell.condition}, the list says {condition_word(row)}"
 
 
 def _pairs(claims: Claims) -> Iterator[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from penstock.agent.ctl.command_hints import PLUGIN
 from penstock.agent.ctl.main import cli
 from penstock.agent.ctl.main import main as run
+from penstock.agent.views.command_lines import PLUGIN
 
 # Cobra's directive: offer no file names.
 _NO_FILES = ":4"

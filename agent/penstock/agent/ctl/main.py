@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 
 import click
-from penstock.agent.ctl.command_hints import PROGRAM
 from penstock.agent.ctl.connection.endpoint import with_connection
 from penstock.agent.ctl.lazy_group import LazyGroup, RootGroup
+from penstock.agent.views.command_lines import PROGRAM
 from penstock.proto.version import DISTRIBUTION, __version__
 
 _PACKAGE = "penstock.agent.ctl.commands"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import getpass
-import json
 import os
 import socket
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +16,7 @@ from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.connection.endpoint import ContextName, bundle_of, endpoint_of
 from penstock.agent.ctl.not_understood import note_answering
 from penstock.agent.ctl.printing.console import say
-from penstock.agent.parsing import Requirement, format_labels, parse_duration, parse_labels
+from penstock.agent.parsing import parse_duration, parse_labels
 from penstock.agent.views import text
 from penstock.proto.v1.admin_pb2 import EngineSelector
 from penstock.proto.v1.common_pb2 import EngineKey
@@ -135,19 +134,6 @@ def engine_selector(
         models=models,
         engines=[EngineKey(server=key.server, engine=key.engine) for key in engines],
     )
-
-
-def selector_of(manifest_json: str) -> EngineSelector:
-    """Return the selector of a manifest that the agent accepted."""
-    selector = json.loads(manifest_json)["spec"].get("selector", {})
-    requirements = [
-        Requirement(key, "In", (value,)) for key, value in selector.get("matchLabels", {}).items()
-    ]
-    requirements += [
-        Requirement(item["key"], item["operator"], tuple(item.get("values", ())))
-        for item in selector.get("matchExpressions", ())
-    ]
-    return EngineSelector(labels=format_labels(requirements), models=selector.get("models", ()))
 
 
 def duration_message(value: timedelta) -> Duration:

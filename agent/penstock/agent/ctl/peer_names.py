@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.views import engines as rows
+from penstock.agent.views.peers import peer_name
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -22,4 +22,4 @@ def peers_request(names: Collection[str], **fields: Any) -> admin.ListPeersReque
 
 def is_named(item: admin.PeerSummary, names: Collection[str]) -> bool:
     """Return whether a peer goes by one of *names*."""
-    return item.peer.address in names or rows.peer_name(item) in names
+    return item.peer.address in names or peer_name(item) in names

@@ -8,7 +8,7 @@ import socket
 import stat
 from pathlib import Path
 
-from penstock.agent.views.checks.findings import WRONG, Finding
+from penstock.agent.views.checks import WRONG, Finding
 
 _SUBJECT = "agent"
 _PATIENCE = 2.0

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.command_hints import PROGRAM, hinted
+from penstock.agent.views.command_lines import PROGRAM, hinted
 from penstock.proto import __version__
 
 if TYPE_CHECKING:

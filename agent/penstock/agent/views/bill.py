@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.badness import NO_SERVERS
 from penstock.agent.bill import SAMPLE_REQUESTS, SAMPLE_TOKENS, Price
-from penstock.agent.views import peers as latency
 from penstock.agent.views import text
-from penstock.agent.views.engines import Table
+from penstock.agent.views.tables import Table
+from penstock.agent.views.text import duration
 from penstock.proto.v1.common_pb2 import Channel
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def _amounts(costs: admin.BillCosts) -> tuple[str, ...]:
         str(costs.failed),
         str(costs.tokens_recomputed + costs.tokens_unloaded),
         prefill_words(costs),
-        latency.duration(costs.recompute),
-        latency.duration(costs.waited),
-        latency.duration(costs.waited_in_vain),
+        duration(costs.recompute),
+        duration(costs.waited),
+        duration(costs.waited_in_vain),
         str(costs.items_recomputed),
         str(costs.tokens_lost),
         str(costs.tokens_unloaded),
@@ -94,8 +94,8 @@ def prefill_words(costs: admin.BillCosts) -> str:
     """Return the prefill time: ``-`` without tokens, ``unknown`` without a price, ``≥3.4s`` where tokens have none."""
     known = costs.prefill.ToNanoseconds()
     if not costs.tokens_unpriced:
-        return latency.duration(costs.prefill)
-    return f"≥{latency.duration(costs.prefill)}" if known else "unknown"
+        return duration(costs.prefill)
+    return f"≥{duration(costs.prefill)}" if known else "unknown"
 
 
 def _costs_something(costs: admin.BillCosts) -> bool:
@@ -114,9 +114,7 @@ def _sentence(line: admin.BillLine) -> str:
     if costs.tokens_unloaded:
         parts.append(f"{text.count(costs.tokens_unloaded, 'token')} computed again because no load was begun")
     if costs.waits_in_vain:
-        parts.append(
-            f"{text.count(costs.waits_in_vain, 'wait')} in vain ({latency.duration(costs.waited_in_vain)})"
-        )
+        parts.append(f"{text.count(costs.waits_in_vain, 'wait')} in vain ({duration(costs.waited_in_vain)})")
     return f"{_subject(line)}: {', '.join(parts)}."
 
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.quoted_errors import without_advice
+from penstock.agent.views import text
 from penstock.agent.views import text as words
+from penstock.agent.views.tables import Table
+from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.proto.v1.admin_pb2 import LoggedEvent
 
     Policies = Sequence[common.PolicySource]
+
+
+_WIDE_CHARACTERS = 4096
+"""Maximum characters of an event's text under ``-o wide``."""
 
 
 def event_peer(event: events.Event) -> str:
@@ -228,3 +235,24 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "blocks_pinned": _blocks_pinned,
     "answer_suspected": _answer_suspected,
 }
+
+
+def event_rows(items: Iterable[admin.LoggedEvent], now: float, *, wide: bool = False) -> Table:
+    """Return the table of events; *wide*: with their whole text."""
+    return Table(
+        ("AGE", "ENGINE", "KIND", "REQUEST", "PEER", "WHAT", "PROCESS", "POSITION"),
+        [
+            (
+                text.ago(item.event.time_unix_nano, now).removesuffix(" ago"),
+                text.engine(item.key),
+                item.event.WhichOneof("body") or "unknown",
+                item.event.request_id or text.NONE,
+                event_peer(item.event),
+                logged_words(item, _WIDE_CHARACTERS) if wide else logged_words(item),
+                item.process,
+                f"{item.batch}/{item.index}",
+            )
+            for item in items
+        ],
+        wide=2,
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.parsing import SLOW
 from penstock.agent.views import text
-from penstock.agent.views.engines import Table
+from penstock.agent.views.tables import Table
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 

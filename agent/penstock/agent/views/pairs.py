@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.pairs import slowness
 from penstock.agent.views import text
-from penstock.agent.views.engines import Table
+from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

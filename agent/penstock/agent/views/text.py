@@ -8,13 +8,16 @@ from penstock.agent.model import policy_names, short_policy_names
 from penstock.proto.names import label
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
     from penstock.proto.v1.admin_pb2 import Pause
     from penstock.proto.v1.common_pb2 import EngineKey, PolicySource
 
 NONE = "-"
+INDENT = "  "
+"""Before the lines below a title."""
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 _OWN = "vllm's own"
 # By the numbers of the wire, as this module loads no protobuf.
@@ -144,3 +147,17 @@ def _shown(character: str) -> str:
     if character.isprintable():
         return character
     return _CODES.get(character) or character.encode("unicode_escape").decode()
+
+
+def duration(item: Duration) -> str:
+    """Return a duration; ``-`` for none."""
+    nano = item.ToNanoseconds()
+    return span_of_time(nano / 1e9) if nano > 0 else NONE
+
+
+def section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield a title and its lines, indented; nothing without lines."""
+    found = list(lines)
+    if found:
+        yield f"{title}:"
+        yield from (INDENT + line for line in found)

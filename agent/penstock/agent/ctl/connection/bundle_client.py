@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.clock import current_time, freeze
 from penstock.agent.ctl.connection.client import Client
@@ -19,10 +18,7 @@ from penstock.agent.views import text
 
 if TYPE_CHECKING:
     import click
-
-# By their names, as commands are: they bring the whole agent along, which a command for an agent does not need.
-_SERVER = "penstock.agent.evidence.served"
-_PAGE = "penstock.agent.evidence.page"
+    from penstock.agent.evidence.served import BundleServer
 
 
 def open_bundle(context: click.Context, path: str, program: str) -> Client:
@@ -50,9 +46,10 @@ def open_page(context: click.Context, path: str, program: str, *, port: int, sin
 
     """
     server = _opened(context, path)
-    serve_page = importlib.import_module(_PAGE).serve_page
+    from penstock.agent.evidence.page import serve_page  # noqa: PLC0415
+
     try:
-        return str(serve_page(server, Path(path).name, program, port=port, since=since))
+        return serve_page(server, Path(path).name, program, port=port, since=since)
     except PenstockError as error:
         raise FailedError(str(error)) from error
 
@@ -64,11 +61,14 @@ def interrupt_on_signals(context: click.Context) -> None:
         context.call_on_close(partial(signal.signal, number, before))
 
 
-def _opened(context: click.Context, path: str) -> Any:
+def _opened(context: click.Context, path: str) -> BundleServer:
     """Return the server of a bundle, which closes with *context*; the present is the bundle's time from now on."""
     interrupt_on_signals(context)
+    # It brings the whole agent along, which a command for an agent does not need.
+    from penstock.agent.evidence.served import BundleServer  # noqa: PLC0415
+
     try:
-        server = importlib.import_module(_SERVER).BundleServer(Path(path))
+        server = BundleServer(Path(path))
     except PenstockError as error:
         raise FailedError(str(error)) from error
     context.call_on_close(server.close)

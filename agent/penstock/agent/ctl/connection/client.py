@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.answers import path_of, read_answer
-from penstock.agent.ctl.command_hints import PROGRAM, hinted
 from penstock.agent.ctl.connection.contexts import check_address
 from penstock.agent.ctl.errors import RefusedError, UnknownCallError, UnreachableError, UsageError
 from penstock.agent.errors import ContractError
+from penstock.agent.views.command_lines import PROGRAM, hinted
 from penstock.agent.views.coverage import missing_agents
 
 if TYPE_CHECKING:

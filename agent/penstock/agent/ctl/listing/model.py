@@ -10,7 +10,7 @@ from penstock.agent.ctl.printing.formats import is_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.agent.views.engines import Table
+    from penstock.agent.views.tables import Table
 
 
 @dataclass(frozen=True, slots=True)

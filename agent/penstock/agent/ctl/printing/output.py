@@ -14,6 +14,7 @@ import click
 import yaml
 from penstock.agent.ctl.printing.jsonpath import fill_template, parse_template
 from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.tables import aligned, cell_width, table
 from penstock.agent.views.text import printable
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-_GAP = "   "
 _JSONPATH = "jsonpath="
 _UNPRINTABLE = re.compile(r"[^\n -~]")
 # Numbers in YAML 1.2 and strings in 1.1, which PyYAML writes: some hashes and span ids.
@@ -36,9 +36,9 @@ def say_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def say_lines(lines: Sequence[Sequence[str]], widths: Sequence[int] = ()) -> list[int]:
     """Print lines of cells in columns of at least *widths*; return the widths of the columns."""
     cells = [tuple(map(printable, line)) for line in lines]
-    widest = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    widest = [max(map(cell_width, column)) for column in zip(*cells, strict=True)]
     taken = [max(pair) for pair in zip(widest, widths or widest, strict=True)]
-    click.echo("\n".join(_line(line, taken) for line in cells))
+    click.echo("\n".join(aligned(line, taken) for line in cells))
     return taken
 
 
@@ -100,23 +100,6 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(str, _Dumper.text)
-
-
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Align columns as kubectl does; colours have no width."""
-    lines = [tuple(map(printable, line)) for line in (headers, *rows)]
-    widths = [max(_width(line[column]) for line in lines) for column in range(len(headers))]
-    return "\n".join(_line(line, widths) for line in lines)
-
-
-def _width(cell: str) -> int:
-    return len(click.unstyle(cell))
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(
-        cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
-    ).rstrip()
 
 
 def warn_unreadable(count: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.agent.views import peers as latency
 from penstock.agent.views import text as words
+from penstock.agent.views.peers import condition_colour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -163,7 +163,7 @@ def _peer_cells(row: PeerRow, now: float) -> list[Piece]:
     return [
         Piece(row.name),
         Piece(row.engine),
-        Piece(row.now, _LOOKS[latency.colour(row.condition)]),
+        Piece(row.now, _LOOKS[condition_colour(row.condition)]),
         Piece(row.state, BAD if row.trouble else PLAIN),
         Piece(_rate(row.transfers)),
         Piece(_rate(row.failures), BAD if row.failures else PLAIN),

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.badness import badness, list_place
-from penstock.agent.views import engines as rows
-from penstock.agent.views import peers as latency
 from penstock.agent.views import text
+from penstock.agent.views.engines import action_words, cores, is_stopped, role_words
+from penstock.agent.views.peers import condition_word, failed_attempts, peer_words, quantiles
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -166,13 +166,13 @@ class History:
         now = item.counters
         return EngineRow(
             name=text.engine(item.key),
-            role=rows.role_words(item),
+            role=role_words(item),
             connected=item.connected,
-            stopped=rows.is_stopped(item),
+            stopped=is_stopped(item),
             paused=item.paused,
-            cores=len(rows.cores(item)),
+            cores=len(cores(item)),
             in_sync=item.in_sync,
-            action=rows.action_words(item),
+            action=action_words(item),
             transfers=self._rate(_transfers(now), None if before is None else _transfers(before)),
             bytes=self._rate(now.bytes, None if before is None else before.bytes),
             failures=self._rate(now.failures, None if before is None else before.failures),
@@ -187,27 +187,27 @@ class History:
         )
 
     def _peer(self, item: admin.PeerSummary, before: admin.PeerSummary | None, place: int) -> PeerRow:
-        failed = rows.failed_attempts(item)
+        failed = failed_attempts(item)
         quarantined = item.status.quarantine > events.QUARANTINE_STATE_CLOSED
         worst = max(item.failures, key=lambda entry: entry.count, default=None)
         return PeerRow(
             engine=text.engine(item.key),
             address=item.peer.address,
-            name=rows.peer_words(item),
+            name=peer_words(item),
             state=_peer_state(item),
             trouble=quarantined or item.status.upstream_invalid,
             transfers=self._rate(
                 item.transfers_ok + item.transfers_failed,
                 None if before is None else before.transfers_ok + before.transfers_failed,
             ),
-            failures=self._rate(failed, None if before is None else rows.failed_attempts(before)),
+            failures=self._rate(failed, None if before is None else failed_attempts(before)),
             failed=failed,
             condition=item.condition,
-            now=latency.condition(item),
+            now=condition_word(item),
             place=place,
-            wait_minute=latency.window(item.waits.last_minute),
-            wait_hour=latency.window(item.waits.hour_before),
-            transfer_minute=latency.window(item.transfers.last_minute),
+            wait_minute=quantiles(item.waits.last_minute),
+            wait_hour=quantiles(item.waits.hour_before),
+            transfer_minute=quantiles(item.transfers.last_minute),
             in_flight=item.in_flight,
             oldest_unix_nano=_oldest(
                 [

@@ -10,7 +10,7 @@ from penstock.agent.page.wire import MAX_MESSAGE_BYTES, encode, plain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.agent.views.engines import Table
+    from penstock.agent.views.tables import Table
 
 _MAX_TEXT = 40_000
 _MAX_SENTENCES = 40

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.commands.inspect.describe_engine import description
 from penstock.agent.page.details.arguments import engine_of, selector_of
 from penstock.agent.page.details.detail import Detail, Link, sentences, table_section, text_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, plain
 from penstock.agent.views import text
-from penstock.agent.views.engines import Table
+from penstock.agent.views.engine_description import engine_description
+from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ async def engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     effective = await calls.call("GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=key))
     peers = (await calls.call("ListPeers", admin.ListPeersRequest(selector=selector))).peers
     holders = (await calls.call("ListHolders", admin.ListHoldersRequest(selector=selector))).holders
-    _, *lines = description(engines[0], effective, list(peers), calls.clock(), holders)
+    _, *lines = engine_description(engines[0], effective, list(peers), calls.clock(), holders)
     policies = policy_fields(effective)
     links = [Link("policy", name=field.new_policy) for field in effective.fields]
     return Detail(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.page.details.arguments import engine_of, name_of, number_of, selector_of
 from penstock.agent.page.details.detail import Detail, Link, table_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, plain
-from penstock.agent.views.engines import logged_events
+from penstock.agent.views.events import event_rows
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import FailureMode
@@ -37,7 +37,7 @@ async def events_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     nothing = "" if found.events else "no event fits"
     table = table_section(
         "Events",
-        logged_events(found.events, calls.clock()),
+        event_rows(found.events, calls.clock()),
         sentence=cut or nothing,
         links=links,
         commands=commands,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.commands.inspect.describe_peer import description
 from penstock.agent.page.details.arguments import engine_of, name_of, selector_of
 from penstock.agent.page.details.detail import Detail, sentences, table_section, text_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, plain
-from penstock.agent.views.engines import peer_words
 from penstock.agent.views.pairs import pairs as pair_table
+from penstock.agent.views.peers import peer_description, peer_words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ async def peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         (await calls.call("ListEvents", request)).events, key=lambda item: item.event.time_unix_nano
     )
     orders = [item for item in quarantines if item.peer.address == peer]
-    _, *lines = description(found, orders, failures, calls.clock())
+    _, *lines = peer_description(found, orders, failures, calls.clock())
     pairs = [
         item
         for item in (await calls.call("ListPairs", admin.ListPairsRequest())).pairs

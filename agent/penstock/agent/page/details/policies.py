@@ -7,8 +7,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from penstock.agent.ctl.commands.inspect.describe_policy import description
-from penstock.agent.ctl.commands.inspect.get_policy import policies as policy_table
 from penstock.agent.page.details.arguments import name_of
 from penstock.agent.page.details.detail import (
     Detail,
@@ -20,7 +18,7 @@ from penstock.agent.page.details.detail import (
     text_section,
 )
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, plain
-from penstock.agent.views import engines as rows
+from penstock.agent.views.policies import audit_rows, policy_description, policy_rows
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ async def policies_detail(calls: AdminCalls, _query: Mapping[str, str]) -> Detai
     commands = [about("describe", "policy", name=item.name) for item in found]
     nothing = "" if found else "no policies; vLLM's own configuration is in force"
     table = table_section(
-        "Policies", policy_table(found, calls.clock()), sentence=nothing, links=links, commands=commands
+        "Policies", policy_rows(found, calls.clock()), sentence=nothing, links=links, commands=commands
     )
     return Detail("Policies", (), command("get", "policy"), (table,))
 
@@ -54,8 +52,8 @@ async def policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     rollouts = (await calls.call("ListPolicyRollouts", admin.ListPolicyRolloutsRequest())).rollouts
     manifest = manifest_text(item.manifest_json)
     selected = [each for each in engines if any(policy.name == name for policy in each.wanted_policies)]
-    _, *lines = description(item, selected, (), calls.clock())
-    history = rows.audit(entries, calls.clock())
+    _, *lines = policy_description(item, selected, (), calls.clock())
+    history = audit_rows(entries, calls.clock())
     sections: list[Section] = [
         text_section("Policy", lines),
         table_section("History", history, sentence="" if history.rows else "no change is recorded"),

@@ -11,7 +11,8 @@ from penstock.agent.page.details.detail import Section, WriteAnswer, fitted, sen
 from penstock.agent.page.wire import AdminCalls, AnswerError, command, plain
 from penstock.agent.parsing.yaml_documents import MAX_POLICY_VALUES, DocumentError, read_documents
 from penstock.agent.views import text
-from penstock.agent.views.engines import Table, is_stopped
+from penstock.agent.views.engines import is_stopped
+from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.page.screen.model import Engines, EngineTableRow
 from penstock.agent.page.wire import about, milliseconds, plain
-from penstock.agent.views import engines as rows
 from penstock.agent.views import text
+from penstock.agent.views.engines import role_words, status_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def _row(item: admin.Engine, now: float) -> EngineTableRow:
     wanted = text.short_policies(item.wanted_policies, item.wanted_hash)
     return EngineTableRow(
         key=plain(name),
-        role=rows.role_words(item),
+        role=role_words(item),
         model=plain(
             item.facts.model or next((each.hello.model for each in item.sources if each.hello.model), "")
         ),
@@ -51,4 +51,4 @@ def _sentence(item: admin.Engine, now: float) -> str:
         return text.folded(item.stalls[0].sentence)
     if item.HasField("policy") and item.policy.last_error:
         return text.folded(item.policy.last_error)
-    return rows.status_words(item, now)
+    return status_words(item, now)

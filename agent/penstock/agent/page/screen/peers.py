@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from penstock.agent.badness import badness, list_place
 from penstock.agent.page.screen.model import PeerCell, Peers, PeerTableRow
 from penstock.agent.page.wire import about, plain
-from penstock.agent.views import engines as rows
-from penstock.agent.views import peers as latency
 from penstock.agent.views import text
+from penstock.agent.views.peers import condition_word, peer_name, quarantine_words
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -66,7 +65,7 @@ def _worst_engines(items: Iterable[admin.PeerSummary]) -> tuple[str, ...]:
 def _row(name: str, by_engine: dict[str, admin.PeerSummary], engines: tuple[str, ...]) -> PeerTableRow:
     first, line = next(iter(by_engine.values())), about("get", "peers", name=name)
     return PeerTableRow(
-        peer=plain(rows.peer_name(first) or name),
+        peer=plain(peer_name(first) or name),
         address=plain(name),
         worst=_condition(_worst(by_engine, engines)),
         command=about("describe", "peer", name=name),
@@ -106,7 +105,7 @@ def _cell(engine: str, item: admin.PeerSummary | None, line: str) -> PeerCell:
 
 def _words(item: admin.PeerSummary) -> str:
     """Return what the cell says: the condition, and what proves it."""
-    parts = [latency.condition(item).replace("_", " ")]
+    parts = [condition_word(item).replace("_", " ")]
     if item.failures_last_minute:
         parts.append(f"{item.failures_last_minute} failed")
     if item.deferred:
@@ -114,7 +113,7 @@ def _words(item: admin.PeerSummary) -> str:
     if item.waits.last_minute.count:
         parts.append(text.span_of_time(item.waits.last_minute.p99_seconds))
     if item.condition == admin.PEER_CONDITION_QUARANTINED:
-        parts[0] = rows.quarantine_words(item.status)
+        parts[0] = quarantine_words(item.status)
     return ", ".join(parts)
 
 

@@ -6,11 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
-from penstock.agent.views import engines as rows
 from penstock.agent.views import text as words
 from penstock.agent.views.checks.cause_checks import NOT_ASKED, Judgement
 from penstock.agent.views.checks.engine_checks import engine_findings
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
+from penstock.agent.views.engines import is_stopped
 from penstock.proto.version import DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _connected(
     status: admin.AgentStatus, engines: Sequence[admin.Engine], *, is_judged: bool
 ) -> Iterator[Finding]:
     connected = sum(engine.connected for engine in engines)
-    stopped = sum(map(rows.is_stopped, engines))
+    stopped = sum(map(is_stopped, engines))
     expected = status.engines_expected
     if not engines:
         yield Finding(

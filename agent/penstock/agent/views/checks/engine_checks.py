@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
-from penstock.agent.views import engines as rows
 from penstock.agent.views import text
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
 from penstock.agent.views.checks.upstream_checks import upstream_findings
+from penstock.agent.views.engines import cores, parts_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,13 +118,13 @@ def _wanted(engine: admin.Engine) -> str:
 
 
 def _name(engine: admin.Engine, subject: str) -> Iterator[Finding]:
-    cores = rows.cores(engine)
-    if len(cores) > 1:
-        pids = ", ".join(str(source.hello.pid) for source in cores)
+    found = cores(engine)
+    if len(found) > 1:
+        pids = ", ".join(str(source.hello.pid) for source in found)
         yield Finding(
             WRONG,
             subject,
-            f"{len(cores)} EngineCores share this name (pid {pids}): their counts are merged, and a policy reaches one "
+            f"{len(found)} EngineCores share this name (pid {pids}): their counts are merged, and a policy reaches one "
             "of them at a time",
             "set PENSTOCK_SERVER in the environment of each vLLM server of the pod; after a restart check again first",
         )
@@ -132,7 +132,7 @@ def _name(engine: admin.Engine, subject: str) -> Iterator[Finding]:
 
 def _policy(engine: admin.Engine, subject: str) -> Iterator[Finding]:
     # Another finding has the reason.
-    if engine.in_sync or engine.paused or len(rows.cores(engine)) > 1:
+    if engine.in_sync or engine.paused or len(cores(engine)) > 1:
         return
     wanted = _wanted(engine)
     if engine.policy.last_error:
@@ -212,7 +212,7 @@ def _missing_parts(sources: Sequence[admin.Source], engine: admin.Engine, subjec
     for source in sources:
         hello = source.hello
         for hook in source.hooks:
-            if lost := rows.parts_words(hook):
+            if lost := parts_words(hook):
                 said = hello.process, hook.name, lost, hello.vllm_version
                 ranks.setdefault(said, set()).add(hello.rank)
     for (process, hook_name, lost, version), found in ranks.items():

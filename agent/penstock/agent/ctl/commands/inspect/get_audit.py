@@ -9,8 +9,8 @@ from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import with_client
-from penstock.agent.views import engines as rows
 from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.policies import audit_rows
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def audit(client: Client, name: str, limit: int, style: ListStyle) -> None:
         response = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=limit))
         return Listing(
             "audit",
-            rows.audit(response.entries, current_time()),
+            audit_rows(response.entries, current_time()),
             [str(item.id) for item in response.entries],
             lambda: as_json_values(response),
             "entries",

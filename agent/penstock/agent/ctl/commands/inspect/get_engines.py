@@ -12,8 +12,8 @@ from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
-from penstock.agent.views import engines as rows
 from penstock.agent.views import text as words
+from penstock.agent.views.engines import engine_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -48,7 +48,7 @@ def engines(client: Client, keys: tuple[EngineKey, ...], selector: str, state: s
         response = client.call("ListEngines", request)
         return Listing(
             "engine",
-            rows.engines(response.engines, current_time()),
+            engine_rows(response.engines, current_time()),
             [words.engine(item.key) for item in response.engines],
             lambda: as_json_values(response),
             "engines",

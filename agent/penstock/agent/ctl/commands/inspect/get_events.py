@@ -12,7 +12,7 @@ from penstock.agent.ctl.commands.inspect.watch import follow
 from penstock.agent.ctl.listing import Listing, ListStyle, RowPrinter, show_listing, with_listing
 from penstock.agent.ctl.options import with_client
 from penstock.agent.ctl.printing.output import unreadable_words
-from penstock.agent.views import engines as rows
+from penstock.agent.views.events import event_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -57,7 +57,7 @@ def _listing(response: admin.ListEventsResponse, style: ListStyle) -> Listing:
     notes = ["older events are not shown; use --limit or --since"] if response.truncated else []
     return Listing(
         "event",
-        rows.logged_events(response.events, current_time(), wide=style.output == "wide"),
+        event_rows(response.events, current_time(), wide=style.output == "wide"),
         [f"{item.batch}-{item.index}" for item in response.events],
         lambda: as_json_values(response),
         "events",

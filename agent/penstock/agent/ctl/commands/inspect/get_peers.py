@@ -10,8 +10,8 @@ from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_li
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
 from penstock.agent.ctl.peer_names import is_named, peers_request
-from penstock.agent.views import engines as rows
 from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.peers import peer_rows
 
 if TYPE_CHECKING:
     from penstock.agent.ctl.connection.client import Client
@@ -70,7 +70,7 @@ def peers(
             )
         return Listing(
             "peer",
-            rows.peers(response.peers, current_time()),
+            peer_rows(response.peers, current_time()),
             [item.peer.address for item in response.peers],
             lambda: as_json_values(response),
             "peers",

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
-from penstock.agent.ctl.options import engine_selector, selector_of, with_client
+from penstock.agent.ctl.options import engine_selector, with_client
 from penstock.agent.ctl.printing.console import say
 from penstock.agent.ctl.printing.output import say_lines, show
 from penstock.agent.views import text as words
-from penstock.agent.views.engines import Table
-from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.policies import manifest_of, policy_rows
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 # The owner of policies that are set over the wire.
 _BY_HAND = "imperative"
-_REASON = "penstock.dev/reason"
-_NOT_SET = frozenset({"selector", "rollout", "priority", "expiresAt", "mode"})
 
 
 @click.command()
@@ -60,7 +57,7 @@ def _listing(client: Client, names: tuple[str, ...], *, by_hand: bool) -> Listin
     ]
     return Listing(
         "policy",
-        policies(found, now),
+        policy_rows(found, now),
         [item.name for item in found],
         lambda: {"apiVersion": "v1", "kind": "List", "items": [manifest_of(item) for item in found]},
         "items",
@@ -79,37 +76,6 @@ def _is_editable(item: admin.Policy, now: float) -> bool:
     """Return whether 'apply' takes the policy: it is not of a file, and not expired."""
     expires = json.loads(item.manifest_json)["spec"].get("expiresAt", "")
     return item.owner == _BY_HAND and not (expires and datetime.fromisoformat(expires).timestamp() <= now)
-
-
-def policies(items: list[admin.Policy], now: float) -> Table:
-    """List policies."""
-    rows: list[tuple[str, ...]] = []
-    for item in items:
-        manifest = json.loads(item.manifest_json)
-        spec = manifest["spec"]
-        expires = spec.get("expiresAt", "")
-        reason = manifest["metadata"].get("annotations", {}).get(_REASON, "")
-        rows.append(
-            (
-                item.name,
-                str(spec.get("priority", 100)),
-                spec.get("mode", "enforce"),
-                selector_words(item.manifest_json),
-                ",".join(f"{path}={value}" for path, value in _leaves(spec, "")),
-                in_force_words(item),
-                expiry_words(expires, now),
-                words.ago_of(item.changed, now).removesuffix(" ago"),
-                str(item.generation),
-                item.author or words.NONE,
-                item.owner,
-                words.one_line(reason) or words.NONE,
-            )
-        )
-    headers = (
-        "NAME", "PRIORITY", "MODE", "SELECTOR", "SETS", "IN-FORCE", "EXPIRES", "AGE",
-        "GENERATION", "AUTHOR", "OWNER", "REASON",
-    )  # fmt: skip
-    return Table(headers, rows, wide=4)
 
 
 def _show_effective(client: Client, engine: EngineKey, style: ListStyle) -> None:
@@ -146,55 +112,3 @@ def _show_standing(client: Client, engine: EngineKey) -> None:
             else f"this is not in force in engine {engine}; see 'agentctl describe engine {engine}'"
         )
         say(words.style(text, "yellow"), err=True)
-
-
-def manifest_of(item: admin.Policy) -> dict[str, Any]:
-    """Return the manifest of a policy with its status."""
-    document = as_json_values(item)
-    manifest: dict[str, Any] = document.pop("manifest")
-    document.pop("name")
-    return manifest | {"status": document}
-
-
-def in_force_words(item: admin.Policy) -> str:
-    """Return in how many of the selected engines a policy is in force, and how many its rollout leaves out."""
-    paused = f" ({item.engines_paused} paused)" if item.engines_paused else ""
-    percent = share_of(item.manifest_json)
-    share = "" if percent is None else f" ({percent} % of {item.engines_matched})"
-    if percent is not None and "candidate" in json.loads(item.manifest_json)["spec"]["rollout"]:
-        share = f" (its candidate in {percent} %)"
-    return f"{item.engines_in_force}/{item.engines_selected}{share}{paused}"
-
-
-def share_of(manifest_json: str) -> int | None:
-    """Return ``spec.rollout.percent`` of a manifest; None without it."""
-    rollout = json.loads(manifest_json)["spec"].get("rollout")
-    return None if rollout is None else int(rollout["percent"])
-
-
-def selector_words(manifest_json: str) -> str:
-    """Return the selector of a manifest; ``all`` for none."""
-    selector = selector_of(manifest_json)
-    parts = [selector.labels] if selector.labels else []
-    parts += [f"model={model}" for model in selector.models]
-    return " ".join(parts) or "all"
-
-
-def _leaves(document: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
-    leaves: list[tuple[str, Any]] = []
-    for name, value in document.items():
-        if not prefix and name in _NOT_SET:
-            continue
-        if isinstance(value, dict):
-            leaves += _leaves(value, f"{prefix}{name}.")
-        else:
-            leaves.append((prefix + name, value))
-    return leaves
-
-
-def expiry_words(text: str, now: float) -> str:
-    """Return when a policy expires."""
-    if not text:
-        return "never"
-    moment = datetime.fromisoformat(text).timestamp()
-    return words.style("expired", "red") if moment <= now else words.ago(int(moment * 1e9), now)

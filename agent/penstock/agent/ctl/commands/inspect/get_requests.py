@@ -12,10 +12,10 @@ from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_li
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
 from penstock.agent.ctl.printing.output import unreadable_words
-from penstock.agent.views import peers as latency
 from penstock.agent.views import text as words
-from penstock.agent.views.engines import Table
 from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.tables import Table
+from penstock.agent.views.text import duration
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -159,9 +159,9 @@ def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
                 words.engine(item.key),
                 item.request_id,
                 _state(item),
-                latency.duration(item.duration),
-                latency.duration(item.wait),
-                latency.duration(item.time_to_first_token),
+                duration(item.duration),
+                duration(item.wait),
+                duration(item.time_to_first_token),
                 words.word(common.FailureMode, item.mode) if item.mode else words.NONE,
                 item.peer.address or words.NONE,
                 str(item.tokens_recomputed) if item.tokens_recomputed else words.NONE,

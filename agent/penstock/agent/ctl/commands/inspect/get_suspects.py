@@ -10,8 +10,8 @@ from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_li
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
 from penstock.agent.ctl.printing.output import unreadable_words
 from penstock.agent.views import text as words
-from penstock.agent.views.engines import Table
 from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import SuspectReason
 

@@ -19,8 +19,8 @@ from penstock.agent.ctl.options import (
 from penstock.agent.ctl.printing.console import say
 from penstock.agent.ctl.printing.formats import with_output
 from penstock.agent.ctl.printing.output import say_table, show, warn_unreadable
-from penstock.agent.views import peers as latency
 from penstock.agent.views import text as words
+from penstock.agent.views.text import duration
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _show(found: admin.WhatIfResponse, selector: str) -> None:
                 for row in _ROWS
                 if row.field not in _OPTIONAL or getattr(was, row.field) or getattr(would, row.field)
             ),
-            ("waited for remote state", latency.duration(was.waited), latency.duration(would.waited)),
+            ("waited for remote state", duration(was.waited), duration(would.waited)),
         ],
     )
     if len(found.engines) > 1:
@@ -175,7 +175,7 @@ def _engine_row(engine: admin.WhatIfEngine) -> tuple[str, ...]:
         words.engine(engine.key),
         str(was.loads),
         *(_change(str(getattr(was, field)), str(getattr(would, field))) for field in fields),
-        _change(latency.duration(was.waited), latency.duration(would.waited)),
+        _change(duration(was.waited), duration(would.waited)),
     )
 
 
@@ -184,7 +184,7 @@ def _change(was: str, would: str) -> str:
 
 
 def _times(times: int, total: Duration) -> str:
-    return f"{words.count(times, 'time')}, {latency.duration(total)}" if times else words.NONE
+    return f"{words.count(times, 'time')}, {duration(total)}" if times else words.NONE
 
 
 def _notes(engines: Iterable[admin.WhatIfEngine]) -> list[tuple[str, int]]:

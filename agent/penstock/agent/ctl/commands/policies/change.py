@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.one_policy import fetch_policy
-from penstock.agent.ctl.options import DURATION, author, selector_of, with_client
+from penstock.agent.ctl.options import DURATION, author, with_client
 from penstock.agent.ctl.printing.formats import with_output
 from penstock.agent.ctl.rollout import (
     DEFAULT_TIMEOUT,
@@ -18,6 +18,7 @@ from penstock.agent.ctl.rollout import (
     wait_for,
 )
 from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.policies import selector_of
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

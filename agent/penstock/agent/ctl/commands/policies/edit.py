@@ -17,10 +17,11 @@ from penstock.agent.ctl.commands.policies.change import report_change, with_all,
 from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.one_policy import fetch_policy
-from penstock.agent.ctl.options import author, selector_of, with_client
+from penstock.agent.ctl.options import author, with_client
 from penstock.agent.ctl.printing.console import say
 from penstock.agent.ctl.printing.output import dump_yaml
 from penstock.agent.parsing.yaml_documents import DocumentError, read_documents
+from penstock.agent.views.policies import selector_of
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from penstock.agent.ctl.printing.console import say
 from penstock.agent.ctl.printing.formats import with_output
 from penstock.agent.ctl.printing.output import show
 from penstock.agent.views import text as words
-from penstock.agent.views.engines import Table
 from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
