@@ -17,7 +17,7 @@ from penstock.agent.admin.support.deferrals import deferred_requests
 from penstock.agent.admin.support.known_peers import PeerSources, clock_offsets, last_snapshots
 from penstock.agent.admin.support.peer_list import listed_peers
 from penstock.agent.admin.support.targets import selection_of
-from penstock.agent.ctl.commands.inspect import get_requests
+from penstock.agent.ctl.commands.inspect import requests as get_requests
 from penstock.agent.ctl.printing import output
 from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from penstock.agent.ctl.commands.inspect.get_engines import _NO_ENGINE
+from penstock.agent.ctl.commands.inspect.engines import _NO_ENGINE
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 

@@ -78,11 +78,11 @@ _SECTIONS = {
 }
 
 _GET = {
-    "policy": (f"{_INSPECT}.get_policy", "Policies, or their merge in one engine (--effective)."),
-    "engines": (f"{_INSPECT}.get_engines", "Engines: connected, policy in force, deferred requests."),
-    "peers": (f"{_INSPECT}.get_peers", "Peers: transfers, failures, in flight."),
-    "requests": (f"{_INSPECT}.get_requests", "Requests: outcome, or what they wait for."),
-    "events": (f"{_INSPECT}.get_events", "Events of the log."),
+    "policy": (f"{_INSPECT}.policies", "Policies, or their merge in one engine (--effective)."),
+    "engines": (f"{_INSPECT}.engines", "Engines: connected, policy in force, deferred requests."),
+    "peers": (f"{_INSPECT}.peers", "Peers: transfers, failures, in flight."),
+    "requests": (f"{_INSPECT}.requests", "Requests: outcome, or what they wait for."),
+    "events": (f"{_INSPECT}.events", "Events of the log."),
     "audit": (f"{_INSPECT}.get_audit", "Audit log: who changed what, when and why."),
     "pairs": (
         f"{_INSPECT}.get_pairs",

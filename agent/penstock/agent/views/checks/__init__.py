@@ -13,7 +13,7 @@ from penstock.agent.views.checks.order_checks import (
     quarantine_findings,
 )
 from penstock.agent.views.checks.pair_checks import check_pairs
-from penstock.agent.views.checks.relay_checks import check_relay
+from penstock.agent.views.checks.fleet_checks import check_relay
 from penstock.agent.views.checks.rollout_checks import check_rollouts
 
 __all__ = [
