@@ -17,7 +17,6 @@ from penstock.agent.admin.support.deferrals import deferred_requests
 from penstock.agent.admin.support.known_peers import PeerSources, clock_offsets, last_snapshots
 from penstock.agent.admin.support.peer_list import listed_peers
 from penstock.agent.admin.support.targets import selection_of
-from penstock.agent.ctl.commands.inspect import requests as get_requests
 from penstock.agent.ctl.printing import output
 from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History
@@ -37,6 +36,7 @@ from penstock.agent.views.engines import engine_rows
 from penstock.agent.views.events import event_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.peers import peer_rows
+from penstock.agent.views.requests import request_rows
 from penstock.agent.views.span_tree import tree_lines
 from penstock.agent.views.tables import table as aligned_table
 from penstock.agent.views.text import printable
@@ -91,7 +91,7 @@ class Answers:
         asked = [admin.ListRequestsRequest(outcome=outcome) for outcome in outcomes]
         for each in (*asked, admin.ListRequestsRequest(slow=True)):
             known = requests._logged_requests(reader, each, everything, times, 100)
-            shown(known, get_requests.rows(known.requests, now))
+            shown(known, request_rows(known.requests, now))
         names = dict.fromkeys(event.request_id for event in batch.events)
         for name in islice(filter(None, names), _REQUESTS):
             self._about_request(name)
@@ -127,7 +127,7 @@ class Answers:
         deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100, unix_nano)
         shown(engines, engine_rows(engines.engines, self._now))
         shown(peers, peer_rows(peers.peers, self._now))
-        shown(deferred, get_requests.rows(deferred.requests, self._now))
+        shown(deferred, request_rows(deferred.requests, self._now))
         status = admin.AgentStatus()
         status.now.FromNanoseconds(int(self._now * 1e9))
         check_agent(status, engines.engines, self._now)

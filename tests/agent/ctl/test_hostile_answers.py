@@ -231,7 +231,7 @@ def test_what_nobody_has_foreseen(
     def fail(*_: object) -> None:
         raise KeyError("spec")
 
-    monkeypatch.setattr("penstock.agent.views.engines.engines", fail)
+    monkeypatch.setattr("penstock.agent.ctl.commands.inspect.engines.engine_rows", fail)
     with pytest.raises(AssertionError, match="KeyError"):
         agentctl("get", "engines")
     monkeypatch.delenv("AGENTCTL_TRACEBACK")

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ctl.commands.inspect.watch import follow
+from penstock.agent.ctl.commands.inspect.events import follow
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.proto.v1 import admin_pb2 as admin
 

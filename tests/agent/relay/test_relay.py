@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import pytest
-from penstock.agent.ctl.commands.inspect.watch import follow
+from penstock.agent.ctl.commands.inspect.events import follow
 from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.connection.tls import ClientTls
 from penstock.agent.relay.streams import MAX_WATCHES

@@ -11,8 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 from penstock.agent.ctl.command_hints import hinted_here
-from penstock.agent.ctl.errors import FailedError, UsageError
-from penstock.agent.ctl.not_understood import not_understood
+from penstock.agent.ctl.errors import FailedError, UsageError, not_understood
 from penstock.agent.ctl.printing.console import say
 from penstock.agent.ctl.printing.formats import group_output, output_of_groups
 from penstock.agent.views.command_lines import PROGRAM

@@ -49,7 +49,7 @@ _COMMANDS = {
     "forget": (f"{_PACKAGE}.forget", "Forget a disconnected engine, or a peer."),
     "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
     "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
-    "watch": (f"{_INSPECT}.watch", "Print events as they come."),
+    "watch": (f"{_INSPECT}.events", "Print events as they come."),
     "bundle": (f"{_PACKAGE}.bundle", "Write the evidence of an agent into one file."),
     "config": (f"{_PACKAGE}.config", "Contexts: named addresses of agents."),
     "version": (f"{_PACKAGE}.version", "Versions of agentctl and of the agent."),
@@ -83,20 +83,23 @@ _GET = {
     "peers": (f"{_INSPECT}.peers", "Peers: transfers, failures, in flight."),
     "requests": (f"{_INSPECT}.requests", "Requests: outcome, or what they wait for."),
     "events": (f"{_INSPECT}.events", "Events of the log."),
-    "audit": (f"{_INSPECT}.get_audit", "Audit log: who changed what, when and why."),
+    "audit": (f"{_INSPECT}.policies", "Audit log: who changed what, when and why."),
     "pairs": (
-        f"{_INSPECT}.get_pairs",
+        f"{_INSPECT}.peers",
         "Pairs of engines: compatible, same weights, bytes/s against the usual.",
     ),
-    "holders": (f"{_INSPECT}.get_holders", "Held KV blocks: by whom, for which peer, since when."),
-    "suspects": (f"{_INSPECT}.get_suspects", "Answers that may be wrong, and why."),
+    "holders": (f"{_INSPECT}.engines", "Held KV blocks: by whom, for which peer, since when."),
+    "suspects": (f"{_INSPECT}.requests", "Answers that may be wrong, and why."),
 }
 
 
 _DESCRIBE = {
-    "engine": (f"{_INSPECT}.describe_engine", "One engine, in full."),
-    "peer": (f"{_INSPECT}.describe_peer", "One peer, as each engine sees it."),
-    "policy": (f"{_INSPECT}.describe_policy", "One policy: content, where it is in force, its history."),
+    "engine": (f"{_INSPECT}.engines", "One engine, in full."),
+    "peer": (f"{_INSPECT}.peers", "One peer, as each engine sees it."),
+    "policy": (
+        f"{_INSPECT}.policies:describe_policy",
+        "One policy: content, where it is in force, its history.",
+    ),
     "request": (f"{_INSPECT}.trace:explain", "What happened to one request, as 'explain' says it."),
 }
 _DIFF = {

@@ -1,7 +1,4 @@
-"""Arguments that name engines, peers, policies, drills or event kinds, with shell completion from the agent.
-
-Completion asks the agent with a deadline of 0.5 s and is silent if that fails.
-"""
+"""Arguments that name engines, peers, policies, drills or event kinds, with shell completion from the agent, and what they name."""
 
 from __future__ import annotations
 
@@ -12,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from click.shell_completion import CompletionItem
 from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.connection.endpoint import endpoint_of
+from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.options import Parsed
 from penstock.agent.parsing import parse_key
+from penstock.agent.views.peers import peer_name
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     import click
 
@@ -91,3 +90,34 @@ PAIR_SIDE = Named("ENGINE|PEER", _pair_sides)
 POLICY = Named("NAME", _policies)
 DRILL = Named("ID", _drills)
 KIND = Named("KIND", lambda _: _KINDS)
+
+
+def fetch_policy(client: Client, name: str) -> admin.Policy:
+    """Return policy *name*.
+
+    Raises:
+        FailedError: the call fails, or the agents of a relay have several policies of that name.
+
+    """
+    found = client.call("ListPolicies", admin.ListPoliciesRequest(name=name)).policies
+    if len(found) != 1:
+        raise FailedError(
+            f"the agents of this relay have {len(found)} different policies of the name {name!r}; "
+            "'agentctl get policy' lists them, --address names one agent"
+        )
+    policy: admin.Policy = found[0]
+    return policy
+
+
+def peers_request(names: Collection[str], **fields: Any) -> admin.ListPeersRequest:
+    """Return the question for peers of these *names*; none asks for all, and so does one that may be an engine's.
+
+    Agents look for addresses only: pick with :func:`is_named` from what they answer.
+    """
+    asked = names if all(":" in name for name in names) else ()
+    return admin.ListPeersRequest(peers=asked, **fields)
+
+
+def is_named(item: admin.PeerSummary, names: Collection[str]) -> bool:
+    """Return whether a peer goes by one of *names*."""
+    return item.peer.address in names or peer_name(item) in names

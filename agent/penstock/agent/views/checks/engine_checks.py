@@ -1,13 +1,13 @@
-"""Checks of one engine. Pure."""
+"""Checks of one engine, and of what its hooks have seen against vLLM's own counters. Pure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
 from penstock.agent import limits
 from penstock.agent.views import text
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
-from penstock.agent.views.checks.upstream_checks import upstream_findings
 from penstock.agent.views.engines import cores, parts_words
 
 if TYPE_CHECKING:
@@ -21,6 +21,16 @@ _ADVICE_FOR_DROPS = {
     "queue_full": "a burst outran the process's exporter: counts and traces lack these entries; if it continues, "
     "give the process more CPU and report the request rate",
     "paused": "recorded just before a pause; no action needed",
+}
+
+
+# By vLLM's name of a counter: one of what it counts, and vLLM's metric; that of failed transfers is the sum of three counters.
+_WORDS: Final = {
+    "num_notifications_after_expiry": ("late read", "vllm:nixl_num_notifications_after_expiry_total"),
+    "num_kv_expired_reqs": ("expired lease", "vllm:nixl_num_kv_expired_reqs_total"),
+    "num_failed_handshakes": ("failed handshake", "vllm:nixl_num_failed_transfers_total"),
+    "num_failed_notifications": ("failed notification", "vllm:nixl_num_failed_notifications_total"),
+    "num_failed_transfers": ("failed transfer", "vllm:nixl_num_failed_transfers_total"),
 }
 
 
@@ -226,3 +236,34 @@ def _missing_parts(sources: Sequence[admin.Source], engine: admin.Engine, subjec
             f"{who}: hook {text.one_line(hook_name)} works without: {lost} ({vllm} lacks what that needs)",
             f"agentctl describe engine {text.engine(engine.key)} -o yaml has the reason of each",
         )
+
+
+def upstream_findings(engine: admin.Engine, subject: str) -> Iterator[Finding]:
+    """Yield a finding for each counter that differs; one for all where vLLM has counted something and none differs.
+
+    Args:
+        engine: the agent's view of it.
+        subject: its name in the finding.
+
+    """
+    agreed: Counter[str] = Counter()
+    differ = False
+    for source in engine.sources:
+        for row in source.upstream_counts if source.connected else ():
+            noun, metric = _WORDS.get(row.name, (row.name, ""))
+            agreed[noun] += row.upstream
+            if row.upstream == row.seen:
+                continue
+            differ = True
+            process = f"worker {row.rank}" if source.hello.process == "worker" else source.hello.process
+            yield Finding(
+                WRONG,
+                subject,
+                f"{process}: vLLM counts {text.count(row.upstream, noun)} ({row.name}), penstock {row.seen}, since the "
+                "process began",
+                f"trust vLLM's own{f' ({metric})' if metric else ''}: penstock misses some, or vLLM counts differently; "
+                "report it with the engine's log",
+            )
+    if agreed and not differ:
+        counts = ", ".join(text.count(number, noun) for noun, number in agreed.items())
+        yield Finding(OK, subject, f"vLLM's own counters agree: {counts}")

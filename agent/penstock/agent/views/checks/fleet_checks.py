@@ -1,20 +1,32 @@
-"""Checks of a relay's status: its agents, and what each of them says. Pure."""
+"""Checks of more than one engine: pairs, roll-outs, and the agents of a relay. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.views import text
 from penstock.agent.views import text as words
 from penstock.agent.views.checks.agent_checks import AGENT, check_agent
 from penstock.agent.views.checks.cause_checks import NOT_ASKED, Judgement
-from penstock.agent.views.checks.findings import OK, WRONG, Finding
+from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
+from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.proto.v1 import admin_pb2 as admin
 
 RELAY = "relay"
+
+
+_SUBJECT = "pairs"
+
+_ADVICE = {
+    "undecided": "'agentctl rollout status {name}' shows the numbers; 'agentctl rollout promote {name}' or "
+    "'agentctl rollout abort {name}' ends it",
+    "paused": "'agentctl rollout resume {name}' goes on, 'agentctl rollout abort {name}' takes the policy back",
+    "aborted": "correct policy {name} and start again, or 'agentctl delete policy {name}'; "
+    "'agentctl rollout history {name}' has the steps",
+}
 
 
 def check_relay(
@@ -50,3 +62,37 @@ def check_relay(
             for item in check_agent(each.status, own, now, judgement)
         ]
     return found
+
+
+def check_pairs(pairs: Sequence[admin.Pair]) -> Iterator[Finding]:
+    """Yield one finding for those that are compatible, and one for those that mix roll-outs."""
+    good = sum(pair.compatible == admin.PAIR_COMPATIBILITY_YES for pair in pairs)
+    if good:
+        yield Finding(OK, _SUBJECT, f"{good} of {text.count(len(pairs), 'pair')} known to be compatible")
+    mixed = [pair for pair in pairs if any(each.fact == "revision" for each in pair.differences)]
+    if mixed:
+        words = sorted({word for pair in mixed for word in (pair.revision, pair.peer_revision)})
+        yield Finding(
+            NOTE,
+            _SUBJECT,
+            f"{text.count(len(mixed), 'pair')} of {len(pairs)} mix roll-outs: {', '.join(words)}",
+            "a roll-out under way needs no action; one that has stopped is to be finished or undone",
+        )
+
+
+def check_rollouts(rollouts: Iterable[admin.PolicyRollout], now: float) -> Iterator[Finding]:
+    """Check what became of *rollouts*; *now*: seconds since the epoch."""
+    for each in rollouts:
+        subject, message = f"rollout {each.name}", words.one_line(each.message, 300)
+        if each.state == "progressing":
+            yield Finding(OK, subject, message)
+        elif each.state == "undecided":
+            over = words.ago_of(each.step_ends, now)
+            yield Finding(
+                NOTE,
+                subject,
+                f"its hold ended {over}: {message}",
+                _ADVICE["undecided"].format(name=each.name),
+            )
+        elif each.state in _ADVICE:
+            yield Finding(NOTE, subject, message, _ADVICE[each.state].format(name=each.name))

@@ -1,4 +1,4 @@
-"""``agentctl get engines``."""
+"""``agentctl get engines``, ``describe engine`` and ``get holders``."""
 
 from __future__ import annotations
 
@@ -6,22 +6,35 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.clock import current_time
-from penstock.agent.ctl.errors import UsageError
+from penstock.agent.ctl.commands.inspect.engine_document import document, effective_policy, find_engine
+from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_document
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
 from penstock.agent.views import text as words
+from penstock.agent.views.engine_description import condition_line, engine_description
 from penstock.agent.views.engines import engine_rows
 from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.snapshot_pb2 import BlockHolder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from penstock.agent.ctl.connection.client import Client
 
 
 _NO_ENGINE = "no known engines: none has connected, or all were disconnected for longer than --retire-after"
+
+
+# Seconds for a diagnosis; the rest of the description does without.
+_PATIENCE = 5.0
 
 
 @click.command()
@@ -72,3 +85,100 @@ def _missing_engines(client: Client, keys: tuple[EngineKey, ...], found: list[ad
         f"engine {str(key)!r} not found; {no_engine(key, known).removeprefix(prefix.format(str(key)))}"
         for key in missing
     ]
+
+
+@click.command()
+@click.argument("key", type=ENGINE, metavar="ENGINE")
+@with_output()
+@with_client
+def engine(client: Client, key: EngineKey, output: str) -> None:
+    """Show one engine in full: facts, policy and the source of each field, requests, peers, processes, hooks."""
+    item, effective = find_engine(client, key), effective_policy(client, key)
+    if output != "table":
+        say_document(document(item, effective), output)
+        return
+    request = admin.ListPeersRequest(selector=engine_selector(engines=[key]))
+    peers = client.call("ListPeers", request).peers
+    told = _conditions(client, key)
+    say(*engine_description(item, effective, list(peers), current_time(), _holders(client, key), told))
+
+
+def _conditions(client: Client, key: EngineKey) -> list[str] | None:
+    """Return what the diagnosis of all engines says of one now; None where it is not known."""
+    try:
+        diagnosis: admin.Diagnosis = client.call("Diagnose", admin.DiagnoseRequest(), timeout=_PATIENCE)
+    except FailedError:
+        return None
+    now = diagnosis.at.ToNanoseconds() / 1e9
+    lasting = [each for each in diagnosis.causes if not each.HasField("until")]
+    return [
+        condition_line(each, now)
+        for cause in lasting
+        for each in (cause, *cause.effects)
+        if any((found.server, found.engine) == (key.server, key.engine) for found in each.engines)
+    ]
+
+
+def _holders(client: Client, key: EngineKey) -> Sequence[admin.HolderSummary]:
+    """Return who holds blocks of an engine; nothing from an agent of an earlier version."""
+    request = admin.ListHoldersRequest(selector=engine_selector(engines=[key]))
+    try:
+        found: Sequence[admin.HolderSummary] = client.call("ListHolders", request).holders
+    except FailedError:
+        return ()
+    return found
+
+
+@click.command()
+@click.argument("keys", nargs=-1, type=ENGINE, metavar="[ENGINE]...")
+@with_selector
+@with_listing
+@with_client
+def holders(client: Client, keys: tuple[EngineKey, ...], selector: str, style: ListStyle) -> None:
+    """List who holds KV blocks that no request computes with, by engine, holder and peer.
+
+    Holders are leases, loads under way, aborted loads, pinned blocks and saves.
+    """
+    if keys and selector:
+        raise UsageError("names and --selector exclude each other; give one of them")
+    request = admin.ListHoldersRequest(selector=engine_selector(selector, keys))
+
+    def fetch() -> Listing:
+        response = client.call("ListHolders", request)
+        unknown = ", ".join(words.engine(key) for key in response.unknown)
+        return Listing(
+            "holder",
+            rows(response.holders, current_time()),
+            [_name(item) for item in response.holders],
+            lambda: as_json_values(response),
+            "holders",
+            nothing_fits(selector, "no blocks are held"),
+            [f"no report from {unknown} now: what is held there is not known"] if unknown else [],
+        )
+
+    show_listing(fetch, style)
+
+
+def rows(items: Iterable[admin.HolderSummary], now: float) -> Table:
+    """List holders."""
+    return Table(
+        ("ENGINE", "HOLDER", "PEER", "REQUESTS", "BLOCKS", "SHARE", "OLDEST", "PEER-ENGINE-ID"),
+        [
+            (
+                words.engine(item.key),
+                words.word(BlockHolder, item.holder),
+                item.peer.address or "unknown",
+                str(item.requests) if item.requests else words.NONE,
+                str(item.blocks),
+                f"{item.share:.1%}" if item.HasField("share") else words.NONE,
+                words.ago_of(item.oldest, now),
+                item.peer.engine_id or words.NONE,
+            )
+            for item in items
+        ],
+        wide=1,
+    )
+
+
+def _name(item: admin.HolderSummary) -> str:
+    return f"{words.engine(item.key)}/{words.word(BlockHolder, item.holder)}/{item.peer.address or 'unknown'}"

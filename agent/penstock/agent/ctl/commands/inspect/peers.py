@@ -1,4 +1,4 @@
-"""``agentctl get peers``."""
+"""``agentctl get peers``, ``describe peer`` and ``get pairs``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.clock import current_time
+from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
-from penstock.agent.ctl.name_arguments import PEER
+from penstock.agent.ctl.name_arguments import PAIR_SIDE, PEER, is_named, peers_request
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
-from penstock.agent.ctl.peer_names import is_named, peers_request
+from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_document, unreadable_words
+from penstock.agent.views import pairs as pair_rows
+from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.peers import peer_rows
+from penstock.agent.views.peers import peer_description, peer_rows
+from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from penstock.agent.ctl.connection.client import Client
+
+
+_EVENTS = 5
+
+_INDENT = "  "
 
 
 @click.command()
@@ -84,3 +95,76 @@ def peers(
         )
 
     show_listing(fetch, style)
+
+
+@click.command()
+@click.argument("name", type=PEER, metavar="PEER")
+@with_output()
+@with_client
+def peer(client: Client, name: str, output: str) -> None:
+    """Show PEER (host:port, or the engine there) as each engine sees it: transfers, failures, quarantine."""
+    found = [
+        item
+        for item in client.call("ListPeers", peers_request([name], state="all")).peers
+        if is_named(item, [name])
+    ]
+    if not found:
+        raise FailedError(f"peer {name!r} not found; 'agentctl get peers --state all' lists them")
+    address = found[0].peer.address
+    quarantines = [
+        item
+        for item in client.call("ListQuarantines", admin.ListQuarantinesRequest()).quarantines
+        if item.peer.address == address
+    ]
+    request = admin.ListEventsRequest(peer=address, kinds=["transfer_failure"], limit=_EVENTS)
+    failures = client.call("ListEvents", request)
+    failures.events.sort(key=lambda item: item.event.time_unix_nano)
+    if output != "table":
+        document = {
+            "peer": address,
+            "engines": [as_json_values(item) for item in found],
+            "quarantines": [as_json_values(item) for item in quarantines],
+            "failures": [as_json_values(item) for item in failures.events],
+        }
+        say_document(document, output)
+        return
+    say(*peer_description(found, quarantines, list(failures.events), current_time()))
+    for sentence in unreadable_words(failures.unreadable_batches):
+        say(sentence, err=True)
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=PAIR_SIDE, metavar="[ENGINE|PEER]...")
+@with_listing
+@with_client
+def pairs(client: Client, names: tuple[str, ...], style: ListStyle) -> None:
+    """List pairs of engines, or those of the engines and peers that are named; the worst first.
+
+    A pair is two engines that exchange KV blocks, or that could: their role, model and connector match. A relay
+    compares all engines of the fleet, even before traffic; one agent knows engines of other pods only from handshakes.
+    """
+
+    def fetch() -> Listing:
+        response = client.call("ListPairs", admin.ListPairsRequest())
+        if names:
+            found = [item for item in response.pairs if _sides(item) & {*names}]
+            del response.pairs[:]
+            response.pairs.extend(found)
+        there = {side for item in response.pairs for side in _sides(item)}
+        left_out = text.count(response.left_out, "pair")
+        return Listing(
+            "pair",
+            pair_rows.pairs(response.pairs),
+            [f"{text.engine(item.key)}={pair_rows.peer_name(item)}" for item in response.pairs],
+            lambda: as_json_values(response),
+            "pairs",
+            "no pairs: no two engines here move KV blocks between them, and none has a peer",
+            [f"{left_out} not shown, none worse than these"] if response.left_out else [],
+            [f"no pair of {name!r}; 'agentctl get pairs' lists all" for name in names if name not in there],
+        )
+
+    show_listing(fetch, style)
+
+
+def _sides(item: admin.Pair) -> set[str]:
+    return {text.engine(item.key), pair_rows.peer_name(item), item.peer.address} - {"", text.NONE}

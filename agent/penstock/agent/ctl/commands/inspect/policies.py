@@ -1,4 +1,4 @@
-"""``agentctl get policy``."""
+"""``agentctl get policy``, ``describe policy`` and ``get audit``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
-from penstock.agent.ctl.name_arguments import ENGINE, POLICY
+from penstock.agent.ctl.name_arguments import ENGINE, POLICY, fetch_policy
 from penstock.agent.ctl.options import engine_selector, with_client
 from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.output import say_lines, show
+from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.printing.output import say_document, say_lines, show
 from penstock.agent.views import text as words
-from penstock.agent.views.policies import manifest_of, policy_rows
+from penstock.agent.views.json_values import as_json_values
+from penstock.agent.views.policies import (
+    audit_rows,
+    manifest_of,
+    policy_description,
+    policy_rows,
+    selector_of,
+)
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -25,6 +33,11 @@ if TYPE_CHECKING:
 
 # The owner of policies that are set over the wire.
 _BY_HAND = "imperative"
+
+
+_ENTRIES = 5
+
+_INDENT = "  "
 
 
 @click.command()
@@ -112,3 +125,52 @@ def _show_standing(client: Client, engine: EngineKey) -> None:
             else f"this is not in force in engine {engine}; see 'agentctl describe engine {engine}'"
         )
         say(words.style(text, "yellow"), err=True)
+
+
+@click.command("policy")
+@click.argument("name", type=POLICY)
+@with_output()
+@with_client
+def describe_policy(client: Client, name: str, output: str) -> None:
+    """Show policy NAME: what it sets, in which engines it is in force, who changed it last and why."""
+    item = fetch_policy(client, name)
+    selected = admin.ListEnginesRequest(selector=selector_of(item.manifest_json))
+    engines = client.call("ListEngines", selected).engines
+    entries = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=_ENTRIES)).entries
+    if output == "table":
+        say(*policy_description(item, engines, entries, current_time()))
+        return
+    standing = [
+        {
+            "key": as_json_values(engine.key),
+            "connected": engine.connected,
+            "paused": engine.paused,
+            "inSync": engine.in_sync,
+        }
+        for engine in engines
+    ]
+    audit = [as_json_values(entry) for entry in entries]
+    say_document({"policy": manifest_of(item), "engines": standing, "audit": audit}, output)
+
+
+@click.command()
+@click.argument("name", type=POLICY, default="")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Maximum rows.")
+@with_listing
+@with_client
+def audit(client: Client, name: str, limit: int, style: ListStyle) -> None:
+    """List the audit log, newest first: who changed what, when and why. With NAME: only its entries."""
+
+    def fetch() -> Listing:
+        response = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=limit))
+        return Listing(
+            "audit",
+            audit_rows(response.entries, current_time()),
+            [str(item.id) for item in response.entries],
+            lambda: as_json_values(response),
+            "entries",
+            "no changes yet",
+            limited=True,
+        )
+
+    show_listing(fetch, style)

@@ -1,37 +1,28 @@
-"""``agentctl get requests``."""
+"""``agentctl get requests`` and ``get suspects``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.batch import CLEAN_UP
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
 from penstock.agent.ctl.printing.output import unreadable_words
-from penstock.agent.views import text as words
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.tables import Table
-from penstock.agent.views.text import duration
+from penstock.agent.views.requests import request_rows, suspect_rows
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from datetime import timedelta
 
     from penstock.agent.ctl.connection.client import Client
 
 _MOST = 10_000
-_COLOURS = {
-    common.OUTCOME_FAILED: "red",
-    common.OUTCOME_ABORTED: "red",
-    common.OUTCOME_RECOMPUTED: "yellow",
-}
 
 
 @click.command()
@@ -133,7 +124,7 @@ def _listing(
     nothing = f"no request waits for a transfer; {queues}" if deferred else f"no matching request {where}"
     return Listing(
         "request",
-        rows(response.requests, current_time()),
+        request_rows(response.requests, current_time()),
         [item.request_id for item in response.requests],
         lambda: as_json_values(response),
         "requests",
@@ -148,47 +139,37 @@ def _listing(
     )
 
 
-def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
-    """List requests."""
-    return Table(
-        ("AGE", "ENGINE", "REQUEST", "STATE", "DURATION", "WAIT", "TTFT", "MODE", "PEER", "RECOMPUTED", "FINISH",
-         "TRACE", "CLOSED", "GATE"),
-        [
-            (
-                words.ago_of(item.since, now).removesuffix(" ago"),
-                words.engine(item.key),
-                item.request_id,
-                _state(item),
-                duration(item.duration),
-                duration(item.wait),
-                duration(item.time_to_first_token),
-                words.word(common.FailureMode, item.mode) if item.mode else words.NONE,
-                item.peer.address or words.NONE,
-                str(item.tokens_recomputed) if item.tokens_recomputed else words.NONE,
-                item.finish_reason or words.NONE,
-                item.trace_id or words.NONE,
-                words.ago_of(item.closed, now),
-                _gate(item),
-            )
-            for item in items
-        ],
-        wide=3,
-    )  # fmt: skip
+@click.command()
+@click.option(
+    "--since", type=DURATION, default="1h", show_default=True, help="Only the last 10m, 2h, ... of the log."
+)
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum rows.")
+@with_selector
+@with_listing
+@with_client
+def suspects(client: Client, since: timedelta, limit: int, selector: str, style: ListStyle) -> None:
+    """List answers that may be wrong, newest first: they used a late or failed read, or had NaNs.
 
+    'agentctl explain REQUEST' explains one.
+    """
+    request = admin.ListSuspectsRequest(selector=engine_selector(selector), limit=limit)
+    request.since.FromTimedelta(since)
 
-def _gate(item: admin.RequestSummary) -> str:
-    """Return where it was longest before its first token."""
-    return item.gates[0].gate.replace("_", " ") if item.gates else words.NONE
+    def fetch() -> Listing:
+        response = client.call("ListSuspects", request)
+        notes = list(unreadable_words(response.unreadable_batches))
+        if response.truncated:
+            notes.append("more, or older events, are not shown; use --limit or --since")
+        notes += sorted({item.missing for item in response.suspects} - {""})
+        return Listing(
+            "suspect",
+            suspect_rows(response.suspects, current_time()),
+            [item.request_id or item.peer_request_id for item in response.suspects],
+            lambda: as_json_values(response),
+            "suspects",
+            nothing_fits(selector, "no suspect answers in this part of the log"),
+            notes,
+            limited=True,
+        )
 
-
-def _state(item: admin.RequestSummary) -> str:
-    """Return its outcome, or what it waits for."""
-    if item.outcome:
-        text = words.word(common.Outcome, item.outcome)
-        return words.style(text, _COLOURS[item.outcome]) if item.outcome in _COLOURS else text
-    if item.deferred:
-        return words.style(f"waits for {words.word(common.DeferralReason, item.deferred)}", "yellow")
-    if item.HasField("closed"):
-        return CLEAN_UP if item.finish_reason == CLEAN_UP else "ok"
-    # A request lost with its engine has a finish reason and no end time.
-    return words.style("lost", "red") if item.finish_reason else "open"
+    show_listing(fetch, style)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.name_arguments import POLICY
-from penstock.agent.ctl.one_policy import fetch_policy
+from penstock.agent.ctl.name_arguments import POLICY, fetch_policy
 from penstock.agent.ctl.options import DURATION, author, with_client
 from penstock.agent.ctl.printing.formats import with_output
 from penstock.agent.ctl.rollout import (
