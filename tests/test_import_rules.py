@@ -78,7 +78,7 @@ AGENT_FLOORS = (
         "ctl.top",
         "relay",
     ),
-    ("ctl.listing", "ctl.rollout", "relay.status"),
+    ("relay.status",),
     ("ctl", "relay.policies"),
     ("daemon", "evidence", "relay.discovery"),
     ("page",),

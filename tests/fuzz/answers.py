@@ -31,8 +31,7 @@ from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.query.trace import get_trace
 from penstock.agent.traces.spans.sdk_spans import SpanConverter
 from penstock.agent.views.checks.agent_checks import check_agent
-from penstock.agent.views.engine_description import engine_description
-from penstock.agent.views.engines import engine_rows
+from penstock.agent.views.engines import engine_description, engine_rows
 from penstock.agent.views.events import event_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.peers import peer_rows

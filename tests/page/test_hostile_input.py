@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from penstock.agent.page.body import json_object
+from penstock.agent.page.details.arguments import json_object
 from penstock.agent.page.wire import AnswerError, command, encode, plain
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.page.live.entries import LogEntry
 from penstock.agent.page.live.messages import Message, message, parts
+from penstock.agent.page.live.poller import questions
 from penstock.agent.page.live.positions import (
     MAX_BEHIND,
     WHOLE,
@@ -20,7 +21,6 @@ from penstock.agent.page.live.positions import (
     resumed,
     written,
 )
-from penstock.agent.page.live.questions import questions
 from penstock.agent.page.live.tab import MAX_WAITING_BYTES, Tab
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AnswerError, encode
 from penstock.proto.v1 import admin_pb2 as admin

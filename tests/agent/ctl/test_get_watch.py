@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.ctl.errors import RefusedError, UnreachableError
-from penstock.agent.ctl.listing.model import Listing, ListStyle
-from penstock.agent.ctl.listing.watch import Changes, watch_rows
+from penstock.agent.ctl.listing import Changes, Listing, ListStyle, watch_rows
 from penstock.agent.views.tables import Table
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until

@@ -15,8 +15,7 @@ from penstock.agent.bundle.contents import (
     BundleManifest,
     check_values,
 )
-from penstock.agent.bundle.scratch import ScratchDirectory
-from penstock.agent.bundle.unpack import unpack_bundle
+from penstock.agent.bundle.unpack import ScratchDirectory, unpack_bundle
 
 __all__ = [
     "CONFIGURATION",

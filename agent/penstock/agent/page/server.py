@@ -1,21 +1,18 @@
-"""The page's own port: its files, the stream, questions and writes.
-
-One request a connection, as on the port of metrics; only a stream lives on. Nothing that a client sends is kept.
-"""
+"""The page's own port: its files, the stream, questions and writes."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from typing import TYPE_CHECKING, Any
+import hashlib
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from aiohttp import web
 from penstock.agent.errors import StateError
 from penstock.agent.page import access
-from penstock.agent.page.body import json_object
-from penstock.agent.page.details import WRITES, ask_detail
-from penstock.agent.page.files import INDEX, read_files
+from penstock.agent.page.details import WRITES, ask_detail, json_object
 from penstock.agent.page.live import MAX_ID_CHARACTERS, MAX_SECONDS, Hub, message, read
 from penstock.agent.page.tls import PageCertificates, names_of
 from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, encode, plain
@@ -25,6 +22,9 @@ from penstock.agent.server.http_server import quiet_logger
 from penstock.agent.server.page_tokens import MAX_TOKEN_CHARACTERS, PageTokens, ServedPage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
     from aiohttp.typedefs import Handler
     from penstock.agent.page.live import Positions
     from penstock.agent.page.source import PageSource
@@ -54,6 +54,17 @@ _WRITE_SECONDS = 30.0
 _LAST_WORD_SECONDS = 1.0
 _MAX_SECONDS_DIGITS = 6
 _MAX_SENTENCE = 4_000
+
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+INDEX = "index.html"
+"""The document."""
 
 
 class PageServer:
@@ -312,3 +323,27 @@ def _seconds(request: web.Request) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _MAX_SECONDS_DIGITS:
         raise AnswerError(400, "seconds is a whole number")
     return min(int(text), MAX_SECONDS)
+
+
+class File(NamedTuple):
+    """A file as it is served."""
+
+    content: bytes
+    content_type: str
+    etag: str
+
+
+def read_files() -> dict[str, File]:
+    """Return the files by their names, such as ``views/peers.js``; those of other types are not served."""
+    return dict(_walk(resources.files("penstock.agent.page") / "static", ""))
+
+
+def _walk(directory: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
+    for each in sorted(directory.iterdir(), key=lambda item: item.name):
+        suffix = each.name[each.name.rfind(".") :]
+        if each.is_dir():
+            yield from _walk(each, f"{prefix}{each.name}/")
+        elif suffix in _TYPES:
+            content = each.read_bytes()
+            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            yield prefix + each.name, File(content, _TYPES[suffix], etag)

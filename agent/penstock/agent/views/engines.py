@@ -1,23 +1,39 @@
-"""Table rows of engines, peers, events and the audit log. Pure: messages and the current time in, text out."""
+"""Engines: rows, words and the description in full. Pure: messages and the current time in, text out."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from penstock.agent.views import text
+from penstock.agent.views import text as words
+from penstock.agent.views.diagnosis import confidence_words, since_words
+from penstock.agent.views.field_diff import flat_values
+from penstock.agent.views.peers import (
+    failed_attempts,
+    failure_words,
+    peer_words,
+    quarantine_words,
+    styled_condition,
+)
 from penstock.agent.views.tables import Table
 from penstock.proto.names import ENGINE_CORE
+from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+from penstock.proto.v1 import snapshot_pb2 as snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.snapshot_pb2 import Hook
 
 
 _LONGEST_PARTS = 400
 """Maximum characters of all that a hook does without."""
+
+
+_LONGEST_ERROR = 400
 
 
 def engine_rows(items: Iterable[admin.Engine], now: float) -> Table:
@@ -30,7 +46,7 @@ def engine_rows(items: Iterable[admin.Engine], now: float) -> Table:
                 text.engine(item.key),
                 role_words(item),
                 status_words(item, now),
-                _policy(item),
+                _policy_in_force(item),
                 action_words(item),
                 _ec_action(item),
                 _yes(item.in_sync),
@@ -85,7 +101,7 @@ def _ec_action(item: admin.Engine) -> str:
     return item.policy.ec_action or text.NONE
 
 
-def _policy(item: admin.Engine) -> str:
+def _policy_in_force(item: admin.Engine) -> str:
     if item.paused and item.wanted_hash:
         return text.paused(text.short_policies(item.wanted_policies, item.wanted_hash))
     return text.short_policies(item.policies, item.policy.hash) if item.HasField("policy") else text.NONE
@@ -124,3 +140,226 @@ def _vllm(item: admin.Engine) -> str:
     return item.facts.vllm_version or next(
         (source.hello.vllm_version for source in item.sources if source.hello.vllm_version), text.NONE
     )
+
+
+def condition_line(cause: admin.DiagnosedCause, now: float) -> str:
+    """Return a condition of the diagnosis as a line."""
+    since = since_words(cause, now)
+    sentence = words.one_line(cause.sentence, _LONGEST_ERROR)
+    look = "red" if cause.confidence >= admin.DIAGNOSIS_CONFIDENCE_LIKELY else "yellow"
+    return words.style(
+        f"{cause.kind} ({confidence_words(cause)}){f' {since}' if since else ''}: {sentence}", look
+    )
+
+
+def engine_description(
+    item: admin.Engine,
+    effective: admin.EffectivePolicy,
+    peers: list[admin.PeerSummary],
+    now: float,
+    holders: Sequence[admin.HolderSummary] = (),
+    conditions: Sequence[str] | None = None,
+) -> Iterator[str]:
+    """Yield the lines of a description; without known *conditions*, with what the agent saw not happen."""
+    yield f"Engine: {words.engine(item.key)}"
+    yield f"Role: {role_words(item)}"
+    yield f"Status: {status_words(item, now)}, last seen {words.ago_of(item.last_seen, now)}"
+    if item.HasField("pause"):
+        yield words.style(f"Pause: {words.pause_origin(item.pause, now)}", "yellow")
+    yield from words.section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
+    yield from words.section("Facts", _facts(item, now))
+    yield from words.section("Policy", _policy(item, effective, now))
+    if conditions is None:
+        yield from words.section("Stalled", _stalled(item, now))
+    else:
+        yield from words.section("Conditions", conditions)
+    yield from words.section("Waiting", _waiting(item, now))
+    yield from words.section("In flight", _in_flight(item, now))
+    if item.leases.count:
+        oldest = words.ago(item.leases.oldest_start_time_unix_nano, now)
+        yield f"Leases: {item.leases.count} of {words.count(item.leases.blocks, 'block')}, oldest {oldest}"
+    yield from words.section("Held blocks", (_held(each, now) for each in holders))
+    if item.eplb.enabled:
+        yield f"Expert balancing: {_eplb(item.eplb)}"
+    yield from words.section("Peers", (_peer(peer, now) for peer in peers))
+    yield from words.section("Processes", (line for source in item.sources for line in _source(source, now)))
+
+
+def _facts(item: admin.Engine, now: float) -> Iterator[str]:
+    if not item.HasField("facts"):
+        yield "not reported yet"
+        return
+    facts = item.facts
+    for name, value in (
+        ("Model", facts.model),
+        ("vLLM", facts.vllm_version),
+        ("KV connector", " ".join(part for part in (facts.kv_connector, facts.kv_role) if part)),
+        ("KV engine id", facts.kv_engine_id),
+        ("KV load failure policy of vLLM", facts.kv_load_failure_policy),
+        ("EC connector", " ".join(part for part in (facts.ec_connector, facts.ec_role) if part)),
+        ("Side channel", facts.side_channel),
+        ("Scheduler", facts.scheduler_class),
+        ("Weights", weights_words(facts.weights)),
+        ("Compatibility", facts.compatibility_hash),
+    ):
+        if value:
+            yield f"{name}: {value}"
+    for name, value in sorted(facts.compatibility_factors.items()):
+        yield f"{words.INDENT}{name}={value}"
+    if facts.faults_allowed:
+        yield "Fault drills: allowed (PENSTOCK_ALLOW_FAULTS=1)"
+    pipeline = f", pipeline {facts.pipeline_parallel_size}" if facts.pipeline_parallel_size > 1 else ""
+    yield f"Parallel: tensor {facts.tensor_parallel_size}, data {facts.data_parallel_size}{pipeline}"
+    yield f"Blocks: {facts.num_gpu_blocks} of {facts.block_size} tokens"
+    yield f"Started: {words.ago(facts.start_time_unix_nano, now)}"
+
+
+def weights_words(facts: snapshots.WeightsFacts) -> str:
+    """Return which weights an engine has loaded; empty where it does not tell."""
+    size = (
+        f"{facts.files} file{'' if facts.files == 1 else 's'} of {facts.bytes / 1e9:.3g} GB"
+        if facts.files
+        else ""
+    )
+    parts = (
+        f"digest {facts.digest}" if facts.digest else "",
+        size,
+        f"commit {facts.revision}" if facts.revision else "",
+        facts.unknown,
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) -> Iterator[str]:
+    if item.HasField("policy"):
+        yield from _in_force(item, now)
+    else:
+        wanted = _named(item.wanted_policies, item.wanted_hash)
+        yield f"Wanted: {wanted}; policy in force not reported yet"
+    names = {policy.name: words.policies([policy], "") for policy in effective.policies}
+    for field in effective.fields:
+        name = names.get(field.new_policy, field.new_policy)
+        text = f"{field.field} = {field.new_value}, by policy {name}"
+        # A field not in force must be marked.
+        yield text if item.in_sync else words.paused(text) if item.paused else f"wanted: {text}"
+    for step in effective.schedule[1:]:
+        fields = ", ".join(
+            f"{path}={value}" for path, value in flat_values(json.loads(step.spec_json or "{}"))
+        )
+        yield f"{words.ago_of(step.begins, now)}: {fields or words.policies((), '')}"
+
+
+def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
+    status = item.policy
+    held = item.paused and item.wanted_hash
+    wanted = _named(item.wanted_policies, item.wanted_hash)
+    but_for = _but_for(item, wanted) if item.wanted_hash else ""
+    yield f"In force: {_named(item.policies, status.hash)}{but_for}"
+    if item.wanted_hash != status.hash and not held:
+        yield words.style(f"Wanted: {wanted}", "yellow")
+    yield f"In sync: {'yes' if item.in_sync else 'no'}"
+    if status.kv_action:
+        yield f"On a failed KV load: {status.kv_action}{_but_for(item, item.wanted_kv_action)}"
+    if status.ec_action:
+        yield f"On a failed EC load: {status.ec_action}{_but_for(item, item.wanted_ec_action)}"
+    if status.expires_time_unix_nano:
+        yield f"Expires: {words.ago(status.expires_time_unix_nano, now)}"
+    if status.last_error:
+        yield words.style(f"Last error: {words.one_line(status.last_error, _LONGEST_ERROR)}", "red")
+
+
+def _named(policies: Sequence[common.PolicySource], hash_: str) -> str:
+    """Return the policies behind a hash, and the hash; the latter alone if they are not known."""
+    return f"{words.policies(policies, hash_)}, hash {hash_}" if policies else hash_ or words.policies((), "")
+
+
+def _but_for(item: admin.Engine, wanted: str) -> str:
+    """Return what would be in force without the pause."""
+    return f", {words.style(words.paused(wanted), 'yellow')}" if item.paused and wanted else ""
+
+
+def _stalled(item: admin.Engine, now: float) -> Iterator[str]:
+    for stall in item.stalls:
+        sentence = words.one_line(stall.sentence, _LONGEST_ERROR)
+        yield words.style(f"{stall.kind} since {words.ago_of(stall.since, now)}: {sentence}", "red")
+
+
+def _waiting(item: admin.Engine, now: float) -> Iterator[str]:
+    for entry in item.deferred:
+        peer = f" from {entry.peer.address}" if entry.peer.address else ""
+        since = words.ago(entry.oldest_start_time_unix_nano, now)
+        yield f"{entry.count} for {words.word(common.DeferralReason, entry.reason)}{peer}, oldest since {since}"
+
+
+def _in_flight(item: admin.Engine, now: float) -> Iterator[str]:
+    for entry in item.in_flight:
+        since = words.ago(entry.oldest_start_time_unix_nano, now)
+        channel = words.word(common.Channel, entry.channel)
+        yield f"{entry.count} {channel} with {entry.peer.address or 'unknown'}, oldest since {since}"
+
+
+def _held(item: admin.HolderSummary, now: float) -> str:
+    peer = f" with {item.peer.address}" if item.peer.address else ""
+    share = f" ({item.share:.1%} of the cache)" if item.HasField("share") else ""
+    oldest = f", oldest {words.ago_of(item.oldest, now)}" if item.HasField("oldest") else ""
+    holder = words.word(snapshots.BlockHolder, item.holder)
+    return f"{holder}{peer}: {words.count(item.blocks, 'block')}{share}{oldest}"
+
+
+def _eplb(facts: snapshots.EplbFacts) -> str:
+    how = "asynchronous" if facts.asynchronous else "synchronous"
+    by = f", by {facts.communicator}" if facts.communicator else ""
+    return f"{how}, every {facts.step_interval} steps, by the load of the last {facts.window_size}{by}"
+
+
+def _peer(peer: admin.PeerSummary, now: float) -> str:
+    text = f"{peer_words(peer)}: {peer.transfers_ok} ok, {failed_attempts(peer)} failed"
+    if peer.failures:
+        text += f"; {failure_words(peer)}"
+    if peer.HasField("last_failure"):
+        text += f", last {words.ago_of(peer.last_failure, now)}"
+    if peer.condition_reason:
+        text += f"; {styled_condition(peer)}: {peer.condition_reason}"
+    if peer.status.quarantine > events.QUARANTINE_STATE_CLOSED:
+        text += f"; {words.style(quarantine_words(peer.status), 'red')}"
+    return text
+
+
+def _source(source: admin.Source, now: float) -> Iterator[str]:
+    hello = source.hello
+    state = (
+        "connected" if source.connected else f"disconnected, last seen {words.ago_of(source.last_seen, now)}"
+    )
+    name = hello.process if hello.process != "worker" else f"worker {hello.rank}"
+    yield f"{name} (pid {hello.pid}, penstock {hello.penstock_version or 'unknown'}): {state}"
+    for hook in source.hooks:
+        if not hook.installed:
+            yield words.style(f"{words.INDENT}hook {hook.name} is not installed: {hook.reason}", "yellow")
+    if source.hooks:
+        installed = sum(hook.installed for hook in source.hooks)
+        yield f"{words.INDENT}{installed} of {len(source.hooks)} hooks installed"
+    for hook in source.hooks:
+        if lost := parts_words(hook):
+            yield f"{words.INDENT}without: {lost} ({words.one_line(hook.name)})"
+    if source.HasField("unaccounted_entries"):
+        yield from _entries(source)
+    for drop in source.drops:
+        yield words.style(f"{words.INDENT}lost: {drop.count} {drop.kind} ({drop.reason})", "yellow")
+    for error in source.guard_errors:
+        yield words.style(
+            f"{words.INDENT}internal errors: {error.count} {error.error_class} in {error.hook}", "red"
+        )
+
+
+def _entries(source: admin.Source) -> Iterator[str]:
+    """Yield the account of a source's entries: emitter counts of its last snapshot, agent counts of now."""
+    emitter = source.emitter
+    yield (
+        f"{words.INDENT}entries: {emitter.produced_entries} produced, {source.stored_entries} stored, "
+        f"{emitter.pending_entries} pending, {source.lost_entries} dropped"
+    )
+    if source.unaccounted_entries:
+        yield words.style(
+            f"{words.INDENT}{source.unaccounted_entries} entries are unaccounted for; please report this",
+            "red",
+        )

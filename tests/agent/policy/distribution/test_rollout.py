@@ -7,7 +7,7 @@ import time
 
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Selection, Target
-from penstock.agent.policy.distribution.rollout import KnownEngine, follow_rollout
+from penstock.agent.policy.distribution.rollout import KnownEngine, follow_delivery
 
 from tests.support.policy.feed import Engine, FeedServer, eventually
 from tests.support.policy.policies import action, manifest
@@ -19,7 +19,7 @@ async def test_an_engine_that_pauses_and_refuses_the_policy_is_paused(served: Fe
     """A refusal of the policy acknowledges a pause; a refusal of a resume stays a refusal."""
 
     async def last(*, pausing: bool) -> tuple[str, str]:
-        steps = follow_rollout(served.feed, list, Selection(), within=60, clock=time.time, pausing=pausing)
+        steps = follow_delivery(served.feed, list, Selection(), within=60, clock=time.time, pausing=pausing)
         progress = [step async for step in steps][-1]
         assert progress.done
         (item,) = progress.engines
@@ -39,7 +39,7 @@ async def test_an_engine_that_pauses_and_refuses_the_policy_is_paused(served: Fe
 async def _states(
     served: FeedServer, known: list[KnownEngine], seconds: float
 ) -> list[tuple[dict[str, str], bool]]:
-    steps = follow_rollout(served.feed, lambda: known, Selection(), within=seconds, clock=time.time)
+    steps = follow_delivery(served.feed, lambda: known, Selection(), within=seconds, clock=time.time)
     return [
         ({str(engine.key): engine.state for engine in progress.engines}, progress.done)
         async for progress in steps

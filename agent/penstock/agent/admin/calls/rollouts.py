@@ -19,7 +19,7 @@ from penstock.agent.admin.support import (
 )
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import Selection, select
-from penstock.agent.policy.distribution import follow_rollout
+from penstock.agent.policy.distribution import follow_delivery
 from penstock.agent.policy.orders import MAX_PAUSE, with_front_ends
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -114,7 +114,7 @@ async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> As
 async def _follow(
     agent: AgentContext, selection: Selection, within: float, *, pausing: bool | None = None
 ) -> AsyncIterator[admin.Rollout]:
-    steps = follow_rollout(
+    steps = follow_delivery(
         agent.feed,
         lambda: known_engines(agent, with_processes=pausing is not None),
         selection,

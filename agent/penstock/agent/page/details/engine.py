@@ -8,7 +8,7 @@ from penstock.agent.page.details.arguments import engine_of, selector_of
 from penstock.agent.page.details.detail import Detail, Link, sentences, table_section, text_section
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, plain
 from penstock.agent.views import text
-from penstock.agent.views.engine_description import engine_description
+from penstock.agent.views.engines import engine_description
 from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -1,4 +1,4 @@
-"""The last minutes as counts, for the time line. Pure, but for the question."""
+"""From before a tab was opened: the last minutes as counts, the newest failures and changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.agent.aio import LetGo
-from penstock.agent.page.live.messages import Message
+from penstock.agent.page.live.entries import KINDS, log_entry
+from penstock.agent.page.live.messages import Message, parts
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AdminCalls, AnswerError, encode, plain
 from penstock.agent.views import text
 from penstock.agent.views.events import event_peer
@@ -17,11 +18,16 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from penstock.agent.page.wire import AdminCalls
+
 MAX_SECONDS = 3_600
 _MINUTE_NANO = 60 * 10**9
 _MAX_EVENTS = 5_000
 _FAILURE, _DEFERRAL = "transfer_failure", "deferral_start"
 _NO_PEER = "-"
+
+
+_MAX_ENTRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +91,17 @@ def _cells(counter: Counter[tuple[str, str, str]], most: int) -> Iterable[Minute
         pairs[engine, peer] += count
     for (engine, peer), _ in pairs.most_common(most):
         yield MinuteCell(engine, peer, counter[engine, peer, _FAILURE], counter[engine, peer, _DEFERRAL])
+
+
+async def ask_earlier(calls: AdminCalls, seconds: int) -> list[Message]:
+    """Return the messages of the newest entries of the last *seconds*, the oldest first; none where the log gives none.
+
+    They have no id. A tab asks for them once it follows the log, so an entry can come both ways; its position tells.
+    """
+    request = admin.ListEventsRequest(kinds=KINDS, limit=_MAX_ENTRIES)
+    request.since.FromSeconds(seconds)
+    try:
+        found = (await calls.call("ListEvents", request)).events
+    except AnswerError:
+        return []
+    return [part.message for part in parts("earlier", [log_entry(item) for item in found])]

@@ -12,7 +12,7 @@ from penstock.agent.views.checks import break_glass_finding, drill_findings, qua
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.agent.page.screen.answers import ScreenAnswers
+    from penstock.agent.page.screen.model import ScreenAnswers
     from penstock.agent.views.checks import Finding
     from penstock.proto.v1 import admin_pb2 as admin
 

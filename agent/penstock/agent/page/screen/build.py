@@ -17,7 +17,7 @@ from penstock.agent.page.wire import MAX_MESSAGE_BYTES, encode, encode_fields, j
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.agent.page.screen.answers import ScreenAnswers
+    from penstock.agent.page.screen.model import ScreenAnswers
 
 _CUT = ("peers", "waits", "policy", "engines", "banners", "verdict")
 

@@ -12,7 +12,7 @@ from penstock.agent.views.engines import role_words, status_words
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.page.screen.answers import ScreenAnswers
+    from penstock.agent.page.screen.model import ScreenAnswers
     from penstock.proto.v1 import admin_pb2 as admin
 
 MOST_ROWS = 60

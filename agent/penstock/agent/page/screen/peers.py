@@ -15,11 +15,10 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from penstock.agent.page.screen.answers import ScreenAnswers
+    from penstock.agent.page.screen.model import ScreenAnswers
 
 MOST_PEERS = 30
 MOST_ENGINES = 12
-
 _NONE = "none"
 
 

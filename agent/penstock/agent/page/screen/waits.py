@@ -10,7 +10,7 @@ from penstock.agent.views import text
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from penstock.agent.page.screen.answers import ScreenAnswers
+    from penstock.agent.page.screen.model import ScreenAnswers
     from penstock.proto.v1 import admin_pb2 as admin
 
 MOST_ROWS = 30

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.page.wire.admin_calls import ANSWER_SECONDS, AdminCalls
-from penstock.agent.page.wire.answer_error import AnswerError
-from penstock.agent.page.wire.commands import about, command
+from penstock.agent.page.wire.admin_calls import ANSWER_SECONDS, AdminCalls, AnswerError
 from penstock.agent.page.wire.encoding import (
     MAX_MESSAGE_BYTES,
     MAX_NAME,
@@ -17,6 +15,7 @@ from penstock.agent.page.wire.encoding import (
     milliseconds,
     plain,
 )
+from penstock.agent.views.command_lines import about, command
 
 __all__ = [
     "ANSWER_SECONDS",

@@ -1,8 +1,4 @@
-"""Calls to the admin service of this process, with its errors as sentences.
-
-The page is in the process that serves the admin service, so no socket lies between them: a call is what gRPC would make
-of it, with a deadline and with the trailing metadata of a relay. Who asks is checked before, by the page.
-"""
+"""Calls to the admin service of this process, with its errors as sentences and statuses of HTTP."""
 
 from __future__ import annotations
 
@@ -11,15 +7,14 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import grpc
 import structlog
-from penstock.agent.page.wire.answer_error import AnswerError
 from penstock.agent.views.coverage import COVERAGE
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
 
-    import grpc
     from google.protobuf.message import Message
     from penstock.proto.v1.admin_pb2_grpc import AdminServicer
 
@@ -27,6 +22,18 @@ _log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS = 10.0
 """Deadline of a question."""
+
+
+_UNAVAILABLE = 503
+_STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 403,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.FAILED_PRECONDITION: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+}
 
 
 class _AbortedError(Exception):
@@ -130,3 +137,24 @@ def _coverage(trailing: Iterable[tuple[str, str | bytes]]) -> admin.RelayCoverag
         if key == COVERAGE and isinstance(value, bytes):
             return admin.RelayCoverage.FromString(value)
     return None
+
+
+class AnswerError(Exception):
+    """A question that has no answer.
+
+    Attributes:
+        status: of HTTP.
+        sentence: what is wrong and what to do, for people.
+
+    """
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+    @classmethod
+    def of_code(cls, code: grpc.StatusCode, details: str) -> AnswerError:
+        """Return the error for what the admin service said."""
+        sentence = details or f"the admin service answered {code.name}; see the agent's log"
+        return cls(_STATUSES.get(code, _UNAVAILABLE), sentence)

@@ -9,7 +9,7 @@ from penstock.agent.policy.distribution.rollout import (
     EngineProgress,
     KnownEngine,
     Progress,
-    follow_rollout,
+    follow_delivery,
     rollout_progress,
 )
 from penstock.agent.policy.distribution.sample_ratio import SampleRatios
@@ -27,6 +27,6 @@ __all__ = [
     "SampleRatios",
     "Subscriber",
     "body_of",
-    "follow_rollout",
+    "follow_delivery",
     "rollout_progress",
 ]

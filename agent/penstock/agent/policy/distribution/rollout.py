@@ -83,7 +83,7 @@ class Progress:
     done: bool
 
 
-async def follow_rollout(
+async def follow_delivery(
     feed: PolicyFeed,
     known: Callable[[], Iterable[KnownEngine]],
     selection: Selection,
@@ -142,7 +142,7 @@ def rollout_progress(
     *,
     pausing: bool | None = None,
 ) -> tuple[EngineProgress, ...]:
-    """Return the state of each selected engine, ordered by key; *pausing* as for :func:`follow_rollout`."""
+    """Return the state of each selected engine, ordered by key; *pausing* as for :func:`follow_delivery`."""
     connected = {item.target.key: item for item in known}
     targets = {key: item.target for key, item in connected.items()}
     targets |= {subscriber.target.key: subscriber.target for subscriber in feed.subscribers()}

@@ -17,8 +17,7 @@ from penstock.agent.ctl.printing.output import say_document
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
 from penstock.agent.views import text as words
-from penstock.agent.views.engine_description import condition_line, engine_description
-from penstock.agent.views.engines import engine_rows
+from penstock.agent.views.engines import condition_line, engine_description, engine_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from penstock.agent.ctl.delivery import DEFAULT_TIMEOUT, GRACE, follow_delivery, told
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import DURATION, duration_message, with_selector
 from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.rollout import DEFAULT_TIMEOUT, GRACE, follow_rollout, told
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -59,4 +59,4 @@ def follow_order(
     """
     request = admin.WatchRolloutRequest(selector=selector, timeout=duration_message(timeout))
     stream = client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
-    return follow_rollout(told(stream, what), what, quiet=quiet, done=done, ends=ends)
+    return follow_delivery(told(stream, what), what, quiet=quiet, done=done, ends=ends)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import with_order
+from penstock.agent.ctl.delivery import GRACE, follow_delivery, told
 from penstock.agent.ctl.options import (
     DURATION,
     author,
@@ -16,7 +17,6 @@ from penstock.agent.ctl.options import (
 )
 from penstock.agent.ctl.printing.console import say
 from penstock.agent.ctl.printing.output import show
-from penstock.agent.ctl.rollout import GRACE, follow_rollout, told
 from penstock.agent.views import text as words
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -77,7 +77,7 @@ def _set(
     )
     stream = client.stream("SetPaused", request, timeout.total_seconds() + GRACE)
     what, done = ("the pause", "paused") if paused else ("the end of the pause", "no longer paused")
-    last = follow_rollout(told(stream, what), what, quiet=output != "table", done=done)
+    last = follow_delivery(told(stream, what), what, quiet=output != "table", done=done)
     if output != "table":
         show(last, output)
     elif paused:

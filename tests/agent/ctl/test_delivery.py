@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ctl.rollout.progress import follow_rollout
+from penstock.agent.ctl.delivery import follow_delivery
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def test_ctrl_c_says_that_the_change_stays(capsys: pytest.CaptureFixture[str]) -
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        follow_rollout(rollouts(), "policy p", quiet=False)
+        follow_delivery(rollouts(), "policy p", quiet=False)
     captured = capsys.readouterr()
     assert captured.out == "engine 0 waiting\n"
     assert captured.err.startswith("no longer waiting for policy p; the change stays")
