@@ -11,8 +11,8 @@ from penstock.agent.ctl.top.layout import BAD, DIM, HEAD, WARN, screen
 from penstock.agent.ctl.top.view import SORTS, History
 
 if TYPE_CHECKING:
-    from penstock.agent.ctl.top.command import Poller
     from penstock.agent.ctl.top.layout import Line
+    from penstock.agent.ctl.top.poll import Poller
 
 # Milliseconds to wait for a key; bounds the work while idle.
 _TICK = 250
