@@ -214,7 +214,7 @@ page-vendor: ## The page's libraries, of npm at the versions of scripts/update-v
 	@scripts/update-vendor.sh $(if $(filter 1,$(CHECK)),--check)
 
 page-screenshots: setup chromium ## Draw docs/images/page-*.png: the page of recorded incidents of real engines.
-	@$(PYTHON_IN_VENV) -m tests.page.browser.screenshots
+	@$(PYTHON_IN_VENV) -m tests.agent.page.browser.screenshots
 
 kube-apiserver: ## Build a real Kubernetes API server from Debian's source, for the tests of the Kubernetes policy source; skipped in the others without it.
 	@scripts/need-kube-apiserver.sh

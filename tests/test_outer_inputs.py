@@ -196,8 +196,8 @@ INPUTS = (
         f"{page.MAX_QUESTIONS} questions at a time",
         "the tab is told; who does not read is cut off",
         (
-            "tests/page/test_stream.py::test_too_many_tabs_are_told",
-            "tests/page/test_stream.py::test_nobody_waits_for_a_tab_that_does_not_read",
+            "tests/agent/page/test_stream.py::test_too_many_tabs_are_told",
+            "tests/agent/page/test_stream.py::test_nobody_waits_for_a_tab_that_does_not_read",
         ),
     ),
     Input(
@@ -209,7 +209,7 @@ INPUTS = (
         "as without one; it is not decoded",
         (
             "tests/agent/server/test_page_tokens.py::test_a_long_one_is_not_decoded",
-            "tests/page/test_tokens.py::test_a_closed_page_shows_nothing_without_a_token",
+            "tests/agent/page/test_tokens.py::test_a_closed_page_shows_nothing_without_a_token",
         ),
     ),
     Input(
@@ -220,8 +220,8 @@ INPUTS = (
         "one after the other",
         "refused with a sentence; more is not read",
         (
-            "tests/page/test_access.py::test_a_body_that_is_too_large_is_not_read",
-            "tests/page/test_writes.py::test_a_manifest_that_takes_long_is_refused",
+            "tests/agent/page/test_access.py::test_a_body_that_is_too_large_is_not_read",
+            "tests/agent/page/test_writes.py::test_a_manifest_that_takes_long_is_refused",
         ),
     ),
     Input(

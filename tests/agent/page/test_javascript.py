@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TESTS = sorted(Path(__file__).parent.glob("js/*.test.js"))
 TOOLS = ROOT / ".cache" / "page-tools" / "node_modules"
 NODE = shutil.which("node")
@@ -49,4 +49,4 @@ def test_pure_functions_do_what_their_tests_say() -> None:
 )
 def test_types_are_right() -> None:
     """TypeScript finds nothing in the scripts, strictly."""
-    run(TOOLS / "typescript" / "bin" / "tsc", "-p", "tests/page/tsconfig.json")
+    run(TOOLS / "typescript" / "bin" / "tsc", "-p", "tests/agent/page/tsconfig.json")

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {clock, counted, dateOf, lasting, pieces, span, printable} from "../../../agent/penstock/agent/page/static/format.js";
+import {clock, counted, dateOf, lasting, pieces, span, printable} from "../../../../agent/penstock/agent/page/static/format.js";
 
 test("A duration is said in one unit, and never a negative one", () => {
   const cases = [[-3, "0 s"], [0, "0 s"], [1.9, "1 s"], [89, "89 s"], [90, "1 min"], [5399, "89 min"], [5400, "1 h"], [129_600, "1 d"]];

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {selection, freshness, tokenBanners} from "../../../agent/penstock/agent/page/static/selection.js";
-import {ENTRIES, next, NOTHING} from "../../../agent/penstock/agent/page/static/state.js";
+import {selection, freshness, tokenBanners} from "../../../../agent/penstock/agent/page/static/selection.js";
+import {ENTRIES, next, NOTHING} from "../../../../agent/penstock/agent/page/static/state.js";
 import {heard, messages, NOW} from "./support.js";
 
 test("What comes twice is shown once, and what comes anew beside it is shown", () => {

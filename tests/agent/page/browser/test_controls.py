@@ -8,7 +8,7 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tests.page.browser.test_layout import detail
+from tests.agent.page.browser.test_layout import detail
 from tests.support.browser.script import ENGINE, PEER, now, opening, stream
 
 if TYPE_CHECKING:

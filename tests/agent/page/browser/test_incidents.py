@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.support.browser.chromium import Tab
 
-IMAGES = Path(__file__).parents[3] / "docs" / "images"
+IMAGES = Path(__file__).parents[4] / "docs" / "images"
 GUIDE = IMAGES.parent / "guides" / "page.md"
 _CODE = re.compile(r"`([^`]+)`")
 

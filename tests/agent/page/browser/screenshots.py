@@ -1,4 +1,4 @@
-"""Draws the page for the guides: ``python -m tests.page.browser.screenshots`` writes docs/images/page-*.png.
+"""Draws the page for the guides: ``python -m tests.agent.page.browser.screenshots`` writes docs/images/page-*.png.
 
 Each picture is what Chromium shows of the page of a recorded incident, caused on real engines. The time is that of the
 recording, so the same browser draws the same picture on any day.
@@ -19,7 +19,7 @@ from tests.support.page.bundle_page import bundle_page
 if TYPE_CHECKING:
     from tests.support.browser.chromium import Tab
 
-IMAGES = Path(__file__).parents[3] / "docs" / "images"
+IMAGES = Path(__file__).parents[4] / "docs" / "images"
 # Of the first picture of the README and of the guide.
 _FIRST = "load-never-starts"
 _COLOURS = 256

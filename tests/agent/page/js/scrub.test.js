@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {countsByMinute, inOrder, kept, minuteAt, outageAt, screenAt, STEP, WINDOW} from "../../../agent/penstock/agent/page/static/scrub.js";
+import {countsByMinute, inOrder, kept, minuteAt, outageAt, screenAt, STEP, WINDOW} from "../../../../agent/penstock/agent/page/static/scrub.js";
 import {messages, NOW} from "./support.js";
 
 const all = () => true;

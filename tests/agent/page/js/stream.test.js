@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {delay, FIRST_DELAY, LONGEST_DELAY, SILENCE, Stream} from "../../../agent/penstock/agent/page/static/stream.js";
+import {delay, FIRST_DELAY, LONGEST_DELAY, SILENCE, Stream} from "../../../../agent/penstock/agent/page/static/stream.js";
 import {FakeBrowser, messages} from "./support.js";
 
 function started() {

@@ -13,7 +13,7 @@ from penstock.agent.badness import badness
 from penstock.proto.names import labels
 from penstock.proto.v1 import admin_pb2 as admin
 
-STATIC = Path(__file__).parents[2] / "agent" / "penstock" / "agent" / "page" / "static"
+STATIC = Path(__file__).parents[3] / "agent" / "penstock" / "agent" / "page" / "static"
 VENDOR = STATIC / "vendor"
 KILOBYTES = 40
 LINES = 300

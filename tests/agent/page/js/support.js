@@ -1,6 +1,6 @@
 /** What the tests share: the messages of the contract, a state that has heard them, and a browser that tests hold in hand. */
 import {readFileSync} from "node:fs";
-import {next, NOTHING} from "../../../agent/penstock/agent/page/static/state.js";
+import {next, NOTHING} from "../../../../agent/penstock/agent/page/static/state.js";
 
 /** The messages of one stream, as docs/reference/page.md says them; a copy for each test. */
 export const messages = () => JSON.parse(readFileSync(new URL("fixtures/stream.json", import.meta.url), "utf8"));

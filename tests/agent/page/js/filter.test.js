@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {filtered, fromFragment, NO_FILTER, panelOf, toFragment} from "../../../agent/penstock/agent/page/static/filter.js";
+import {filtered, fromFragment, NO_FILTER, panelOf, toFragment} from "../../../../agent/penstock/agent/page/static/filter.js";
 import {messages} from "./support.js";
 
 const {screen} = messages();

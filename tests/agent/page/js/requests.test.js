@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import {afterEach, test} from "node:test";
-import {panelOf} from "../../../agent/penstock/agent/page/static/filter.js";
-import {address, write} from "../../../agent/penstock/agent/page/static/requests.js";
+import {panelOf} from "../../../../agent/penstock/agent/page/static/filter.js";
+import {address, write} from "../../../../agent/penstock/agent/page/static/requests.js";
 
 const fetchOfNode = globalThis.fetch;
 afterEach(() => {

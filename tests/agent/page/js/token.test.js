@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import {afterEach, beforeEach, test} from "node:test";
-import {authorization, divided, takeToken, tokenOfTab} from "../../../agent/penstock/agent/page/static/token.js";
-import {detail, whyRefused, write} from "../../../agent/penstock/agent/page/static/requests.js";
-import {panelOf} from "../../../agent/penstock/agent/page/static/filter.js";
+import {authorization, divided, takeToken, tokenOfTab} from "../../../../agent/penstock/agent/page/static/token.js";
+import {detail, whyRefused, write} from "../../../../agent/penstock/agent/page/static/requests.js";
+import {panelOf} from "../../../../agent/penstock/agent/page/static/filter.js";
 
 const before = {location: globalThis.location, history: globalThis.history, sessionStorage: globalThis.sessionStorage, fetch: globalThis.fetch};
 let kept;
