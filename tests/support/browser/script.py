@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.support.browser.scripted_server import Message
 
-_STREAM = Path(__file__).parents[2] / "page" / "js" / "fixtures" / "stream.json"
+_STREAM = Path(__file__).parents[2] / "agent" / "page" / "js" / "fixtures" / "stream.json"
 _THEN = 1_800_000_900_000
 _YEAR_2000 = 946_684_800_000
 PEER = "10.0.0.12:5600"
