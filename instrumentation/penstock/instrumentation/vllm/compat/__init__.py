@@ -11,11 +11,11 @@ from penstock.instrumentation.vllm.compat.choice import (
     scheduler_differences,
     worker_differences,
 )
-from penstock.instrumentation.vllm.compat.encoder_reports import ask_for_reports, hears_all_ranks
+from penstock.instrumentation.vllm.compat.encoder import ask_for_reports, hears_all_ranks
 from penstock.instrumentation.vllm.compat.encoder_widths import encoder_widths
 from penstock.instrumentation.vllm.compat.errored_requests import errored_requests
 from penstock.instrumentation.vllm.compat.expert_moves import MOVE_STREAM, move_stream
-from penstock.instrumentation.vllm.compat.failed_receives import (
+from penstock.instrumentation.vllm.compat.failed_loads import (
     awaits_blocks,
     can_fail_loads,
     can_fail_receive,
@@ -24,17 +24,17 @@ from penstock.instrumentation.vllm.compat.failed_receives import (
     has_failed_receive,
 )
 from penstock.instrumentation.vllm.compat.failed_transfers import counts_transfers_alone
-from penstock.instrumentation.vllm.compat.hash_factors import open_factors, speculative_factors
 from penstock.instrumentation.vllm.compat.layer_groups import layer_groups
 from penstock.instrumentation.vllm.compat.memory_types import mixes_memory_types
+from penstock.instrumentation.vllm.compat.nixl_facts import open_factors, speculative_factors
 from penstock.instrumentation.vllm.compat.placeholder_fields import placeholder_fields
-from penstock.instrumentation.vllm.compat.retryable_error import retryable_error
-from penstock.instrumentation.vllm.compat.stale_output import (
+from penstock.instrumentation.vllm.compat.request_failures import (
     drop_output,
     drop_stale_output,
     has_stale_output,
     preempt_dropping,
 )
+from penstock.instrumentation.vllm.compat.retryable_error import retryable_error
 from penstock.instrumentation.vllm.compat.transfer_modes import transfer_mode
 
 __all__ = [

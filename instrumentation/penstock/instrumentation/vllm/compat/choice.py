@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.vllm.compat.blocked_waiting import BlockedWaiting
-from penstock.instrumentation.vllm.compat.encoder_reports import EncoderReports
-from penstock.instrumentation.vllm.compat.failed_receives import FailedReceives
+from penstock.instrumentation.vllm.compat.connectors import ConnectorTransferResults, TransferResults
+from penstock.instrumentation.vllm.compat.encoder import EncoderReports
+from penstock.instrumentation.vllm.compat.failed_loads import FailedReceives
 from penstock.instrumentation.vllm.compat.given_up_loads import GivenUpLoads
-from penstock.instrumentation.vllm.compat.kv_fetch_stages import KvFetchStages
-from penstock.instrumentation.vllm.compat.send_leases import SendLeases
-from penstock.instrumentation.vllm.compat.stale_output import StaleOutput
-from penstock.instrumentation.vllm.compat.transfer_results import ConnectorTransferResults, TransferResults
+from penstock.instrumentation.vllm.compat.nixl_worker import SendLeases
+from penstock.instrumentation.vllm.compat.request_failures import StaleOutput
+from penstock.instrumentation.vllm.compat.waiting_requests import KvFetchStages
 from penstock.instrumentation.vllm.compat.writer_handshakes import WriterHandshakes
 
 if TYPE_CHECKING:
