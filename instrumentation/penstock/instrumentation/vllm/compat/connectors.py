@@ -1,12 +1,20 @@
-"""Until 0.29: a worker's results come from ``get_finished``; a newer vLLM asks ``get_transfer_results``."""
+"""How a KV connector tells its results and its children.
+
+Until 0.29: a ``MultiConnector`` has no ``sub_connectors``; it keeps them under a private name (:func:`child_connectors`).
+Until 0.29: a worker's results come from ``get_finished``; a newer vLLM asks ``get_transfer_results``
+(:class:`TransferResults`, :class:`ConnectorTransferResults`).
+"""
 
 from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.compat.difference import Difference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(slots=True)
@@ -55,3 +63,11 @@ TransferResults: Final[Any] = _over(Difference)
 
 ConnectorTransferResults: Final[Any] = _over(ABC)
 """Over a connector, whose method takes the finished requests."""
+
+
+def child_connectors(connector: Any) -> Sequence[Any]:
+    """Return the connectors that a connector passes its calls on to; none for most."""
+    children = getattr(connector, "sub_connectors", None)
+    if children is None:
+        children = getattr(connector, "_connectors", None)
+    return children if isinstance(children, (list, tuple)) else ()

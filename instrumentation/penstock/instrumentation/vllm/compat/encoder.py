@@ -1,14 +1,21 @@
-"""Until 0.29: vLLM's V1 model runner asks an EC connector for no worker metadata, in which Penstock's worker reports."""
+"""Encoder outputs: reports, widths, embeddings, placeholders.
+
+Until 0.29: vLLM's V1 model runner asks an EC connector for no worker metadata, in which Penstock's worker reports
+(:class:`EncoderReports`, :func:`ask_for_reports`).
+Until 0.29: vLLM has no object that tells which fields of a modality are no media (:func:`placeholder_fields`).
+Until 0.30: vLLM's encoder cache does not keep how many embeddings an item has; it asks the request (:func:`forget_embeds`).
+Until 0.31: vLLM does not measure how wide a model's encoder outputs are, by modality (:func:`encoder_widths`).
+"""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from penstock.instrumentation.hooks import Patch
@@ -56,3 +63,48 @@ def hears_all_ranks(scheduler: Any) -> bool:
     from vllm.v1.executor import abstract
 
     return hasattr(abstract, "ECOutputAggregator")
+
+
+def encoder_widths(transfer_config: Any) -> Mapping[str, int]:
+    """Return the widths that vLLM has measured, by modality; none where it measures none."""
+    return getattr(transfer_config, "mm_encoder_output_widths", None) or {}
+
+
+def forget_embeds(encoder_cache_manager: Any, item: str) -> None:
+    """Forget how many embeddings *item* has, which has left the cache."""
+    known: dict[str, int] | None = getattr(encoder_cache_manager, "num_embeds_by_hash", None)
+    if known is not None:
+        known.pop(item, None)
+
+
+class _PlaceholderFields:
+    """The fields of one model, as ``PlaceholderMetadataResolver`` of a newer vLLM tells them."""
+
+    def __init__(self, model_config: Any) -> None:
+        self._model_config = model_config
+        self._found: dict[str, set[str]] = {}
+
+    def fields_for(self, modality: str) -> set[str]:
+        """Return the names of those from which a place in the prompt is computed; none where vLLM cannot tell, as in its own."""
+        if modality not in self._found:
+            self._found[modality] = set()
+            with suppress(Exception):
+                self._found[modality] = self._ask(modality)
+        return self._found[modality]
+
+    def _ask(self, modality: str) -> set[str]:
+        from vllm.multimodal import MULTIMODAL_REGISTRY
+
+        parser = MULTIMODAL_REGISTRY.create_processor(self._model_config).info.data_parser
+        # Until 0.27 there is none: each request has its media.
+        tell = getattr(parser, "placeholder_metadata_fields", None)
+        return set() if tell is None else set(tell(modality))
+
+
+def placeholder_fields(model_config: Any) -> Any:
+    """Return what has vLLM's ``fields_for(modality)`` for the model of *model_config*."""
+    try:
+        from vllm.distributed.ec_transfer.ec_connector.utils import PlaceholderMetadataResolver
+    except ImportError:
+        return _PlaceholderFields(model_config)
+    return PlaceholderMetadataResolver(model_config)

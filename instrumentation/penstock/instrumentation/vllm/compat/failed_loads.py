@@ -1,7 +1,15 @@
-"""Until 0.29: a load that fails on a worker is told by its blocks alone, not by its request."""
+"""How a failed load is told and counted.
+
+Until 0.29: a load that fails on a worker is told by its blocks alone, not by its request (:class:`FailedReceives` and the
+functions about receives).
+Until 0.29: a NIXL worker that fails a load which has already failed and been told ends its engine (:class:`GivenUpLoads`).
+Until 0.30: vLLM's counter of failed transfers has failed handshakes in it, and reads that come too late, once for each
+request (:func:`counts_transfers_alone`).
+"""
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.compat.difference import Difference
@@ -71,3 +79,29 @@ def fail_receive(worker: Any, request_id: str, blocks: Any) -> None:
     if not hasattr(worker, "_recv_failures"):
         worker._invalid_block_ids.put(set(blocks[0]))
     worker._failed_recv_reqs.put(request_id)
+
+
+class GivenUpLoads(Difference):
+    """Keeps the late failure of a load that Penstock gave up from vLLM, which was told of it when it was given up."""
+
+    @classmethod
+    def is_needed(cls, owner: type) -> bool:
+        """Return whether *owner* is a NIXL worker that takes failures of loads it no longer knows."""
+        return hasattr(owner, "_handle_failed_transfer") and not hasattr(owner, "get_transfer_results")
+
+    def _penstock_pop_given_up(self, req_id: str) -> bool:
+        """Return, once, whether what fails on this thread is a load that was given up; Penstock's mixin knows."""
+        del req_id
+        return False
+
+    def _handle_failed_transfer(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
+        upstream: Any = super()
+        if self._penstock_pop_given_up(req_id):
+            return None
+        return upstream._handle_failed_transfer(req_id, *args, **kwargs)
+
+
+def counts_transfers_alone(worker: Any) -> bool:
+    """Return whether a NIXL worker counts a failure that has a counter of its own under that alone."""
+    method = getattr(worker, "_handle_failed_transfer", None)
+    return method is None or "record_failed_transfer" in inspect.signature(method).parameters

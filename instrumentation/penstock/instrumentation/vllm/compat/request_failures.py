@@ -1,11 +1,25 @@
-"""Until 0.26: a preempted request has no stale output to drop; its frames are counted and discarded one by one."""
+"""How a request is preempted or fails.
+
+Until 0.26: a preempted request has no stale output to drop; its frames are counted and discarded one by one
+(:class:`StaleOutput` and the functions that drop).
+Until 0.30: a request whose encoder outputs do not fit has no set of its own; it fails with those whose grammar does not
+compile (:func:`errored_requests`).
+Until 0.31: vLLM has no error that a client may retry; its error of a failed generation carries the status
+(:func:`retryable_error`).
+"""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, Final
+import sys
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.compat.difference import Difference
+
+if TYPE_CHECKING:
+    from collections.abc import MutableSet
+
 
 # Of vLLM's Request: how many of its next frames of output are dropped.
 _TO_DISCARD: Final = "async_tokens_to_discard"
@@ -80,3 +94,30 @@ def _discard(scheduler: Any, request: Any) -> None:
 
 def _is_asynchronous(scheduler: type) -> bool:
     return any(each.__name__ == "AsyncScheduler" for each in scheduler.__mro__)
+
+
+def errored_requests(scheduler: Any) -> MutableSet[str]:
+    """Return the ids of the requests that vLLM finishes with an error at the end of the present update."""
+    found: MutableSet[str] | None = getattr(scheduler, "encoder_cache_mismatch_reqs", None)
+    return scheduler.grammar_compile_error_reqs if found is None else found
+
+
+def retryable_error() -> type[Exception]:
+    """Return the class of the errors that vLLM answers with 503 and their text. Imports the API process's modules."""
+    from vllm import exceptions
+    from vllm.entrypoints.generate.base import serving
+
+    newest: type[Exception] | None = getattr(exceptions, "RetryableRequestError", None)
+    # Until 0.26 the error has another home; where it is raised, its name is the same.
+    return newest or _with_status(vars(sys.modules[serving.__name__])["GenerationError"])
+
+
+def _with_status(base: Any) -> type[Exception]:
+    class RetryableRequestError(base):  # type: ignore[misc]
+        """A failed generation that the client may send again."""
+
+        def __init__(self, message: str) -> None:
+            super().__init__(message)
+            self.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+
+    return RetryableRequestError

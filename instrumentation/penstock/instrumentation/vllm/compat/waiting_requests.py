@@ -1,4 +1,9 @@
-"""Until 0.31: the scheduler has no ``_set_kv_fetch_stage``, which says when a remote load makes a request wait and when it has come."""
+"""How a request waits for a remote load.
+
+Until 0.30: ``_handle_blocked_waiting_request`` has another name (:class:`BlockedWaiting`).
+Until 0.31: the scheduler has no ``_set_kv_fetch_stage``, which says when a remote load makes a request wait and when it has
+come (:class:`KvFetchStages`).
+"""
 
 from __future__ import annotations
 
@@ -53,3 +58,20 @@ class KvFetchStages(Difference):
                 if request_id in self.finished_recving_kv_req_ids:
                     self._set_kv_fetch_stage(self.requests[request_id], "completed_waiting")
         return result
+
+
+class BlockedWaiting(Difference):
+    """Asks by the new name whether a request that waits for something may go on."""
+
+    @classmethod
+    def is_needed(cls, owner: type) -> bool:
+        """Return whether *owner* has only the old name."""
+        return not hasattr(owner, "_handle_blocked_waiting_request")
+
+    def _handle_blocked_waiting_request(self, request: Any) -> bool:
+        upstream: Any = super()
+        return upstream._try_promote_blocked_waiting_request(request)  # type: ignore[no-any-return]
+
+    def _try_promote_blocked_waiting_request(self, request: Any) -> bool:
+        """Answer what vLLM asks by the old name, with Penstock's mixin in between."""
+        return self._handle_blocked_waiting_request(request)
