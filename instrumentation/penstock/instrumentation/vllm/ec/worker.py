@@ -18,7 +18,7 @@ from penstock.instrumentation.resilience import Drills
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
 from penstock.instrumentation.vllm.compat import encoder_widths
 from penstock.instrumentation.vllm.ec import fingerprints
-from penstock.instrumentation.vllm.ec.checksums import Checksums
+from penstock.instrumentation.vllm.ec.item_checks import Checksums
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.placeholders import Placeholders
 from penstock.instrumentation.vllm.ec.protocol import EcChecksums, EcFailure, EcLoader, EcTransfer

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.ec import checksums, fingerprints
-from penstock.instrumentation.vllm.ec.checksums import Checksums
+from penstock.instrumentation.vllm.ec import fingerprints, item_checks
+from penstock.instrumentation.vllm.ec.item_checks import Checksums
 from penstock.instrumentation.vllm.messages import CheckedItem
 
 
@@ -76,7 +76,7 @@ def test_what_is_not_asked_for_is_not_compared() -> None:
 
 def test_a_step_that_has_compared_for_too_long_compares_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left is not verified, and the next step begins anew."""
-    monkeypatch.setattr(checksums, "_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(item_checks, "_STEP_SECONDS", 0.0)
     tensor = torch.ones(64, 64)
     parts = Checksums()
     for _ in range(2):
