@@ -76,7 +76,7 @@ def test_what_is_not_asked_for_is_not_compared() -> None:
 
 def test_a_step_that_has_compared_for_too_long_compares_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left is not verified, and the next step begins anew."""
-    monkeypatch.setattr(item_checks, "_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(item_checks, "_COMPARE_SECONDS", 0.0)
     tensor = torch.ones(64, 64)
     parts = Checksums()
     for _ in range(2):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from penstock.instrumentation.vllm.ec import deadlines
-from penstock.instrumentation.vllm.ec.deadlines import EcDeadlines, EcWait
+from penstock.instrumentation.vllm.ec import waits
+from penstock.instrumentation.vllm.ec.waits import EcDeadlines, EcWait
 
 from tests.support.engine.recorder import policy
 from tests.support.manual_clock import ManualClock
@@ -16,7 +16,7 @@ from tests.support.manual_clock import ManualClock
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """Give the deadlines a clock that only the test moves."""
     clock = ManualClock()
-    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(waits, "time", SimpleNamespace(monotonic_ns=clock))
     return clock
 
 
