@@ -68,7 +68,7 @@ class Mismatch(NamedTuple):
     used: bool
 
 
-class NixlFailureObserver:
+class NixlFailureReports:
     """The failures of one NIXL worker.
 
     Attributes:
