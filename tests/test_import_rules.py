@@ -188,7 +188,7 @@ DOORS = frozenset(
         "penstock.instrumentation.vllm.zmq_ec.memory.area_reader",
         "penstock.instrumentation.vllm.zmq_ec.memory.item_area", "penstock.instrumentation.vllm.zmq_ec.memory.shared_region",
         "penstock.instrumentation.vllm.zmq_ec.producer.worker", "penstock.instrumentation.vllm.zmq_ec.wire.curve",
-        "penstock.instrumentation.vllm.zmq_ec.wire.keepalive", "penstock.instrumentation.vllm.zmq_ec.wire.monitor",
+        "penstock.instrumentation.vllm.zmq_ec.wire.sockets", "penstock.instrumentation.vllm.zmq_ec.wire.monitor",
     }
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ def has_unknown(push: Push) -> bool:
 
 
 def unknown_in_policy(push: Push) -> Iterator[str]:
-    """Yield the unknown fields outside the orders, each of which is decoded alone (decode_orders.py)."""
+    """Yield the unknown fields outside the orders, each of which is decoded alone (decode_push.py)."""
     yield from _own_unknown(push, "")
     for entry in push.schedule:
         yield from unknown_fields(entry)

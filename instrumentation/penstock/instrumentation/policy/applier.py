@@ -179,7 +179,7 @@ class PolicyApplier:
         return report_move(due.hash)
 
     def _decode_orders(self, push: Push) -> tuple[Orders, Mapping[str, str]]:
-        from penstock.instrumentation.policy.decode_orders import decode_orders  # noqa: PLC0415  (protobuf)
+        from penstock.instrumentation.policy.decode_push import decode_orders  # noqa: PLC0415  (protobuf)
 
         try:
             return decode_orders(

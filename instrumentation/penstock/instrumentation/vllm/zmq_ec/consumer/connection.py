@@ -9,7 +9,7 @@ import zmq
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName
-from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, monitor, protocol, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ class ProducerConnection:
             zmq.MAXMSGSIZE: protocol.CHUNK_MAX + (0 if keys is None else curve.OVERHEAD),
             zmq.RECONNECT_IVL: -1,
             zmq.CONNECT_TIMEOUT: _CONNECT_TIMEOUT,
-            **keepalive.OPTIONS,
+            **sockets.OPTIONS,
         }.items():
             self.socket.setsockopt(option, value)
         if keys is not None:
