@@ -128,7 +128,7 @@ def test_requests_beyond_the_rate_are_dropped(dealer: Any, monkeypatch: pytest.M
 
 def test_one_that_takes_nothing_is_disconnected(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then nothing is kept for it."""
-    monkeypatch.setitem(sockets.OPTIONS, zmq.TCP_MAXRT, 300)
+    monkeypatch.setitem(sockets.KEEPALIVE, zmq.TCP_MAXRT, 300)
     with publisher(capacity=20 << 20) as producer:
         producer.save("a", tensor(16_384))  # 16 MiB
         crc = _crc(producer, "a")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks.subclass import Swaps
+from penstock.instrumentation.hooks.patch import Swaps
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.cpu.copies import Copies, CpuWorkerMixin
 from penstock.instrumentation.vllm.ec.cpu.loads import CpuLoads

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.vllm.kv.integrity.rank_digests import join_ranks
 from penstock.instrumentation.vllm.kv.integrity.transfer_digest import (
     DIGESTS_MAX,
     decode_digest,
     encode_digest,
     encode_problem,
+    join_ranks,
 )
 from penstock.instrumentation.vllm.messages import GroupBlocks, GroupDigest, RankDigest, TransferDigest
 

@@ -1,4 +1,6 @@
-"""The digest in a request's ``kv_transfer_params``: JSON values, of a version, bounded.
+"""The digest of a request's KV: joined from its tensor-parallel ranks, and as it travels in ``kv_transfer_params``.
+
+Each rank digests its own KV heads. In the parameters it is JSON values, of a version, bounded:
 
     "penstock_digest": {"v": 1, "block_size": 16, "heads": 8, "groups": [{"blocks": 4, "tail": 16, "digests": "<base64>"}]}
 
@@ -11,9 +13,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.messages import GroupDigest, TransferDigest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.instrumentation.vllm.messages import GroupBlocks, RankDigest
 
 KEY: Final = "penstock_digest"
 DIGESTS_MAX: Final = 4_096
@@ -87,3 +94,39 @@ def _group(value: Any, heads: int, block_size: int) -> GroupDigest | None:
 def _number(value: Any, most: int) -> int | None:
     """Return a whole number from 0 to *most*, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
+
+
+def join_ranks(
+    ranks: Sequence[RankDigest], blocks: Sequence[int], orders: Sequence[GroupBlocks]
+) -> TransferDigest | str:
+    """Return the digest of a request, or why it has none: a rank is missing, or ranks with the same head differ.
+
+    Args:
+        ranks: what each rank has computed.
+        blocks: the blocks that the request offers, by group.
+        orders: the last of them, which were digested.
+
+    """
+    first = ranks[0]
+    columns: dict[int, list[list[bytes]]] = {}
+    for rank in ranks:
+        for place, head in enumerate(rank.heads):
+            column = [_column(digests, len(rank.heads), place) for digests in rank.groups]
+            if columns.setdefault(head, column) != column:
+                return "the ranks' copies of a KV head differ"
+    if set(columns) != set(range(first.total)):
+        return "ranks are missing"
+    groups = []
+    for number, order in enumerate(orders):
+        covered = len(order.blocks)
+        digests = b"".join(
+            columns[head][number][block] for block in range(covered) for head in range(first.total)
+        )
+        groups.append(GroupDigest(blocks[number], order.tail, covered, digests))
+    return TransferDigest(first.block_size, first.total, tuple(groups))
+
+
+def _column(digests: bytes, heads: int, place: int) -> list[bytes]:
+    """Return the digest of each block for the head in that *place* of a rank's *heads*."""
+    step = heads * _WORD
+    return [digests[at : at + _WORD] for at in range(place * _WORD, len(digests), step)]

@@ -24,7 +24,7 @@ from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.producer.authenticator import Authenticator
 from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
 from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import SMALL
-from penstock.instrumentation.vllm.zmq_ec.wire import curve, monitor, protocol, sockets
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, protocol, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +152,7 @@ class Server:
         self._seal_all()
         if self._authenticator is not None:
             self._authenticator.answer()
-        for _, error in monitor.drain(self._monitor):
+        for _, error in sockets.drain_events(self._monitor):
             self._on_failed_handshake(error)
         for _ in range(_BATCH):
             try:
@@ -293,7 +293,7 @@ def _router(
         zmq.SNDHWM: _SEND_QUEUE,
         zmq.RCVHWM: _RECEIVE_QUEUE,
         zmq.MAXMSGSIZE: protocol.HEADER_MAX + (0 if keys is None else curve.OVERHEAD),
-        **sockets.OPTIONS,
+        **sockets.KEEPALIVE,
     }.items():
         socket.setsockopt(option, value)
     if keys is not None:
