@@ -142,11 +142,10 @@ ENGINE_FLOORS = (
     ("core",),
 )
 RULES_FLOORS = (
-    ("decode",),
-    ("field_paths", "quarantine"),
+    ("decode", "quarantine"),
     ("circuit_breaker", "deadlines", "decisions"),
     ("integrity_rule",),
-    ("obstacles", "policy", "recompute_budget"),
+    ("policy", "recompute_budget"),
 )
 FLOORS = {
     "penstock.agent": AGENT_FLOORS,
@@ -181,11 +180,11 @@ DOORS = frozenset(
         "penstock.instrumentation.vllm.zmq_ec.memory.area_reader",
         "penstock.instrumentation.vllm.zmq_ec.memory.item_area", "penstock.instrumentation.vllm.zmq_ec.memory.shared_region",
         "penstock.instrumentation.vllm.zmq_ec.producer.worker", "penstock.instrumentation.vllm.zmq_ec.wire.curve",
-        "penstock.instrumentation.vllm.zmq_ec.wire.keepalive", "penstock.instrumentation.vllm.zmq_ec.wire.monitor",
+        "penstock.instrumentation.vllm.zmq_ec.wire.sockets",
     }
 )  # fmt: skip
 
-RULES_DOORS = frozenset({"penstock.rules.decode", "penstock.rules.field_paths"})
+RULES_DOORS = frozenset({"penstock.rules.decode"})
 
 
 def rule_of(path: Path) -> Rule:

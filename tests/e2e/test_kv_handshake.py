@@ -58,7 +58,7 @@ def _fails(kv: Bench, request: Prefilled, *error_types: c.ErrorType) -> Transfer
 def test_a_closed_port_is_refused(kv: Bench) -> None:
     """A port without a listener: refused, although ZeroMQ itself only sees a timeout.
 
-    A machine that has no time for the engine's own attempt (``port_probe``, half a second) leaves it a timeout.
+    A machine that has no time for the engine's own attempt (``connection_refused``, half a second) leaves it a timeout.
     """
 
     def refused() -> bool:

@@ -18,7 +18,7 @@ from penstock.agent.bundle import JOURNAL, MANIFEST, STATE
 from penstock.agent.ingest.message_limits import AGENT_KINDS
 from penstock.agent.journal.database.compression import unpack
 from penstock.instrumentation.core.drop_counter import DropCounter
-from penstock.instrumentation.core.identity import Identity
+from penstock.instrumentation.core.session import Identity
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.telemetry.encoder import frame, seal
 from penstock.instrumentation.telemetry.outbox import Sealed

@@ -16,6 +16,11 @@ from penstock.rules.deadlines import (
     exceeded_deadline,
 )
 from penstock.rules.decisions import (
+    EXPORTED,
+    HELD,
+    MEDIA_ELSEWHERE,
+    PINNED,
+    WITHOUT_MEDIA,
     Budgets,
     DecidedBy,
     Decision,
@@ -30,7 +35,6 @@ from penstock.rules.decisions import (
     trigger_of,
 )
 from penstock.rules.integrity_rule import IntegrityRule, integrity_rule
-from penstock.rules.obstacles import EXPORTED, HELD, MEDIA_ELSEWHERE, PINNED, WITHOUT_MEDIA
 from penstock.rules.policy import (
     NO_POLICY,
     Action,

@@ -1,7 +1,8 @@
 """Decides about one failed load: recompute or fail, by whom, and why.
 
 Pure functions of the failure, vLLM's own configuration and the policy; the only state is the budget and the log of
-decisions. ``tests/rules/test_decision_tables.py`` lists every combination.
+decisions. ``tests/rules/test_decision_tables.py`` lists every combination. The words that end a decision's
+reason, where a recompute cannot be carried out, are here for both sides.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.proto import constants
-from penstock.rules.obstacles import EXPORTED, MEDIA_ELSEWHERE
 from penstock.rules.policy import Action, EcLoadFailure, KvLoadFailure
 
 if TYPE_CHECKING:
@@ -20,6 +20,25 @@ if TYPE_CHECKING:
 
     from penstock.rules.policy import Policy, PolicyBody
     from penstock.rules.recompute_budget import RecomputeBudget
+
+EXPORTED: Final = "another connector may have passed tainted blocks on, and these cannot be called back"
+"""Why a request fails whose blocks another connector may have passed on."""
+
+PINNED: Final = (
+    "a transfer is in flight and its blocks are pinned until that has ended, so the request cannot be rewound"
+)
+"""Why a request fails that should have been rewound, but whose load was given up after its transfer had begun."""
+
+HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
+"""Why a request fails that should have been rewound, but waits for something else with its blocks."""
+
+WITHOUT_MEDIA: Final = (
+    "an input cannot be encoded again: vLLM left its media out when it told the workers of the request"
+)
+"""Why a request fails that should have been rewound, or was, on vLLM's V1 model runner."""
+
+MEDIA_ELSEWHERE: Final = "the media is not on this engine"
+"""Why a request fails that has lost encoder outputs."""
 
 
 class Outcome(IntEnum):

@@ -6,7 +6,7 @@ from abc import ABC
 from typing import Any
 
 import pytest
-from penstock.instrumentation.hooks.subclass import Swaps, instrumented
+from penstock.instrumentation.hooks.patch import Swaps, instrumented
 
 
 class Base:

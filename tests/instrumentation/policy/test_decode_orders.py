@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.policy.active_policy import ActivePolicy
-from penstock.instrumentation.policy.decode_orders import decode_orders
-from penstock.instrumentation.resilience.fault_drills import Drill
-from penstock.instrumentation.resilience.orders import NO_ORDERS, Orders
+from penstock.instrumentation.policy.decode_push import decode_orders
+from penstock.instrumentation.resilience.fault_drills import NO_ORDERS, Drill, Orders
 from penstock.proto.v1.policy_pb2 import Push
 from penstock.rules.policy import NO_POLICY, Policy
 from penstock.rules.quarantine import QuarantineOrder

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.policy.active_policy import PolicySchedule, ScheduleEntry
-from penstock.instrumentation.policy.decode_schedule import decode_schedule
+from penstock.instrumentation.policy.decode_push import decode_schedule
 from penstock.proto.v1 import policy_pb2
 from penstock.proto.v1.policy_pb2 import Push
 from penstock.rules.decode import RefusedError

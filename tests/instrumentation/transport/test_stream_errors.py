@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.transport.stream_errors import explain_end
+from penstock.instrumentation.transport.stream import explain_end
 from penstock.instrumentation.transport.streams import Streams
 
 from tests.support.agent.agent import short_directory

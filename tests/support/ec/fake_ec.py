@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
-from penstock.instrumentation.vllm.messages.ec_worker_report import CheckedItem, EcReport, ItemFailure
+from penstock.instrumentation.vllm.messages.worker_report import CheckedItem, EcReport, ItemFailure
 from penstock.instrumentation.vllm.naming.peers import Peer
 
 from tests.support.engine.fake_worker import GARBAGE, ToyEngine, fingerprint, sample

@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     try:
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
     except ImportError:  # until 0.29
-        from penstock.instrumentation.vllm.compat.transfer_results import (
+        from penstock.instrumentation.vllm.compat.connectors import (
             Results as KVConnectorTransferResults,
         )
 

@@ -7,14 +7,15 @@ It contains ``Exception`` (never ``KeyboardInterrupt`` or ``SystemExit``), count
 by hook and error class, and logs at most one line a minute per hook, but none of a
 thread that an ending process did not get: that is no fault. Under
 ``PENSTOCK_GUARD=raise`` it counts and lets the error through, so that tests see
-what production contains.
+what production contains. :func:`guarded` is the guard as a decorator.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from penstock.instrumentation.core.drop_counter import DropCounter
 from penstock.instrumentation.core.engine_log import logger
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 LOG_INTERVAL: Final = 60.0
 """Seconds between two log lines of the same hook."""
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_D = TypeVar("_D")
 
 
 def is_end_of_process(error: BaseException) -> bool:
@@ -103,3 +107,25 @@ class GuardRegistry:
 
 
 guard = GuardRegistry(raising=guard_raises(os.environ))
+
+
+def guarded(hook: str, *, default: _D) -> Callable[[Callable[_P, _R]], Callable[_P, _R | _D]]:
+    """Return a decorator that contains errors by the guard of *hook* and returns *default* in their place.
+
+    Without an error it costs one call; the guard itself is entered only once an exception is there.
+    """
+    contained = guard(hook)
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R | _D]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R | _D:
+            try:
+                return function(*args, **kwargs)
+            except Exception:
+                with contained:
+                    raise
+            return default
+
+        return call
+
+    return decorate

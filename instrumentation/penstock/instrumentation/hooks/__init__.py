@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.hooks.patch import Patch
+from penstock.instrumentation.hooks.patch import Patch, Swaps, instrumented
 from penstock.instrumentation.hooks.registry import Fit, Hook, MissingPart, fit_of, registry
 from penstock.instrumentation.hooks.report import (
     PLUGIN_GROUP,
@@ -21,7 +21,6 @@ from penstock.instrumentation.hooks.requirements import (
     Part,
     Requirement,
 )
-from penstock.instrumentation.hooks.subclass import Swaps, instrumented
 
 __all__ = [
     "PLUGIN_GROUP",

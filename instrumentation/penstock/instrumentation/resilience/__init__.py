@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.resilience.fault_drills import MAX_ACTIVE, SLOW, Drill, Drills
-from penstock.instrumentation.resilience.orders import NO_ORDERS, Orders
+from penstock.instrumentation.resilience.fault_drills import (
+    MAX_ACTIVE,
+    NO_ORDERS,
+    SLOW,
+    Drill,
+    Drills,
+    Orders,
+)
 from penstock.rules import (
     NO_POLICY,
     Action,

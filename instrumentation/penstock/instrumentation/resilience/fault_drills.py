@@ -1,4 +1,4 @@
-"""Fault drills: which attempts a ``FaultDrill`` hits.
+"""Fault drills: which attempts a ``FaultDrill`` hits; and operators' orders, which the feed pushes with every policy.
 
 This module only chooses. The hooks raise the faults at the transfer library's boundary, so that vLLM's own failure path
 runs, and every entry that results is marked ``rehearsal``.
@@ -7,7 +7,7 @@ runs, and every entry that results is marked ``rehearsal``.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,8 @@ from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from penstock.rules import QuarantineOrder
 
 SLOW: Final = 0
 """The wire's unspecified mode: the attempt is delayed and succeeds."""
@@ -183,3 +185,24 @@ class Drills:
             if matches and self._random.random() < drill.rate:
                 return drill
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The full state of the feed; the times in it count from *received_ns* (monotonic nanoseconds)."""
+
+    quarantines: tuple[QuarantineOrder, ...] = ()
+    drills: tuple[Drill, ...] = ()
+    received_ns: int = 0
+
+    def drills_at(self, now_ns: int) -> tuple[Drill, ...]:
+        """Return the drills that still run at *now_ns* (monotonic), each with its remaining time."""
+        passed = now_ns - self.received_ns
+        return tuple(
+            replace(drill, valid_for_ns=drill.valid_for_ns - passed)
+            for drill in self.drills
+            if drill.valid_for_ns > passed
+        )
+
+
+NO_ORDERS: Final = Orders()

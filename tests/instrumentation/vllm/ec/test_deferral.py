@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec import bad_items, deadlines
+from penstock.instrumentation.vllm.ec import pending_items, waits
 from penstock.rules.policy import Action, Deferral, EcLoadFailure
 
 from tests.support.ec.fake_ec import LEFT, RUNNING, TOY_PEER, ToyEcEngine, expected, image_request
@@ -38,7 +38,7 @@ READY, TIMEOUT, ABORTED = (
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """Give the deadlines a clock that only the test moves."""
     clock = ManualClock()
-    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(waits, "time", SimpleNamespace(monotonic_ns=clock))
     return clock
 
 
@@ -260,13 +260,13 @@ def test_no_starvation(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> 
 def test_bad_items_are_forgotten() -> None:
     """An item is bad for a while only, and of very many the oldest are forgotten first."""
     clock = ManualClock()
-    bad = bad_items.BadItems(clock)
+    bad = pending_items.BadItems(clock)
     cause = object()
     bad.remember("a", cause)  # type: ignore[arg-type]
     assert ("a" in bad, bad.cause("a")) == (True, cause)
-    clock.advance(bad_items.REMEMBERED_NS / 1e9 + 1)
+    clock.advance(pending_items.REMEMBERED_NS / 1e9 + 1)
     assert "a" not in bad
-    for index in range(bad_items.CAPACITY + 1):
+    for index in range(pending_items.CAPACITY + 1):
         bad.remember(str(index), cause)  # type: ignore[arg-type]
     assert "0" not in bad
     assert "1" in bad

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport
+from penstock.instrumentation.vllm.messages.worker_report import EcReport
 
 from tests.support.engine.schedulers import request
 

@@ -15,9 +15,9 @@ from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
-from penstock.instrumentation.vllm.ec.placeholders import Placeholders
+from penstock.instrumentation.vllm.ec.item_checks import Placeholders
 from penstock.instrumentation.vllm.ec.worker import EcWorker
-from penstock.instrumentation.vllm.messages.ec_worker_report import (
+from penstock.instrumentation.vllm.messages.worker_report import (
     CheckedItem,
     EcReport,
     ItemFailure,

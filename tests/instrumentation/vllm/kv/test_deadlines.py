@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.fault_drills import Drill
-from penstock.instrumentation.resilience.orders import Orders
+from penstock.instrumentation.resilience.fault_drills import Drill, Orders
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv import deadlines
+from penstock.instrumentation.vllm.kv import decider
 from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata
 from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
 from penstock.rules.policy import (
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """Give the deadlines a clock that only the test moves."""
     clock = ManualClock()
-    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(decider, "time", SimpleNamespace(monotonic_ns=clock))
     return clock
 
 

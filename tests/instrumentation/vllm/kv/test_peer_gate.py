@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.orders import Orders
+from penstock.instrumentation.resilience.fault_drills import Orders
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import peer_gate
 from penstock.instrumentation.vllm.messages.worker_report import Culprit

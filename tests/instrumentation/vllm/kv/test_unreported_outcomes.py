@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv import deadlines
+from penstock.instrumentation.vllm.kv import decider
 from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.rules.policy import Action, Deferral
@@ -57,7 +57,7 @@ def test_a_rank_fails_and_another_does_not_end(
 ) -> None:
     """A load that was to be recomputed fails, with one outcome, if a deadline comes before all ranks have ended it."""
     clock = ManualClock()
-    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(decider, "time", SimpleNamespace(monotonic_ns=clock))
     scheduler = make_scheduler(own=own)
     deferral = Deferral(max_transfer_wait=5, on_timeout=Action.FAIL)
     runtime.policy.swap(policy(action, deferral=deferral), 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, BlockHolder, spread
+from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, BlockHolder, FreedBlocks, spread
 
 from tests.support.ec.fake_ec import LEFT
 from tests.support.engine.fake_worker import ToyEngine, expected
@@ -337,3 +338,15 @@ def test_vanilla_without_a_policy(make_scheduler: MakeScheduler, recorder: Recor
         engine.run(stored("first", waits=False))
     (outcome,) = recorder.take("load_outcome", "first")
     assert outcome.decided_by == c.DECIDED_BY_VLLM
+
+
+def test_freed_blocks_are_only_what_is_still_there() -> None:
+    """Of the blocks that a request has left, those that were reused, never cached or stand for nothing are not its any more."""
+
+    def block(number: int, content: object, *, null: bool = False) -> Any:
+        return SimpleNamespace(block_id=number, block_hash=content, is_null=null)
+
+    blocks = [block(1, "a"), block(2, "b"), block(3, None), block(0, "n", null=True)]
+    freed = FreedBlocks("r", [blocks])
+    blocks[1].block_hash = "reused"
+    assert freed.holder("g") == BlockHolder("g", ([1, NO_BLOCK, NO_BLOCK, NO_BLOCK],))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.requests.affected import Cause
+from penstock.instrumentation.vllm.requests.outcomes import suspicions
 from penstock.instrumentation.vllm.requests.record import RequestRecord
-from penstock.instrumentation.vllm.requests.suspicions import suspicions
 from penstock.proto.v1.events_pb2 import AnswerSuspected
 
 CAUSE = Cause(c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_TIMEOUT)

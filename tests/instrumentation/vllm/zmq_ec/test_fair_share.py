@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.instrumentation.transport.backoff import Backoff
 from penstock.instrumentation.vllm.zmq_ec.producer import fair_share, server
 from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
-from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol, sockets
 
 from tests.support.ec.rig import MODEL, feature, publisher, request, rig, tensor, wait_for
 
@@ -128,7 +128,7 @@ def test_requests_beyond_the_rate_are_dropped(dealer: Any, monkeypatch: pytest.M
 
 def test_one_that_takes_nothing_is_disconnected(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then nothing is kept for it."""
-    monkeypatch.setitem(keepalive.OPTIONS, zmq.TCP_MAXRT, 300)
+    monkeypatch.setitem(sockets.KEEPALIVE, zmq.TCP_MAXRT, 300)
     with publisher(capacity=20 << 20) as producer:
         producer.save("a", tensor(16_384))  # 16 MiB
         crc = _crc(producer, "a")

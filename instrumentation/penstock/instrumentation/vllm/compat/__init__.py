@@ -1,41 +1,47 @@
-"""Differences between the versions of vLLM that are supported: one module each, which goes when its last version does."""
+"""Differences between the versions of vLLM that are supported, by subject; each goes when its last version does."""
 
 from __future__ import annotations
 
-from penstock.instrumentation.vllm.compat.block_clippers import block_clipper
-from penstock.instrumentation.vllm.compat.cached_embeds import forget_embeds
-from penstock.instrumentation.vllm.compat.child_connectors import child_connectors
 from penstock.instrumentation.vllm.compat.choice import (
     connector_differences,
     encoder_differences,
     scheduler_differences,
     worker_differences,
 )
-from penstock.instrumentation.vllm.compat.encoder_reports import ask_for_reports, hears_all_ranks
-from penstock.instrumentation.vllm.compat.encoder_widths import encoder_widths
-from penstock.instrumentation.vllm.compat.errored_requests import errored_requests
+from penstock.instrumentation.vllm.compat.connectors import child_connectors
+from penstock.instrumentation.vllm.compat.encoder import (
+    ask_for_reports,
+    encoder_widths,
+    forget_embeds,
+    hears_all_ranks,
+    placeholder_fields,
+)
 from penstock.instrumentation.vllm.compat.expert_moves import MOVE_STREAM, move_stream
-from penstock.instrumentation.vllm.compat.failed_receives import (
+from penstock.instrumentation.vllm.compat.failed_loads import (
     awaits_blocks,
     can_fail_loads,
     can_fail_receive,
+    counts_transfers_alone,
     fail_receive,
     failed_receives,
     has_failed_receive,
 )
-from penstock.instrumentation.vllm.compat.failed_transfers import counts_transfers_alone
-from penstock.instrumentation.vllm.compat.hash_factors import open_factors, speculative_factors
-from penstock.instrumentation.vllm.compat.layer_groups import layer_groups
-from penstock.instrumentation.vllm.compat.memory_types import mixes_memory_types
-from penstock.instrumentation.vllm.compat.placeholder_fields import placeholder_fields
-from penstock.instrumentation.vllm.compat.retryable_error import retryable_error
-from penstock.instrumentation.vllm.compat.stale_output import (
+from penstock.instrumentation.vllm.compat.nixl_facts import (
+    block_clipper,
+    layer_groups,
+    mixes_memory_types,
+    open_factors,
+    speculative_factors,
+    transfer_mode,
+)
+from penstock.instrumentation.vllm.compat.request_failures import (
     drop_output,
     drop_stale_output,
+    errored_requests,
     has_stale_output,
     preempt_dropping,
+    retryable_error,
 )
-from penstock.instrumentation.vllm.compat.transfer_modes import transfer_mode
 
 __all__ = [
     "MOVE_STREAM",

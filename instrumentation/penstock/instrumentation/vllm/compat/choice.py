@@ -1,22 +1,19 @@
 """Which differences a class of vLLM's needs: chosen by what is there, never by a version's number.
 
 The hooks are written for the newest vLLM. A difference gives an older one the shape of the newest: a mixin between Penstock's
-and vLLM's class, or a function. The first line of its module says until which version it is needed.
+and vLLM's class, or a function. The docstring of its module says until which version it is needed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.vllm.compat.blocked_waiting import BlockedWaiting
-from penstock.instrumentation.vllm.compat.encoder_reports import EncoderReports
-from penstock.instrumentation.vllm.compat.failed_receives import FailedReceives
-from penstock.instrumentation.vllm.compat.given_up_loads import GivenUpLoads
-from penstock.instrumentation.vllm.compat.kv_fetch_stages import KvFetchStages
-from penstock.instrumentation.vllm.compat.send_leases import SendLeases
-from penstock.instrumentation.vllm.compat.stale_output import StaleOutput
-from penstock.instrumentation.vllm.compat.transfer_results import ConnectorTransferResults, TransferResults
-from penstock.instrumentation.vllm.compat.writer_handshakes import WriterHandshakes
+from penstock.instrumentation.vllm.compat.connectors import ConnectorTransferResults, TransferResults
+from penstock.instrumentation.vllm.compat.encoder import EncoderReports
+from penstock.instrumentation.vllm.compat.failed_loads import FailedReceives, GivenUpLoads
+from penstock.instrumentation.vllm.compat.nixl_worker import SendLeases, WriterHandshakes
+from penstock.instrumentation.vllm.compat.request_failures import StaleOutput
+from penstock.instrumentation.vllm.compat.waiting_requests import BlockedWaiting, KvFetchStages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from penstock.instrumentation.vllm.requests import Cause
 
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Drill, Orders
-    from penstock.instrumentation.vllm.ec.bad_items import BadItems
     from penstock.instrumentation.vllm.ec.observer import EcObserver
+    from penstock.instrumentation.vllm.ec.pending_items import BadItems
 
 _OF_TRANSFERS: Final = frozenset({c.FAILURE_MODE_TRANSFER, SLOW})
 

@@ -9,15 +9,15 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import PeerFailure
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import INCONCLUSIVE
+from penstock.instrumentation.vllm.ec.observer import EcResults
 from penstock.instrumentation.vllm.ec.protocol import EcLoader, EcPeerSource
-from penstock.instrumentation.vllm.ec.results import EcResults
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.vllm.admission import PeerGate
-    from penstock.instrumentation.vllm.ec.results import EcResult
+    from penstock.instrumentation.vllm.ec.observer import EcResult
     from penstock.instrumentation.vllm.requests import Cause
 
 _EC: Final = c.CHANNEL_EC

@@ -14,18 +14,14 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import hears_all_ranks
-from penstock.instrumentation.vllm.ec.admission import EcAdmission
-from penstock.instrumentation.vllm.ec.bad_items import BadItems
 from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
 from penstock.instrumentation.vllm.ec.drills import EcDrills
-from penstock.instrumentation.vllm.ec.failure_planner import EcFailurePlanner, supports
 from penstock.instrumentation.vllm.ec.item_peers import ItemPeers
-from penstock.instrumentation.vllm.ec.missing_media import MissingMedia
 from penstock.instrumentation.vllm.ec.observer import EcObserver
-from penstock.instrumentation.vllm.ec.pending_items import PendingItems
+from penstock.instrumentation.vllm.ec.pending_items import BadItems, PendingItems
 from penstock.instrumentation.vllm.ec.protocol import EcLoader
-from penstock.instrumentation.vllm.ec.step_loads import UnconfirmedEcLoads
-from penstock.instrumentation.vllm.ec.unavailable import UnavailableItems
+from penstock.instrumentation.vllm.ec.step_loads import EcFailurePlanner, UnconfirmedEcLoads, supports
+from penstock.instrumentation.vllm.ec.unavailable import EcAdmission, MissingMedia, UnavailableItems
 from penstock.instrumentation.vllm.ec.verifier import EcVerifier
 from penstock.instrumentation.vllm.ec.waits import EcWaits
 from penstock.instrumentation.vllm.messages import StepMetadata, checked_items, failed_items

@@ -1,26 +1,107 @@
-"""Items that a connector of vLLM's says it can no longer obtain: what becomes of their requests, by policy or by the connector."""
+"""Requests whose items cannot be had: what becomes of them, by policy or by the connector.
+
+No peer may be asked for the item now (:class:`EcAdmission`); the item is bad and cannot be encoded here, and vLLM would end the
+engine in the step that tries (:class:`MissingMedia`); a connector of vLLM's says that it can no longer obtain it
+(:class:`UnavailableItems`).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience import Outcome
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import errored_requests
-from penstock.instrumentation.vllm.requests import Affected
+from penstock.instrumentation.vllm.requests import Affected, Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
+    from penstock.instrumentation.vllm.ec.item_peers import ItemPeers
     from penstock.instrumentation.vllm.ec.observer import EcObserver
-    from penstock.instrumentation.vllm.ec.pending_items import PendingItems
+    from penstock.instrumentation.vllm.ec.pending_items import BadItems, PendingItems
     from penstock.instrumentation.vllm.ec.request_loads import Loss, RequestLoads
-    from penstock.instrumentation.vllm.requests import Cause
+
+_NOT_FOUND: Final = Cause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
+
+
+class EcAdmission:
+    """Stands before the connector of one scheduler; on its thread, inside a step."""
+
+    def __init__(self, peers: ItemPeers, pending: PendingItems, decider: EcFailureDecider) -> None:
+        """Keep requests from the *peers* that are cut off; the others are parts of the scheduler's ``EcLoadController``."""
+        self._peers = peers
+        self._pending = pending
+        self._decider = decider
+
+    def admits(self, request: Any, computed: int) -> bool:
+        """Keep a request with *computed* tokens from peers that are cut off; return whether the connector may be asked about it."""
+        if not self._peers.in_use:
+            return True
+        if request.request_id in self._decider.failing:
+            return False
+        refused = self._peers.keep_out(request, self._pending.loadable(request, computed))
+        if not refused:
+            return True
+        items = tuple(refused)
+        affected = Affected(
+            request.request_id,
+            computed,
+            items=items,
+            local_media=self._pending.has_media(request, computed, items),
+            trigger=Trigger.QUARANTINE,
+        )
+        decision = self._decider.decide(request, affected, self._peers.cause(refused[items[0]]))
+        self._peers.stay_local(request.request_id, items)
+        return decision.outcome is Outcome.RECOMPUTED
+
+
+class MissingMedia:
+    """Fails requests of one scheduler that can neither have an item nor encode it here; on its thread."""
+
+    def __init__(
+        self, pending: PendingItems, bad: BadItems, decider: EcFailureDecider, loads: RequestLoads | None
+    ) -> None:
+        """Use the parts of the scheduler's ``EcLoadController``."""
+        self._pending = pending
+        self._bad = bad
+        self._decider = decider
+        self._loads = loads
+
+    def fails(self, request: Any, computed: int) -> bool:
+        """Fail a request that needs a bad item and cannot encode it here; return whether it does."""
+        bad = [item for item in self._pending.missing(request, computed) if item in self._bad]
+        if not bad or self._pending.has_media(request, computed, bad):
+            return False
+        items = self._pending.without_media(request, computed)
+        affected = Affected(request.request_id, computed, items=tuple(items), local_media=False)
+        self._decider.decide(request, affected, self.cause_of(items))
+        return True
+
+    def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
+        """Fail a request of which vLLM would encode these inputs, if one cannot be encoded here; return whether it fails."""
+        items = self._pending.lacking_media(request, indexes)
+        if items and request.request_id not in self._decider.failing:
+            affected = Affected(
+                request.request_id, request.num_computed_tokens, items=items, local_media=False
+            )
+            self._decider.decide(request, affected, self.cause_of(items, request.request_id))
+        return bool(items)
+
+    def cause_of(self, items: Iterable[str], request_id: str = "") -> Cause:
+        """Return why the first of *items* that is bad, or that the request does without, is so; if none is, no peer has them."""
+        if self._loads is not None:
+            without = self._loads.without(request_id)
+            cause = next((without[item] for item in items if item in without), None)
+            if cause is not None:
+                return cause
+        return next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
 
 
 class UnavailableItems:
-    """The connector's word about the requests of one scheduler; on its thread. None has computed on what it lacks."""
+    """What the connector says it cannot obtain for the requests of one scheduler; on its thread. None has computed on what it lacks."""
 
     def __init__(
         self,

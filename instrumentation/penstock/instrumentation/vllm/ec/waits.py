@@ -1,13 +1,13 @@
-"""Requests that wait for encoder outputs: their deadlines, and the decision about a wait that an output ends by not coming."""
+"""Requests that wait for encoder outputs: their deadlines (``deferral``), and the decision about a wait that an output ends by not coming."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Outcome, Trigger
-from penstock.instrumentation.vllm.ec.deadlines import EcDeadlines
+from penstock.instrumentation.resilience import DeadlineLimits, Deadlines, Outcome, Trigger
 from penstock.instrumentation.vllm.ec.protocol import EcFailure
 from penstock.instrumentation.vllm.requests import Affected, Cause
 
@@ -15,17 +15,73 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.instrumentation.resilience import Policy
-    from penstock.instrumentation.vllm.ec.bad_items import BadItems
-    from penstock.instrumentation.vllm.ec.deadlines import EcWait
     from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
     from penstock.instrumentation.vllm.ec.drills import EcDrills
     from penstock.instrumentation.vllm.ec.observer import EcObserver
-    from penstock.instrumentation.vllm.ec.pending_items import PendingItems
+    from penstock.instrumentation.vllm.ec.pending_items import BadItems, PendingItems
     from penstock.instrumentation.vllm.ec.protocol import EcLoader
     from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE
 _TIMED_OUT: Final = Cause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class EcWait:
+    """A request that waits, and how many of its tokens were computed when it was last asked about."""
+
+    request: Any
+    computed: int
+
+
+class EcDeadlines:
+    """The waiting requests of one scheduler. The clocks run without a policy too, so that a new one applies to requests that already wait.
+
+    Attributes:
+        table: those that wait, by request; read at each poll.
+
+    """
+
+    def __init__(self) -> None:
+        self._limits = DeadlineLimits()
+        self._deadlines = Deadlines()
+        self.table: dict[str, EcWait] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self.table
+
+    def on_policy_change(self, policy: Policy) -> None:
+        """Apply the limits of the policy that came into force."""
+        self._limits = DeadlineLimits.from_policy(policy.deferral)
+
+    def on_waiting(self, request: Any, computed: int) -> bool:
+        """Record that a request waits; return False if that is known (a poll, of which every step has one)."""
+        known = self.table.get(request.request_id)
+        if known is not None and known.computed == computed:
+            return False
+        self.table[request.request_id] = EcWait(request, computed)
+        self._deadlines.begin(request.request_id, time.monotonic_ns())
+        return True
+
+    def on_began(self, request_id: str) -> None:
+        """Record that a transfer has begun that a request waits for; the first of several starts the clock."""
+        self._deadlines.started(request_id, time.monotonic_ns())
+
+    def on_ended(self, request_id: str) -> None:
+        """Record that a request no longer waits."""
+        if self.table.pop(request_id, None) is not None:
+            self._deadlines.end(request_id)
+
+    def waiting(self) -> list[EcWait]:
+        """Return the requests that wait now."""
+        return list(self.table.values())
+
+    def take_overdue(self) -> list[EcWait]:
+        """Return the requests that are over a deadline; each is returned once, and then waits no longer."""
+        if not self.table:
+            return []
+        overdue = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
+        return [self.table.pop(each.request_id) for each in overdue]
 
 
 class EcWaits:

@@ -2,7 +2,7 @@
 
 vLLM's encoder step needs every item that the scheduler has planned to load: an exception, or an item that is not there,
 ends the engine. In a step whose metadata says ``penstock_guarded`` such an item gets a placeholder of the right shape, and the
-scheduler rewinds the requests that used it (``ec/failure_planner.py``). In any other step vLLM's own behaviour stays.
+scheduler rewinds the requests that used it (``ec/step_loads.py``). In any other step vLLM's own behaviour stays.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from penstock.instrumentation.resilience import Drills
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
 from penstock.instrumentation.vllm.compat import encoder_widths
 from penstock.instrumentation.vllm.ec import fingerprints
-from penstock.instrumentation.vllm.ec.checksums import Checksums
+from penstock.instrumentation.vllm.ec.item_checks import Checksums, Placeholders
 from penstock.instrumentation.vllm.ec.observer import EcObserver
-from penstock.instrumentation.vllm.ec.placeholders import Placeholders
 from penstock.instrumentation.vllm.ec.protocol import EcChecksums, EcFailure, EcLoader, EcTransfer
 from penstock.instrumentation.vllm.messages import EcReport, ItemFailure
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes

@@ -15,13 +15,10 @@ from penstock.instrumentation.resilience import Action, DecidedBy, Decision, Out
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import failed_receives
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
-from penstock.instrumentation.vllm.kv.deadlines import KvDeadlines
-from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
-from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner
+from penstock.instrumentation.vllm.kv.decider import KvDeadlines, KvFailureDecider
+from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner, UnconfirmedSteps
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
-from penstock.instrumentation.vllm.kv.local_requests import keep_local
-from penstock.instrumentation.vllm.kv.request_peers import RequestPeers
-from penstock.instrumentation.vllm.kv.unconfirmed_steps import UnconfirmedSteps
+from penstock.instrumentation.vllm.kv.request_peers import RequestPeers, keep_local
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes

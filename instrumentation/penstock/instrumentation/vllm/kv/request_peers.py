@@ -1,4 +1,4 @@
-"""The peers that the requests of one scheduler load their KV from: who may, and what became of it."""
+"""The peers that the requests of one scheduler load their KV from: who may, what became of it, and which compute here instead."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import PeerFailure
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import INCONCLUSIVE
+from penstock.instrumentation.vllm.compat import child_connectors
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, peers
 from penstock.instrumentation.vllm.requests import Cause
 
@@ -113,3 +114,20 @@ class RequestPeers:
     ) -> None:
         probe, record.probe = record.probe, 0
         self._gate.report(address, engine_id, failure, _KV, probe)
+
+
+def keep_local(connector: Any, request: Any) -> None:
+    """Have *connector*, or a child of it, load nothing for *request*, which has no blocks yet.
+
+    NIXL's scheduler has asked the peer to keep the blocks since the request came, and stops: the peer's lease runs out by
+    itself. With ``bidirectional_kv_xfer`` its workers keep a finished request's blocks for the next turn, and release only
+    those of requests that were in a batch of theirs; vLLM says so of those that load.
+    """
+    for each in (connector, *child_connectors(connector)):
+        nixl: Any = getattr(each, "connector_scheduler", None)
+        stop = getattr(nixl, "_stop_heartbeat", None)
+        if stop is not None:
+            stop(request.request_id)
+        if getattr(nixl, "is_bidirectional_kv_xfer_enabled", False):
+            nixl._reqs_in_batch.add(request.request_id)
+    request.kv_transfer_params["do_remote_prefill"] = False

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.vllm.messages.ec_worker_report import (
-    CheckedItem,
-    EcReport,
-    ItemFailure,
-    checked_items,
-    failed_items,
-)
 from penstock.instrumentation.vllm.messages.integrity import (
     CheckedLoad,
     DigestOrder,
@@ -18,7 +11,6 @@ from penstock.instrumentation.vllm.messages.integrity import (
     TransferDigest,
     VerifyOrder,
 )
-from penstock.instrumentation.vllm.messages.load_reasons import LoadFailureReasons, LoadReason
 from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata, with_children
 from penstock.instrumentation.vllm.messages.transfers import (
     LOADS,
@@ -33,9 +25,16 @@ from penstock.instrumentation.vllm.messages.transfers import (
     saves_of,
 )
 from penstock.instrumentation.vllm.messages.worker_report import (
+    CheckedItem,
     Culprit,
+    EcReport,
+    ItemFailure,
     LoadFailure,
+    LoadFailureReasons,
+    LoadReason,
     WorkerReport,
+    checked_items,
+    failed_items,
     find_reports,
 )
 

@@ -1,19 +1,102 @@
-"""What a worker reports about the KV loads and saves of a step: it travels in ``KVConnectorOutput.kv_connector_worker_meta``."""
+"""What a worker reports to the scheduler about a step: it travels as the connector's own worker metadata.
+
+Of KV loads and saves in ``KVConnectorOutput.kv_connector_worker_meta``, of encoder outputs in
+``ECConnectorOutput.ec_connector_worker_meta``. vLLM pickles it in the worker, combines the ranks' with ``aggregate`` and hands it to
+the scheduler. A connector that uses the field itself keeps its metadata as *inner*.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
-from penstock.instrumentation.vllm.messages.rank_report import RankReport
+from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.instrumentation.vllm.messages.integrity import CheckedLoad, RankDigest
-    from penstock.instrumentation.vllm.messages.load_reasons import LoadReason
     from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, FinishedTransfer
-    from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.naming import Failure, Peer
+
+T = TypeVar("T")
+REASONS_MAX: Final = 4_096
+"""Reasons that wait for the scheduler's next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport(Generic[T]):
+    """One step of one rank, or of several that were aggregated. All fields but *inner* are tuples.
+
+    Attributes:
+        failures: loads that failed, in the order in which they did.
+        inner: the connector's own metadata.
+
+    """
+
+    failures: tuple[T, ...] = ()
+    inner: Any = field(default=None, kw_only=True)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def aggregate(self, other: Any) -> Self:
+        """Combine with another rank's; the connectors' own are combined by themselves."""
+        theirs = other if isinstance(other, type(self)) else type(self)(inner=other)
+        if self.inner is None or theirs.inner is None:
+            inner = self.inner if theirs.inner is None else theirs.inner
+        else:
+            inner = self.inner.aggregate(theirs.inner)
+        tuples = {
+            each.name: getattr(self, each.name) + getattr(theirs, each.name)
+            for each in fields(self)
+            if each.name != "inner"
+        }
+        return type(self)(inner=inner, **tuples)
+
+
+class LoadReason(NamedTuple):
+    """What one rank's connector knows about a failed load: ``FAILURE_MODE_*``, ``ERROR_TYPE_*``, class and text of the error."""
+
+    request_id: str
+    rank: int
+    mode: int
+    error_type: int
+    error_class: str = ""
+    error_text: str = ""
+
+
+class LoadFailureReasons:
+    """The reasons of one worker's connector: noted on any thread, drained on the worker's."""
+
+    def __init__(self, rank: int) -> None:
+        """Record what happens on *rank*."""
+        self._rank = rank
+        self._noted: deque[LoadReason] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._noted)
+
+    def note(self, request_id: str, failure: Failure) -> None:
+        """Record why the load of a request failed, before the connector reports that it did."""
+        if len(self._noted) >= REASONS_MAX:
+            runtime.emitter.drops.add("queue_full", "event")
+            return
+        self._noted.append(
+            LoadReason(
+                request_id,
+                self._rank,
+                failure.mode,
+                failure.error_type,
+                failure.error_class,
+                failure.error_text,
+            )
+        )
+
+    def drain(self) -> tuple[LoadReason, ...]:
+        """Return what was noted, once."""
+        return tuple(self._noted.popleft() for _ in range(len(self._noted)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +167,60 @@ def find_reports(metadata: Any) -> Iterator[WorkerReport]:
     if isinstance(children, tuple):
         for child in children:
             yield from find_reports(child)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFailure:
+    """An item that one rank could not load and holds a placeholder for: ``FAILURE_MODE_*``, ``ERROR_TYPE_*``.
+
+    *rehearsal*: a fault drill caused it.
+    """
+
+    item: str
+    mode: int
+    error_type: int
+    rank: int = 0
+    rehearsal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedItem:
+    """An item that one rank was to compare with its producer's checksum.
+
+    Attributes:
+        mismatched: it differs.
+        skipped: the time for the comparisons of a step was spent, so it was not compared.
+
+    """
+
+    item: str
+    mismatched: bool
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EcReport(RankReport[ItemFailure]):
+    """One step of one rank, or of several that were aggregated.
+
+    Attributes:
+        checked: items that were to be compared with their producer's checksum.
+
+    """
+
+    checked: tuple[CheckedItem, ...] = ()
+
+
+def failed_items(output: Any) -> dict[str, ItemFailure]:
+    """Return the failures in an ``ECConnectorOutput`` by item, of several ranks' the first; none for None."""
+    metadata = getattr(output, "ec_connector_worker_meta", None)
+    found: dict[str, ItemFailure] = {}
+    if isinstance(metadata, EcReport):
+        for failure in metadata.failures:
+            found.setdefault(failure.item, failure)
+    return found
+
+
+def checked_items(output: Any) -> tuple[CheckedItem, ...]:
+    """Return what the ranks were to compare, from an ``ECConnectorOutput`` or None."""
+    metadata = getattr(output, "ec_connector_worker_meta", None)
+    return metadata.checked if isinstance(metadata, EcReport) else ()

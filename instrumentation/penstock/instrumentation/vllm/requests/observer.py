@@ -18,9 +18,8 @@ from penstock.instrumentation.vllm.requests import outcomes
 from penstock.instrumentation.vllm.requests import record as requests
 from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
 from penstock.instrumentation.vllm.requests.gates import Gate, RequestGates
-from penstock.instrumentation.vllm.requests.held_blocks import HeldBlocks, Holding
-from penstock.instrumentation.vllm.requests.leases import Lease, Leases
-from penstock.instrumentation.vllm.requests.suspicions import suspicions
+from penstock.instrumentation.vllm.requests.held_blocks import HeldBlocks, Holding, Lease, Leases
+from penstock.instrumentation.vllm.requests.outcomes import suspicions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.requests.affected import Affected, Cause
     from penstock.instrumentation.vllm.requests.record import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import BlockHolder, Snapshot
-
 
 # What these waits are for is a gate of its own; other waits are for the engine.
 _GATE_IS_ENCODER: Final = {

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks.subclass import Swaps
+from penstock.instrumentation.hooks.patch import Swaps
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec.cpu.copies import Copies
+from penstock.instrumentation.vllm.ec.cpu.copies import Copies, CpuWorkerMixin
 from penstock.instrumentation.vllm.ec.cpu.loads import CpuLoads
-from penstock.instrumentation.vllm.ec.cpu.worker_mixin import CpuWorkerMixin
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from vllm.distributed.ec_transfer.ec_connector.cpu.common import ECCPUConnectorMetadata
 from vllm.distributed.ec_transfer.ec_connector.cpu.session import ConsumerSessionResults

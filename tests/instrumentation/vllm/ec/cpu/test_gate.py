@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.resilience.fault_drills import SLOW, Drill
-from penstock.instrumentation.resilience.orders import Orders
+from penstock.instrumentation.resilience.fault_drills import SLOW, Drill, Orders
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec.cpu.rehearsal import ReadRehearsal
+from penstock.instrumentation.vllm.ec.cpu.reads import ReadRehearsal
 from penstock.rules.circuit_breaker import BreakerState
 from penstock.rules.policy import Action, EcLoadFailure, PeerQuarantine
 from penstock.rules.quarantine import QuarantineOrder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec import deadlines
+from penstock.instrumentation.vllm.ec import waits
 from penstock.rules.policy import Action, Deferral
 from vllm.distributed.ec_transfer.ec_connector.cpu import scheduler as cpu_scheduler
 from vllm.distributed.ec_transfer.ec_connector.cpu import session as cpu_session
@@ -219,7 +219,7 @@ def test_a_deadline_holds(
 ) -> None:
     """A producer that does not answer is waited for as long as the policy says, not the connector's minute."""
     clock = ManualClock()
-    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(waits, "time", SimpleNamespace(monotonic_ns=clock))
     runtime.policy.swap(policy(deferral=Deferral(max_start_wait=5.0, on_timeout=Action(on_timeout))), 1.0)
     engine = make_cpu()
     (producer,) = engine.producers

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.fault_drills import Drill
-from penstock.instrumentation.resilience.orders import Orders
+from penstock.instrumentation.resilience.fault_drills import Drill, Orders
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import errored_requests
-from penstock.instrumentation.vllm.ec import deadlines
+from penstock.instrumentation.vllm.ec import waits
 from penstock.rules.policy import Action, Deferral, EcLoadFailure
 
 from tests.support.ec.decisions import OUTPUTS, act, image, outcome_of
@@ -131,7 +130,7 @@ def test_a_deadline_holds(
 ) -> None:
     """A push counts as not started until it has come; what comes after the deadline harms no request."""
     clock = ManualClock()
-    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(waits, "time", SimpleNamespace(monotonic_ns=clock))
     runtime.policy.swap(policy(deferral=Deferral(max_start_wait=5.0, on_timeout=Action(on_timeout))), 1.0)
     pair = make_pair(kind)
     first = expects(image("first", "a"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.instrumentation.hooks.subclass import instrumented
+from penstock.instrumentation.hooks.patch import instrumented
 from penstock.instrumentation.vllm.compat import connector_differences
 from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
 from penstock.instrumentation.vllm.kv.scheduler_mixin import SchedulerSideMixin

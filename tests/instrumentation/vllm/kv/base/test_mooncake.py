@@ -13,8 +13,8 @@ import zmq.asyncio
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.base.connector_adapters import classify_mooncake_failure
-from penstock.instrumentation.vllm.messages import load_reasons
-from penstock.instrumentation.vllm.messages.load_reasons import LoadFailureReasons
+from penstock.instrumentation.vllm.messages import worker_report
+from penstock.instrumentation.vllm.messages.worker_report import LoadFailureReasons
 from penstock.instrumentation.vllm.naming.failure_modes import Failure
 
 from demo.common.processes import free_port
@@ -87,7 +87,7 @@ def test_what_an_error_says() -> None:
 
 def test_reasons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the scheduler does not fetch is not kept without end; what is lost is counted."""
-    monkeypatch.setattr(load_reasons, "REASONS_MAX", 2)
+    monkeypatch.setattr(worker_report, "REASONS_MAX", 2)
     lost: list[tuple[str, str]] = []
     monkeypatch.setattr(runtime.emitter.drops, "add", lambda *row: lost.append(row))
     reasons = LoadFailureReasons(3)

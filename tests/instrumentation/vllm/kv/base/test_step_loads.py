@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from types import SimpleNamespace
 
-from penstock.instrumentation.vllm.kv.base.step_loads import KvStepLoads
+from penstock.instrumentation.vllm.kv.base.transfers import KvStepLoads
 from penstock.instrumentation.vllm.messages.transfers import LOADS_MAX, KvLoad, loads_of, saves_of
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.kv.integrity.load_check import LoadCheck, check_load
-from penstock.instrumentation.vllm.kv.integrity.rank_digests import join_ranks
+from penstock.instrumentation.vllm.kv.integrity.block_digests import LoadCheck, check_load
+from penstock.instrumentation.vllm.kv.integrity.transfer_digest import join_ranks
 from penstock.instrumentation.vllm.kv.nixl import verification
 from penstock.instrumentation.vllm.messages import DigestOrder, GroupBlocks, VerifyOrder
 

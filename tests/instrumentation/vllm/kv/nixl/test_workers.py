@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.nixl import port_probe
+from penstock.instrumentation.vllm.kv.nixl import handshake_mixin
 from penstock.instrumentation.vllm.kv.nixl.compatibility import own_factors
 
 from demo.common.processes import free_port
@@ -210,7 +210,7 @@ def test_silent_peer_and_its_victims(
 ) -> None:
     """Of requests that share a handshake with a closed port, one for another address fails as collateral."""
     # The attempt at the port has the time that it needs.
-    monkeypatch.setattr(port_probe.connection_refused, "__defaults__", (60.0,))
+    monkeypatch.setattr(handshake_mixin.connection_refused, "__defaults__", (60.0,))
     prefill, decode = pair
     dead = free_port()
     decode.read("culprit", prefill, port=dead, engine_id="engine", local=(1,), remote=(1,))

@@ -1,4 +1,4 @@
-"""A worker's copies between the accelerator and this machine's memory, of an ``ECCPUConnector``."""
+"""A worker's copies between the accelerator and this machine's memory, of an ``ECCPUConnector``, and the mixin over the ``ECCPUWorker`` that records them; on the worker's thread."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import EcObserver, EcTransfer
 from penstock.instrumentation.vllm.ec.cpu.loads import HOST
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _NANOS_PER_MILLISECOND: Final = 1_000_000
+_GUARD = guard("ec_cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +75,55 @@ class Copies:
                 component=cast("Component", self._observer.component),
                 rank=self._observer.rank,
             )
+
+
+class CpuWorkerMixin:
+    """Reports copies when the device says that they have ended, which may be steps after they were ordered."""
+
+    _penstock_copies: Copies | None = None
+    _penstock_snapshot = ""
+
+    # Set by vLLM's ECCPUWorker.
+    _region: Any
+    _is_save_rank: bool
+
+    def start_load_caches(self, encoder_cache: Any, connector_metadata: Any) -> None:
+        """Record the loads of a step that vLLM could order."""
+        upstream: Any = super()
+        upstream.start_load_caches(encoder_cache, connector_metadata=connector_metadata)
+        copies = self._penstock_copies
+        if copies is not None and connector_metadata.loads:
+            with _GUARD:
+                items = getattr(connector_metadata, "penstock_items", ())
+                copies.on_loads(connector_metadata.loads, self._region.block_size_bytes, items)
+
+    def save_caches(self, encoder_cache: Any, mm_hash: str, connector_metadata: Any) -> None:
+        """Record a save that this rank makes."""
+        upstream: Any = super()
+        upstream.save_caches(encoder_cache, mm_hash, connector_metadata=connector_metadata)
+        copies = self._penstock_copies
+        if copies is not None and self._is_save_rank and mm_hash in connector_metadata.saves:
+            with _GUARD:
+                copies.on_save(mm_hash, encoder_cache[mm_hash].nbytes)
+
+    def _collect_finished(self, inflight: Any, direction: str) -> list[Any]:
+        upstream: Any = super()
+        before = list(inflight)
+        done: list[Any] = upstream._collect_finished(inflight, direction)
+        copies = self._penstock_copies
+        ended = len(before) - len(inflight)
+        if copies is not None and ended:
+            with _GUARD:
+                # vLLM records these events anew with a later copy only.
+                copies.on_finished(
+                    (each.completions, each.start_event.elapsed_time(each.end_event))
+                    for each in before[:ended]
+                )
+        return done
+
+    def shutdown(self) -> None:
+        """Stop contributing to the snapshot."""
+        upstream: Any = super()
+        with _GUARD:
+            runtime.snapshots.remove(self._penstock_snapshot)
+        upstream.shutdown()

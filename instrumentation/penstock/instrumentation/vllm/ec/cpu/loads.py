@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.ec import EcFailure, EcTransfer, Loss, RequestLoads
-from penstock.instrumentation.vllm.ec.cpu.announcements import announced_peer, withdraw
-from penstock.instrumentation.vllm.ec.cpu.reads import MISSES, REFUSALS, Read
-from penstock.instrumentation.vllm.ec.cpu.rehearsal import ReadRehearsal, RehearsedError
-from penstock.instrumentation.vllm.naming import Peer, address, cut, error_type_of
+from penstock.instrumentation.vllm.ec.cpu.reads import (
+    MISSES,
+    REFUSALS,
+    Read,
+    ReadRehearsal,
+    RehearsedError,
+    announced_peer,
+    withdraw,
+)
+from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, address, cut, error_type_of
 from penstock.instrumentation.vllm.requests import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+    from penstock.instrumentation.resilience import Drill
 
 CAPACITY: Final = 4096
 """Failed reads that are remembered; beyond it the oldest is forgotten."""
@@ -304,3 +312,39 @@ class CpuLoads(RequestLoads):
                     blameless=error_type == c.ERROR_TYPE_EVICTED,
                 )
             )
+
+
+class RemoteCpuLoads(CpuLoads):
+    """With NIXL: an ``EcPeerSource`` and an ``EcRehearsal`` besides. A request names one producer for each item."""
+
+    def candidates(self, request: Any, feature: Any) -> tuple[str, ...]:
+        """Return the producer that the request names for the item, if it would be asked now or has not answered yet.
+
+        vLLM asks again in the call in which it notices that no answer has come, so a silent producer is always being asked.
+        """
+        part, item = self._part, feature.identifier
+        peer = announced_peer(request, item)
+        if peer is None or peer.address == UNKNOWN or item in part._tombstones:
+            return ()
+        read = self._reads.get(item)
+        asks = read is not None and not read.began_ns and read.peer == peer and item in part._in_flight
+        return (peer.address,) if asks or part._cache.get(item) is None else ()
+
+    def keep_to(self, request: Any, feature: Any, peers: tuple[str, ...]) -> None:
+        """Have the request encode the item here, where it is kept from the only producer that it names."""
+        if not peers:
+            withdraw(request, feature.identifier)
+            self.end_wait(request, feature.identifier)
+
+    def connected(self) -> frozenset[str]:
+        """Return the producers whose memory NIXL knows; from any thread."""
+        sessions = self._part._sessions.copy().items()
+        return frozenset(address(*peer) for peer, session in sessions if session._nixl_agent_name is not None)
+
+    def rehearse(self, hit: Callable[[int, str], Drill | None]) -> None:
+        """Ask *hit* once for each attempt."""
+        self._rehearsal.hit = hit
+
+    def rehearsed(self, item: str) -> bool:
+        """Return whether a drill makes *item* late."""
+        return self._rehearsal.made_late(item)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
-from penstock.instrumentation.vllm.ec.cpu.rehearsal import RehearsedError
+from penstock.instrumentation.vllm.ec.cpu.reads import RehearsedError
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec.cpu.loads import CpuLoads

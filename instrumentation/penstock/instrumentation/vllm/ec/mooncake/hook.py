@@ -9,9 +9,8 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.hooks import Extension, InstanceState, Requirement
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import EcObserver, PartHook, has_name
-from penstock.instrumentation.vllm.ec.mooncake.loads import STATES, MooncakeLoads
+from penstock.instrumentation.vllm.ec.mooncake.loads import STATES, MooncakeLoads, MooncakeSchedulerMixin
 from penstock.instrumentation.vllm.ec.mooncake.receiver import MooncakeReceiver
-from penstock.instrumentation.vllm.ec.mooncake.scheduler_mixin import MooncakeSchedulerMixin
 from penstock.instrumentation.vllm.ec.mooncake.sender import SentPushes
 from penstock.instrumentation.vllm.ec.mooncake.worker_mixins import (
     ControlClientMixin,

@@ -1,4 +1,4 @@
-"""What the scheduler of an ``ECMooncakeConnector`` waits for, and what it has given up.
+"""What the scheduler of an ``ECMooncakeConnector`` waits for, and what it has given up; the mixin over an ``ECMooncakeScheduler``.
 
 A producer pushes an item into the memory of the consumer's workers, which tell the scheduler when it is there. The scheduler loads it
 in a step of its own, before the step that computes on it: a load hands the memory over, it moves nothing. The scheduler does not
@@ -12,8 +12,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.vllm.ec import EcFailure, Loss, RequestLoads
-from penstock.instrumentation.vllm.ec.mooncake.names import began_from_wire, peer_from_wire
+from penstock.instrumentation.vllm.ec.mooncake.names import REQUESTS, began_from_wire, peer_from_wire
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.requests import Cause
 
@@ -36,6 +37,7 @@ _GONE: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_EVICTED)
 _TIMED_OUT: Final = Cause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
 _EXPIRED: Final = Cause(c.FAILURE_MODE_EXPIRED, c.ERROR_TYPE_EVICTED)
 _COLLISION: Final = Cause(c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER)
+_GUARD = guard("ec_mooncake")
 
 
 class MooncakeLoads(RequestLoads):
@@ -160,3 +162,54 @@ def _keep(table: OrderedDict[str, Any], key: str, value: Any) -> None:
     table.move_to_end(key)
     if len(table) > CAPACITY:
         table.popitem(last=False)
+
+
+class MooncakeSchedulerMixin:
+    """On the scheduler's thread."""
+
+    _penstock_loads: MooncakeLoads | None = None
+
+    # Set by vLLM's ECMooncakeScheduler: the items that it takes to be in vLLM's encoder cache, so that it awaits no push of them.
+    _local_cache: set[str]
+
+    def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
+        """Await no push of what the request encodes here: for the length of the call the connector takes it as there."""
+        upstream: Any = super()
+        loads = self._penstock_loads
+        hidden: Collection[str] = ()
+        if loads is not None:
+            with _GUARD:
+                hidden = loads.without(request.request_id).keys() - self._local_cache
+        self._local_cache.update(hidden)
+        try:
+            return bool(upstream.ensure_cache_available(request, num_computed_tokens))
+        finally:
+            self._local_cache.difference_update(hidden)
+
+    def _accept_ready_event(self, data: dict[str, Any]) -> None:
+        """Record from whom an item has come, and since when it was expected."""
+        upstream: Any = super()
+        upstream._accept_ready_event(data)
+        loads = self._penstock_loads
+        if loads is not None:
+            with _GUARD:
+                loads.on_arrived(data)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """Name the requests of the items that this step loads to the workers."""
+        upstream: Any = super()
+        metadata = upstream.build_connector_meta(scheduler_output)
+        loads = self._penstock_loads
+        if loads is not None and metadata.loads:
+            with _GUARD:
+                setattr(metadata, REQUESTS, loads.on_dispatched(metadata.loads))
+        return metadata
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Record the items that the workers have loaded."""
+        upstream: Any = super()
+        upstream.update_connector_output(connector_output)
+        loads = self._penstock_loads
+        if loads is not None:
+            with _GUARD:
+                loads.on_loaded(getattr(connector_output.ec_connector_worker_meta, "loaded", ()))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.vllm.kv.base.hook import KvWorkerHook, KvWorkers
-from penstock.instrumentation.vllm.kv.base.mooncake import MooncakeHook
-from penstock.instrumentation.vllm.kv.base.step_loads import KvStepLoads
-from penstock.instrumentation.vllm.kv.base.transfers import KvTransfers
+from penstock.instrumentation.vllm.kv.base.hook import KvWorkerHook, KvWorkers, MooncakeHook
+from penstock.instrumentation.vllm.kv.base.transfers import KvStepLoads, KvTransfers
 
 __all__ = [
     "KvStepLoads",

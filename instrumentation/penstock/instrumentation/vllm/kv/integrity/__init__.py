@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.vllm.kv.integrity.block_digests import BlockDigests, KvLayout, layout_of
-from penstock.instrumentation.vllm.kv.integrity.digest_key import KEY, decode_digest, encode_digest
-from penstock.instrumentation.vllm.kv.integrity.load_check import LoadCheck, check_load
+from penstock.instrumentation.vllm.kv.integrity.block_digests import (
+    BlockDigests,
+    KvLayout,
+    LoadCheck,
+    check_load,
+    layout_of,
+)
+from penstock.instrumentation.vllm.kv.integrity.transfer_digest import KEY, decode_digest, encode_digest
 from penstock.instrumentation.vllm.kv.integrity.verifier import KvVerifier
 
 __all__ = [

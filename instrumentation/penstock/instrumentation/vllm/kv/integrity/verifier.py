@@ -13,14 +13,14 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.resilience import integrity_rule
 from penstock.instrumentation.vllm.compat import block_clipper, child_connectors
-from penstock.instrumentation.vllm.kv.integrity.digest_key import (
+from penstock.instrumentation.vllm.kv.integrity.transfer_digest import (
     DIGESTS_MAX,
     KEY,
     decode_digest,
     encode_digest,
     encode_problem,
+    join_ranks,
 )
-from penstock.instrumentation.vllm.kv.integrity.rank_digests import join_ranks
 from penstock.instrumentation.vllm.messages import (
     CheckedLoad,
     DigestOrder,

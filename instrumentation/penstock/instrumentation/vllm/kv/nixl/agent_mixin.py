@@ -1,6 +1,7 @@
-"""The mixin over a worker's NIXL agent: observes every transfer and notification.
+"""The mixin over a worker's NIXL agent: observes every transfer, and every notification just before vLLM handles it.
 
-The agent lies below vLLM's failure handling, so fault drills are injected here.
+The agent lies below vLLM's failure handling, so fault drills are injected here. vLLM forgets a request with its last expected
+notification. Whether one comes too late is therefore known only when its turn has come, not when a poll begins.
 """
 
 from __future__ import annotations
@@ -11,14 +12,51 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl.fault_injection import RehearsedFaultError
-from penstock.instrumentation.vllm.kv.nixl.notifications import WatchedMessages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _GUARD = guard("nixl")
 _HEARTBEAT = b"HB:"
 _GOOD = frozenset({"DONE", "PROC"})
+
+
+class WatchedMessages(list[bytes]):
+    """The messages of one peer; *observe* is called with each when it is iterated over."""
+
+    def __init__(self, messages: Iterable[bytes], observe: Callable[[bytes], None]) -> None:
+        """Copy *messages*."""
+        super().__init__(messages)
+        self._observe = observe
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield each message after it has been observed."""
+        for message in super().__iter__():
+            with _GUARD:
+                self._observe(message)
+            yield message
+
+
+class WatchedQueue:
+    """The queue of a push worker's forwarded messages; *observe* is called with each that is taken out of it."""
+
+    def __init__(self, queue: Any, observe: Callable[[bytes], None]) -> None:
+        """Stand in for *queue*."""
+        self._queue = queue
+        self._observe = observe
+
+    def get_nowait(self) -> Any:
+        """Return the next message, after it has been observed; raises as the queue does."""
+        message = self._queue.get_nowait()
+        with _GUARD:
+            self._observe(message)
+        return message
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the queue has."""
+        return getattr(self._queue, name)
 
 
 class NixlAgentMixin:

@@ -1,14 +1,20 @@
-"""The mixin over a NIXL worker's handshakes: who asks for one, its duration and result, the cause of its failure."""
+"""The mixins over a NIXL worker's handshakes and over a pushing worker's registrations and writes, which run on its writer thread.
+
+Who asks for a handshake, its duration and result, the cause of its failure. Whether a peer that did not answer refuses connections
+is tested here, since ZeroMQ does not report it.
+"""
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.nixl import port_probe
+from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.handshake_table import HandshakeRun
 from penstock.instrumentation.vllm.naming import failure_modes, peers
 from penstock.proto.names import NANOS
@@ -17,7 +23,45 @@ if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
+_PROBE_DEADLINE: Final = 0.5
+"""Seconds for one attempt to connect, name resolution included."""
+
+_probing = threading.BoundedSemaphore(1)
 _GUARD = guard("nixl")
+_NO_AGENTS = "vLLM has dropped the peer since their handshake, and fails the load"
+
+
+def connection_refused(host: str, port: int, deadline: float = _PROBE_DEADLINE) -> bool:
+    """Return whether *host* refuses a connection to *port*; False if it accepts, is silent or exceeds *deadline* (seconds).
+
+    Name resolution has no deadline, so the attempt runs on a daemon thread of its own; while one hangs, further calls
+    return False at once.
+    """
+    if not _probing.acquire(blocking=False):
+        return False
+    refused: list[bool] = []
+    thread = threading.Thread(
+        target=_probe_port, args=(host, port, deadline, refused), name="penstock-reach", daemon=True
+    )
+    try:
+        thread.start()
+    except BaseException:
+        _probing.release()
+        raise
+    thread.join(deadline)
+    return bool(refused)
+
+
+def _probe_port(host: str, port: int, deadline: float, refused: list[bool]) -> None:
+    try:
+        with socket.create_connection((host.strip("[]"), port), timeout=deadline):
+            pass
+    except ConnectionRefusedError:
+        refused.append(True)
+    except (OSError, ValueError):
+        pass
+    finally:
+        _probing.release()
 
 
 class NixlHandshakeMixin:
@@ -92,7 +136,7 @@ class NixlHandshakeMixin:
     def _penstock_annotate(self, error: Exception, host: str, port: int) -> None:
         """Add to *error* what a failed handshake does not report: a closed port, the mismatched factors."""
         if failure_modes.is_silence(error):
-            if port_probe.connection_refused(host, port):
+            if connection_refused(host, port):
                 failure_modes.annotate(error, failure_modes.ExceptionNote(refused=True))
             return
         hashes = failure_modes.hashes_in(str(error))
@@ -128,3 +172,47 @@ def clock_offset_ns(result: Any, took_ns: int) -> int | None:
         return None
     offset_ns = int(offset * NANOS)
     return offset_ns if abs(offset_ns) > took_ns // 2 else 0
+
+
+class NixlPushMixin(NixlHandshakeMixin):
+    """Over the connector's worker. A pull worker calls none of these methods."""
+
+    def _send_registration_to_p(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
+        return self._penstock_as_waiter(req_id, "_send_registration_to_p", req_id, *args, **kwargs)
+
+    def _do_send_reg_notif(self, req_id: str, reg_data: dict[str, Any]) -> None:
+        upstream: Any = super()
+        observer = self._penstock
+        if observer is not None:
+            # Also while paused: a peer must never write to the blocks of a failed load.
+            if not observer.cancellations.try_register(req_id):
+                return
+            if runtime.active:
+                with _GUARD:
+                    self._penstock_report_no_agents(req_id, reg_data)
+        upstream._do_send_reg_notif(req_id, reg_data)
+
+    def _penstock_report_no_agents(self, request_id: str, registration: dict[str, Any]) -> None:
+        """Report a load that vLLM is about to fail without logging it, because it has no agent of the peer."""
+        observer: Any = self._penstock
+        worker: Any = self
+        engine_id = registration["remote_engine_id"]
+        if not worker._remote_agents.get(engine_id):
+            observer.counts.saw(upstream_counts.NOTIFICATIONS)
+            failure = failure_modes.Failure(
+                c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_REMOTE_RESET, "push_reg_no_agents", "", _NO_AGENTS
+            )
+            meta = (getattr(worker, "_recving_metadata", None) or {}).get(request_id)
+            observer.on_failure(failure, request_id, meta=meta, direction=c.DIRECTION_RECEIVE)
+
+    def _do_start_push_kv(self, request_id: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._penstock_as_waiter(request_id, "_do_start_push_kv", request_id, *args, **kwargs)
+        except Exception as error:
+            # vLLM's writer thread logs the error and continues; the reader waits for a write that never comes.
+            observer = self._penstock
+            if observer is not None and runtime.active:
+                with _GUARD:
+                    failure = failure_modes.classify("push_setup_failed", error)
+                    observer.on_failure(failure, request_id, direction=c.DIRECTION_SEND)
+            raise

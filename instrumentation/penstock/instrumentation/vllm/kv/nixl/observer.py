@@ -13,10 +13,10 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.cancellation import CancelResult
 from penstock.instrumentation.vllm.kv.nixl.compatibility import MismatchedFactors
-from penstock.instrumentation.vllm.kv.nixl.failure_observer import (
+from penstock.instrumentation.vllm.kv.nixl.failure_reports import (
     PENDING,
     Mismatch,
-    NixlFailureObserver,
+    NixlFailureReports,
     make_room,
 )
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer
@@ -41,7 +41,7 @@ _PINNED: Final = (
 )
 
 
-class NixlObserver(NixlFailureObserver):
+class NixlObserver(NixlFailureReports):
     """The transfers, handshakes and failures of one NIXL worker.
 
     Attributes:

@@ -9,9 +9,9 @@ from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import can_fail_receive
 from penstock.instrumentation.vllm.kv.nixl import upstream_counts
+from penstock.instrumentation.vllm.kv.nixl.agent_mixin import WatchedQueue
 from penstock.instrumentation.vllm.kv.nixl.cancellation import is_cancelled
-from penstock.instrumentation.vllm.kv.nixl.notifications import WatchedQueue
-from penstock.instrumentation.vllm.kv.nixl.push_mixin import NixlPushMixin
+from penstock.instrumentation.vllm.kv.nixl.handshake_mixin import NixlPushMixin
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import (
     NO_PLAN,
     PlannedTransfer,

@@ -9,7 +9,7 @@ import zmq
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName
-from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, protocol, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ class ProducerConnection:
             zmq.MAXMSGSIZE: protocol.CHUNK_MAX + (0 if keys is None else curve.OVERHEAD),
             zmq.RECONNECT_IVL: -1,
             zmq.CONNECT_TIMEOUT: _CONNECT_TIMEOUT,
-            **keepalive.OPTIONS,
+            **sockets.KEEPALIVE,
         }.items():
             self.socket.setsockopt(option, value)
         if keys is not None:
@@ -169,7 +169,7 @@ class ProducerConnection:
 
     def check_end(self) -> ConnectionEnd | None:
         """Return why the connection has ended, None while it stands."""
-        for event, value in monitor.drain(self.monitor):
+        for event, value in sockets.drain_events(self.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._up = True
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
-    from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
-    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
+    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
     from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion

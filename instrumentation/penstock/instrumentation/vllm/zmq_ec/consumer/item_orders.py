@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec import EcFailure
     from penstock.instrumentation.vllm.naming import Peer
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import ItemRecords
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder, ItemRecord
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder, ItemRecord, ItemRecords
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
     from penstock.instrumentation.vllm.zmq_ec.wire import Content
 

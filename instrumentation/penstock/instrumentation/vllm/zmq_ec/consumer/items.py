@@ -13,11 +13,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import KNOWN_MAX, ItemRecords
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import (
+    KNOWN_MAX,
     PENDING,
     FetchOrder,
     ItemRecord,
+    ItemRecords,
     LoadOrder,
     Readiness,
     Stage,

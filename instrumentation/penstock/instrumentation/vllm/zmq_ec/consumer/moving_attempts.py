@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
-    from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
-    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
+    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
     from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion

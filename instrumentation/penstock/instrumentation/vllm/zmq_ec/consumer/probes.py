@@ -1,7 +1,11 @@
-"""The probes of a fetcher: which producer has an item. On the fetcher's thread."""
+"""The probes of a fetcher: which producer has an item; and the items whose source is found, that wait for room or for their turn.
+
+On the fetcher's thread.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -11,16 +15,17 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS, find
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt, Expected
     from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
-    from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
-    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
+    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import FoundItem
+
+logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 
 class Probes:
@@ -171,3 +176,62 @@ def report_missing(orders: ItemOrders, attempt: Attempt) -> None:
         orders.on_failed(attempt.failure, attempt.wanted, None)
     else:
         orders.on_missing(attempt.wanted)
+
+
+class WaitingAttempts:
+    """Attempts that have a source and no slot, in the order of their hits."""
+
+    def __init__(self, orders: ItemOrders, timeout: float, retry: Callable[[Attempt, float], None]) -> None:
+        """Start with none; *timeout* is in seconds, *retry* probes for an item again, at that monotonic time."""
+        self._orders = orders
+        self._timeout = timeout
+        self._retry = retry
+        self._attempts: dict[int, Attempt] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._attempts)
+
+    def __iter__(self) -> Iterator[Attempt]:
+        """Yield those that are still wanted; any of them may leave meanwhile."""
+        for serial, attempt in list(self._attempts.items()):
+            if serial not in self._attempts:  # its producer has been lost since
+                continue
+            if self._orders.is_wanted(attempt.wanted):
+                yield attempt
+            else:
+                self.remove(attempt)
+
+    def add(self, attempt: Attempt, now: float) -> None:
+        """Take an attempt whose source has just been found."""
+        source = attempt.source
+        if source is None:
+            return
+        attempt.deadline = now + self._timeout
+        self._orders.set_peer(attempt.wanted, source.peer)
+        self._attempts[attempt.wanted.serial] = attempt
+        source.waited_for += 1
+
+    def remove(self, attempt: Attempt) -> None:
+        """Let it wait no more."""
+        del self._attempts[attempt.wanted.serial]
+        if attempt.source is not None:
+            attempt.source.waited_for -= 1
+
+    def probe_again(self, attempt: Attempt, now: float) -> None:
+        """Find another source for it."""
+        self.remove(attempt)
+        attempt.source = attempt.content = None
+        if self._orders.on_retry(attempt.wanted, None):
+            self._retry(attempt, now)
+
+    def on_connection_lost(self, producer: Producer, now: float) -> None:
+        """Find another source for what was to come from *producer*."""
+        for attempt in [each for each in self._attempts.values() if each.source is producer]:
+            self.probe_again(attempt, now)
+
+    def expire(self, now: float) -> None:
+        """Give up those that are over their deadline."""
+        for attempt in [each for each in self._attempts.values() if each.deadline <= now]:
+            self.remove(attempt)
+            logger.warning("ZmqECConnector: no room for item %s (region_bytes)", attempt.wanted.item)
+            report_missing(self._orders, attempt)

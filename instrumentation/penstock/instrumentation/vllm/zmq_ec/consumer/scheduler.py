@@ -11,8 +11,7 @@ from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Loaded, LoadOrder, Readiness
 from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
-from penstock.instrumentation.vllm.zmq_ec.consumer.rehearsal import Rehearsal
-from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
+from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
 from penstock.instrumentation.vllm.zmq_ec.memory import Slots
 from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import BEGIN, RegionName, SharedRegion
 from penstock.instrumentation.vllm.zmq_ec.settings import named_producer

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
+    from penstock.instrumentation.vllm.zmq_ec.consumer.probes import WaitingAttempts
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
-    from penstock.instrumentation.vllm.zmq_ec.consumer.waiting_attempts import WaitingAttempts
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 

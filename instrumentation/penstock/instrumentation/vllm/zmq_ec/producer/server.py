@@ -2,7 +2,7 @@
 
 libzmq drops a connection that sends a frame of more than ``protocol.HEADER_MAX`` bytes. ``fair_share.py`` bounds how many
 requests of a peer are answered and how much is on its way to it. Answers to a peer that does not read are dropped and
-counted; ``keepalive.py`` disconnects it. With keys it serves only clients that ``authenticator.py`` allows. The frames that are sent refer to the cache's memory.
+counted; ``sockets.py`` disconnects it. With keys it serves only clients that ``authenticator.py`` allows. The frames that are sent refer to the cache's memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.producer.authenticator import Authenticator
 from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
 from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import SMALL
-from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, protocol, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +152,7 @@ class Server:
         self._seal_all()
         if self._authenticator is not None:
             self._authenticator.answer()
-        for _, error in monitor.drain(self._monitor):
+        for _, error in sockets.drain_events(self._monitor):
             self._on_failed_handshake(error)
         for _ in range(_BATCH):
             try:
@@ -293,7 +293,7 @@ def _router(
         zmq.SNDHWM: _SEND_QUEUE,
         zmq.RCVHWM: _RECEIVE_QUEUE,
         zmq.MAXMSGSIZE: protocol.HEADER_MAX + (0 if keys is None else curve.OVERHEAD),
-        **keepalive.OPTIONS,
+        **sockets.KEEPALIVE,
     }.items():
         socket.setsockopt(option, value)
     if keys is not None:
