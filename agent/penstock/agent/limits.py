@@ -146,7 +146,7 @@ QUIET_PAUSES: Final = 3.0
 QUIET_COUNT: Final = 3
 """... in which so many loads or requests went well; ..."""
 
-LET_GO_SECONDS: Final = 60.0
+ROUTED_AWAY_SECONDS: Final = 60.0
 """A peer that nobody has tried for so long, while its readers read well from others, is one of which the router has let go."""
 
 QUIET_TIMES: Final = 2.0
