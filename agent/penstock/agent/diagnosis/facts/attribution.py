@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.diagnosis.facts.fold import UNKNOWN
 from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame, PolicyBlames
-from penstock.agent.diagnosis.facts.usual_waits import UsualShares, UsualWaits
+from penstock.agent.diagnosis.facts.waits import UsualShares, UsualWaits
 from penstock.agent.diagnosis.facts.words import key_of
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
