@@ -114,7 +114,7 @@ _ENCODER_FAILS = "encoder_fails"
 
 
 def name_of(kind: PeerKind, channel: int) -> str:
-    """Return the kind of the cause: of the EC channel an encoder\'s."""
+    """Return the kind of the cause: of the EC channel an encoder's."""
     return kind.kind if channel == KV else _ENCODER_KINDS.get(kind.kind, _ENCODER_FAILS)
 
 
