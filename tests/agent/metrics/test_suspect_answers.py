@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.agent.batch import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import from_log as c
-from penstock.agent.metrics.suspect_answers import MAX_ANSWERS, SuspectAnswers
+from penstock.agent.metrics.counted_once import MAX_ANSWERS, SuspectAnswers
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events

@@ -17,6 +17,7 @@ from penstock.agent.batch import FEW
 from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics.catalogue import BY_NAME
 from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.counted_once import SuspectAnswers
 from penstock.agent.metrics.ended_deferrals import EndedByLoss
 from penstock.agent.metrics.latencies import PairSpeeds, PeerLatencies, at_best, is_slow, with_siblings
 from penstock.agent.metrics.series import (
@@ -35,7 +36,6 @@ from penstock.agent.metrics.series import (
     sorted_series,
     transfer_bulks,
 )
-from penstock.agent.metrics.suspect_answers import SuspectAnswers
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.sources import Account, Accounts
 
