@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 from penstock.agent.journal.commit.transaction import Transaction
 from penstock.agent.journal.database.batch_parser import BatchParser
 from penstock.agent.journal.database.schema import create_schema
@@ -31,7 +31,7 @@ class SharedReader(Reader):
         self._whereabouts = None
         self._damaged = lambda _: None
         self._parser = BatchParser()
-        self._let_go = LetGo()
+        self._let_go = ThreadYield()
 
     @property
     def _lookup(self) -> RequestLookup:  # type: ignore[override]  # a new one at each use

@@ -1,17 +1,20 @@
-"""Runs a coroutine to its end although its caller is cancelled."""
+"""How tasks end: whether one is cancelled, one that runs to its end although its caller is cancelled, and the signals that end the process."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.agent.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from types import FrameType
 
 T = TypeVar("T")
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 async def to_completion(work: Coroutine[Any, Any, T]) -> T:
@@ -40,3 +43,40 @@ def _forget(task: asyncio.Task[Any]) -> None:
         task.get_loop().call_exception_handler(
             {"message": "what went on after its caller had gone has failed", "exception": error, "task": task}
         )
+
+
+def is_cancelled() -> bool:
+    """Return whether the present task is cancelled, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def raise_if_cancelled() -> None:
+    """Go on with the cancellation of the present task.
+
+    Raises:
+        CancelledError: it is cancelled.
+
+    """
+    if is_cancelled():
+        raise asyncio.CancelledError
+
+
+def stop_event() -> asyncio.Event:
+    """Return an event of the running loop that the first SIGTERM or SIGINT sets. Call it on the main thread.
+
+    Later ones are ignored until the process has ended. ``loop.add_signal_handler`` does less: closing the loop and the end
+    of the interpreter both restore the default action, so that a second SIGTERM turns a clean end into exit status 143.
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        # Only handlers written in Python are reset when the interpreter ends; SIG_IGN stays.
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
+
+    for number in _SIGNALS:
+        signal.signal(number, on_signal)
+    return stop

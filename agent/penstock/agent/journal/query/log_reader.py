@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.database import (
     BATCH_COLUMNS,
@@ -97,7 +97,7 @@ class LogReader:
         self._damaged = damaged
         self._parser = BatchParser()
         # Of all queries: most of a scan is one that asks for a batch at a time, and what is done with each.
-        self._let_go = LetGo()
+        self._yield_now = ThreadYield()
         self._open()
 
     def _open(self) -> None:
@@ -167,7 +167,7 @@ class LogReader:
                 if self._stopped():
                     raise ImpossibleError("the agent is stopping; ask again")
                 yield logged_of(row)
-                self._let_go()
+                self._yield_now()
 
     def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
         """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*.
