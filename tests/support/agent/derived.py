@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.journal.database.batch_parser import parse_batch
+from penstock.agent.journal.database.stored_rows import parse_batch
 from penstock.agent.journal.index.keys import request_ids
 from penstock.agent.journal.query.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator

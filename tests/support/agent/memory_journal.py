@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.aio import ThreadYield
 from penstock.agent.journal.commit.transaction import Transaction
-from penstock.agent.journal.database.batch_parser import BatchParser
 from penstock.agent.journal.database.schema import create_schema
+from penstock.agent.journal.database.stored_rows import BatchParser
 from penstock.agent.journal.index.requests import RequestLookup
 from penstock.agent.journal.query.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
