@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 from penstock.agent.errors import StateError, TakenError, UnwritableError
-from penstock.agent.journal.database.disk_reserve import DiskReserve
+from penstock.agent.journal.database.schema import DiskReserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.state import directory

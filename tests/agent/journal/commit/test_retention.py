@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.errors import FullError
-from penstock.agent.journal.commit import commands, retention
+from penstock.agent.journal.commit import retention, transaction
 from penstock.agent.journal.commit.retention import TRACES
 from penstock.agent.journal.database import schema
 from penstock.agent.journal.journal import Journal
@@ -112,7 +112,9 @@ async def test_the_oldest_batches_go(journal, source, log):
 async def test_no_step_of_the_clock_changes_what_goes(journal, log, monkeypatch, steps):
     """The oldest of the log go, in its order, whatever their times."""
     ahead = 0.0
-    monkeypatch.setattr(commands, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + int(ahead * 1e9)))
+    monkeypatch.setattr(
+        transaction, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + int(ahead * 1e9))
+    )
     for step in (0, *steps):
         ahead += step
         await log.add(130)

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1.ingest_pb2 import Batch
 
 BATCH_QUERY = f"SELECT {BATCH_COLUMNS} FROM batches"  # noqa: S608  (constants)
-# Above the ids of all batches.
-_NOBATCH_QUERY = (1 << 63) - 1
 
 
 class OpenDeferral(NamedTuple):
