@@ -11,7 +11,7 @@ from penstock.agent.journal.index.keys import request_ids
 from penstock.agent.journal.query.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import find_finished_request
+from penstock.agent.traces.assembly.finished_requests import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.assembly.sampling import Sampler
 from penstock.agent.traces.assembly.segments import EngineLoss

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.agent.journal.database.stored_rows import parse_batch
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import find_finished_request
+from penstock.agent.traces.assembly.finished_requests import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.assembly.sampling import Sampler
 
