@@ -16,7 +16,7 @@ from penstock.agent.journal.journal import Journal
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.server.addresses import UnixAddress
 from penstock.agent.server.grpc_server import GrpcServer
-from penstock.agent.sources.engine_owners import EngineOwners
+from penstock.agent.sources.engines import EngineOwners
 from penstock.agent.sources.registry import Registry
 
 if TYPE_CHECKING:
