@@ -8,10 +8,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ingest.admission import Admission
+from penstock.agent.ingest.admission import Admission, SourceAdmission
 from penstock.agent.ingest.loss_detector import LossDetector
 from penstock.agent.ingest.service import IngestService
-from penstock.agent.ingest.source_admission import SourceAdmission
 from penstock.agent.journal.journal import Journal
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.server.addresses import UnixAddress
