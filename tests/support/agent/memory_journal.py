@@ -31,7 +31,7 @@ class SharedReader(Reader):
         self._whereabouts = None
         self._damaged = lambda _: None
         self._parser = BatchParser()
-        self._let_go = ThreadYield()
+        self._yield_now = ThreadYield()
 
     @property
     def _lookup(self) -> RequestLookup:  # type: ignore[override]  # a new one at each use
