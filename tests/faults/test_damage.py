@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.journal.database.batch_parser import parse_batch
+from penstock.agent.journal.database.stored_rows import parse_batch
 from penstock.agent.journal.query.reader import Reader
 from penstock.agent.sources.accounting import Account
 

@@ -21,7 +21,7 @@ from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.model import LoggedBatch, Source
 from penstock.agent.sources.registry import Registry
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import find_finished_request
+from penstock.agent.traces.assembly.finished_requests import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.assembly.sampling import Sampler
 from penstock.agent.views.events import event_peer, event_words

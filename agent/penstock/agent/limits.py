@@ -38,6 +38,9 @@ SLOW_WAIT_SECONDS: Final = 0.05
 SLOW_ANYWAY_SECONDS: Final = 1.0
 """Seconds of a wait that is slow where nothing is known of the past."""
 
+LONG_WAIT_SECONDS: Final = 1.0
+"""Likewise of a wait whose trace is kept whatever the sample ratio is, and to which an explanation gives a sentence."""
+
 SLOW_SPEED_RATIO: Final = 0.25
 """Bytes/s over the usual, or over the other peers': their medians are of buckets 41 % wide, so that a quarter is a third.
 
@@ -146,7 +149,7 @@ QUIET_PAUSES: Final = 3.0
 QUIET_COUNT: Final = 3
 """... in which so many loads or requests went well; ..."""
 
-LET_GO_SECONDS: Final = 60.0
+ROUTED_AWAY_SECONDS: Final = 60.0
 """A peer that nobody has tried for so long, while its readers read well from others, is one of which the router has let go."""
 
 QUIET_TIMES: Final = 2.0

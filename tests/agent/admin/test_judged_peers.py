@@ -14,7 +14,7 @@ from penstock.agent.admin.support.peer_conditions import Condition
 from penstock.agent.diagnosis import diagnosis_message
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.latencies.peers import PeerWindows
-from penstock.agent.metrics.latencies.windows import DurationWindow, DurationWindows
+from penstock.agent.metrics.latencies.time_slots import DurationWindow, DurationWindows
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from penstock.agent.journal.agent_log import agent_source
-from penstock.agent.journal.commit import commands
+from penstock.agent.journal.commit import transaction
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.parsing import Target
 from penstock.agent.policy.manifest import check_manifest, effective_schedule
@@ -45,7 +45,7 @@ class Film:
         self.start = (time.time_ns() - 2 * HOUR) // SECOND * SECOND
         self._now = self.start
         self._scenes: list[tuple[float, Callable[[], object]]] = []
-        monkeypatch.setattr(commands, "time", SimpleNamespace(time_ns=lambda: self._now))
+        monkeypatch.setattr(transaction, "time", SimpleNamespace(time_ns=lambda: self._now))
         for part in (harness.store, harness.orders, harness.pauses):
             monkeypatch.setattr(part, "_clock", lambda: self._now / 1e9)
 

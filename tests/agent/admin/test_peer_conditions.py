@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from penstock.agent.admin.support.peer_conditions import Present, peer_condition
 from penstock.agent.metrics.latencies.peers import PeerWindows
-from penstock.agent.metrics.latencies.windows import DurationWindow, DurationWindows
+from penstock.agent.metrics.latencies.time_slots import DurationWindow, DurationWindows
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.batches import TIME

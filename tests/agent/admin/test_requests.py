@@ -12,7 +12,7 @@ import pytest
 from penstock.agent.admin import service
 from penstock.agent.admin.calls import events, requests
 from penstock.agent.admin.support import bounded_scan
-from penstock.agent.journal.query.budget import ReadBudget
+from penstock.agent.journal.query.reader import ReadBudget
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch

@@ -14,8 +14,7 @@ from penstock.agent.errors import DamageError, StateError, TakenError
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.state.database_files import DatabaseFiles
-from penstock.agent.state.directory import LOCK, StateDirectory
-from penstock.agent.state.disk_budget import MIN_LIMIT
+from penstock.agent.state.directory import LOCK, MIN_LIMIT, StateDirectory
 
 
 @pytest.fixture

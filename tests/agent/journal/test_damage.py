@@ -13,7 +13,7 @@ import pytest
 from penstock.agent.errors import FullError, StateError
 from penstock.agent.journal.database import schema
 from penstock.agent.journal.database.connection import journal_errors
-from penstock.agent.journal.database.disk_reserve import DiskReserve
+from penstock.agent.journal.database.schema import DiskReserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.state.archive import DamagedError, count_damaged, is_damage, trim_archive
 from penstock.proto.v1.ingest_pb2 import Batch

@@ -15,10 +15,10 @@ from penstock.agent.batch import columns as columns_module
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.errors import StateError
-from penstock.agent.metrics import aggregator as aggregator_module
-from penstock.agent.metrics import ended_deferrals as ended_module
+from penstock.agent.metrics import batch_counting as counting_module
+from penstock.agent.metrics import counted_once as ended_module
 from penstock.agent.metrics.aggregator import Aggregator
-from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.catalogue import from_log
 from penstock.agent.metrics.latencies import is_slow
 from penstock.agent.metrics.series.capped import IDLE_NANO, SeriesBudget
 from penstock.agent.metrics.series.engine import EngineSeries
@@ -108,11 +108,11 @@ def test_what_is_counted_at_once_is_as_one_by_one(log: Log, cap: int, total: int
     """Ended waits and requests: the same counters, times and label sets, at the caps too."""
     at_once, one_by_one = Aggregator(cap, total), Aggregator(cap, total)
     for origin, batch in log:
-        with patch.object(aggregator_module, "FEW", 1), patch.object(columns_module, "FEW", 1):
+        with patch.object(counting_module, "FEW", 1), patch.object(columns_module, "FEW", 1):
             at_once.apply(origin, BatchColumns(batch, batch.SerializeToString()))
         with (
-            patch.object(aggregator_module, "_add_ended", return_value=False),
-            patch.object(aggregator_module, "_add_closed", return_value=False),
+            patch.object(counting_module, "_add_ended", return_value=False),
+            patch.object(counting_module, "_add_closed", return_value=False),
         ):
             one_by_one.apply(origin, BatchColumns(batch))
         assert at_once.dump() == one_by_one.dump()
@@ -122,7 +122,7 @@ def test_waits_that_cannot_be_counted_at_once_are_counted_one_by_one() -> None:
     """A bug in the short way costs time, no entry."""
     batch = Batch(events=[deferral_end("r"), deferral_end("r", reason=99)] * FEW)
     origin = source()
-    with patch.object(aggregator_module, "ended_bulks", side_effect=RuntimeError("a bug")):
+    with patch.object(counting_module, "ended_bulks", side_effect=RuntimeError("a bug")):
         one_by_one = aggregated([(origin, batch)] * 2)
     assert one_by_one.dump() == aggregated([(origin, batch)] * 2).dump()
 
@@ -142,7 +142,7 @@ def test_each_request_counts_at_every_gate() -> None:
     # All at once, since their series are known.
     aggregator.apply(source(), BatchColumns(batch, batch.SerializeToString()))
     (engine,) = aggregator.engines()
-    rows = engine.rows[c.TIME_TO_FIRST_TOKEN]
+    rows = engine.rows[from_log.TIME_TO_FIRST_TOKEN]
     assert {row.labels: row.total for row in rows if row.total} == {
         ("queue",): 4 * FEW,
         ("peer",): 2 * 10**9 * FEW,
@@ -169,7 +169,7 @@ def test_a_request_without_a_known_time_to_first_token_does_not_count(ended: Eve
     for _ in range(2):
         aggregator.apply(source(), BatchColumns(batch, batch.SerializeToString()))
     (engine,) = aggregator.engines()
-    rows = engine.rows.get(c.TIME_TO_FIRST_TOKEN, [])
+    rows = engine.rows.get(from_log.TIME_TO_FIRST_TOKEN, [])
     assert {row.labels[0]: sum(row.counts) for row in rows} == (
         dict.fromkeys(GATES, 2 * others) if others else {}
     )
@@ -179,16 +179,19 @@ def test_some_metrics_of_the_copy_are_those_of_the_whole_copy() -> None:
     """Who needs a few need not pay for all; a metric that has no series is not there."""
     origin = source()
     aggregator = aggregated([(origin, Batch(events=[transfer_failure("r")]))])
-    (whole,), (part,) = aggregator.engines(), aggregator.engines({c.TRANSFER_FAILURES, c.LOAD_OUTCOMES})
-    assert part.rows == {c.TRANSFER_FAILURES: whole.rows[c.TRANSFER_FAILURES]}
+    (whole,), (part,) = (
+        aggregator.engines(),
+        aggregator.engines({from_log.TRANSFER_FAILURES, from_log.LOAD_OUTCOMES}),
+    )
+    assert part.rows == {from_log.TRANSFER_FAILURES: whole.rows[from_log.TRANSFER_FAILURES]}
 
 
 def test_failed_transfers_have_no_duration() -> None:
     """How long a peer takes must not change with how often it fails."""
     rows = [(5_000_000, 1 << 20, "p:1", TRANSFER_RESULT_OK), (9, 9, "p:1", TRANSFER_RESULT_ERROR)]
     (engine,) = aggregated([(source(), transfers(rows))]).engines()
-    assert {row.labels[-1]: row.total for row in engine.rows[c.TRANSFERS]} == {"ok": 1, "error": 1}
-    ((_, total, counts, _),) = engine.rows[c.TRANSFER_DURATION]
+    assert {row.labels[-1]: row.total for row in engine.rows[from_log.TRANSFERS]} == {"ok": 1, "error": 1}
+    ((_, total, counts, _),) = engine.rows[from_log.TRANSFER_DURATION]
     assert (total, sum(counts), counts[2]) == (5_000_000, 1, 1)
     assert engine.last_entry_unix_nano == TIME
 
@@ -201,14 +204,14 @@ def test_what_the_cap_does_is_counted_by_metric() -> None:
             source(), BatchColumns(Batch(events=[transfer_failure("r", peer=peer, time_ns=TIME + time)]))
         )
     (engine,) = aggregator.engines()
-    assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_FOLDED]] == [
-        ((c.TRANSFER_FAILURES.name,), 1)
+    assert [(row.labels, row.total) for row in engine.rows[from_log.LABEL_SETS_FOLDED]] == [
+        ((from_log.TRANSFER_FAILURES.name,), 1)
     ]
-    assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_EVICTED]] == [
-        ((c.TRANSFER_FAILURES.name,), 2)
+    assert [(row.labels, row.total) for row in engine.rows[from_log.LABEL_SETS_EVICTED]] == [
+        ((from_log.TRANSFER_FAILURES.name,), 2)
     ]
-    assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_RESUMED]] == [
-        ((c.TRANSFER_FAILURES.name,), 1)
+    assert [(row.labels, row.total) for row in engine.rows[from_log.LABEL_SETS_RESUMED]] == [
+        ((from_log.TRANSFER_FAILURES.name,), 1)
     ]
 
 
@@ -218,13 +221,13 @@ def test_a_metric_that_is_gone_is_left_out_and_a_new_one_begins_at_zero() -> Non
         zlib.decompress(aggregated([(source(), Batch(events=[transfer_failure("r")]))]).dump())
     )
     series = state["engines"][0]["series"]
-    series["penstock_gone_total"] = series.pop(c.TRANSFER_FAILURES.name)
+    series["penstock_gone_total"] = series.pop(from_log.TRANSFER_FAILURES.name)
     aggregator = Aggregator()
     aggregator.load(zlib.compress(json.dumps(state).encode()))
     assert aggregator.known() == [EngineKey("", "0")]
     (engine,) = aggregator.engines()
-    assert c.EVENTS in engine.rows
-    assert c.TRANSFER_FAILURES not in engine.rows
+    assert from_log.EVENTS in engine.rows
+    assert from_log.TRANSFER_FAILURES not in engine.rows
 
 
 @pytest.mark.parametrize(
@@ -312,10 +315,10 @@ def test_a_deferral_that_ended_with_its_engine_does_not_end_again(*, restart: bo
     other = Batch(events=[ended("b", ending=ready)])
     aggregator.apply(source(epoch=2), BatchColumns(other, other.SerializeToString()))
     (rows,) = aggregator.engines()
-    totals = {row.labels[1]: row.total for row in rows.rows[c.DEFERRALS]}
+    totals = {row.labels[1]: row.total for row in rows.rows[from_log.DEFERRALS]}
     assert totals == {"engine_lost": 2, "ready": 3}
-    assert sum(sum(row.counts) for row in rows.rows[c.DEFERRED_TIME]) == 5
-    assert sum(row.total for row in rows.rows[c.EVENTS] if row.labels == ("deferral_end",)) == 6
+    assert sum(sum(row.counts) for row in rows.rows[from_log.DEFERRED_TIME]) == 5
+    assert sum(row.total for row in rows.rows[from_log.EVENTS] if row.labels == ("deferral_end",)) == 6
 
 
 def test_ends_by_loss_are_remembered_within_bounds() -> None:
@@ -340,8 +343,8 @@ def test_a_duration_that_exceeds_its_end_is_not_known(others: int) -> None:
             )
     for aggregator in (columns, one_by_one):
         (engine,) = aggregator.engines()
-        assert sum(row.total for row in engine.rows[c.TRANSFERS]) == 2 + others
-        timed = engine.rows[c.TRANSFER_DURATION]
+        assert sum(row.total for row in engine.rows[from_log.TRANSFERS]) == 2 + others
+        timed = engine.rows[from_log.TRANSFER_DURATION]
         assert sum(row.total for row in timed) == 7 + 9 * others
         assert sum(sum(row.counts) for row in timed) == 1 + others
 
@@ -373,7 +376,7 @@ def test_what_is_forgotten_begins_at_zero() -> None:
     aggregator.apply(engine, BatchColumns(Batch(events=[transfer_failure("r", peer="b")])))
     aggregator.apply(engine, BatchColumns(Batch(events=[transfer_failure("r", peer="b")])))
     back = next(item for item in aggregator.engines() if item.key == engine.key)
-    assert [row.total for row in back.rows[c.TRANSFER_FAILURES]] == [2]
+    assert [row.total for row in back.rows[from_log.TRANSFER_FAILURES]] == [2]
 
 
 @given(cut=st.integers(0, 4))

@@ -270,7 +270,7 @@ async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, caps
     if rule == "handshake":
         monkeypatch.setitem(updates._RULES, "handshake", broken)
     else:
-        monkeypatch.setattr("penstock.agent.metrics.aggregator.transfer_bulks", broken)
+        monkeypatch.setattr("penstock.agent.metrics.batch_counting.transfer_bulks", broken)
     batch = Batch(
         epoch=SOURCE.epoch, seq=1, events=[Event(handshake={}), transfer_failure("r")], strings=[""]
     )

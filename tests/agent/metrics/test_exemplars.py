@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from penstock.agent.batch.rows import transfer_rows
-from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.catalogue import from_log
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
@@ -23,10 +23,10 @@ def test_a_failure_keeps_its_newest_span() -> None:
     exemplars = Exemplars()
     exemplars.note(source(), transfer_failure("new", time_ns=TIME + 1), TRACE, SPAN)
     exemplars.note(source(), transfer_failure("old"), "f" * 32, SPAN)
-    held = exemplars.get(ENGINE, c.TRANSFER_FAILURES, FAILURE)
+    held = exemplars.get(ENGINE, from_log.TRANSFER_FAILURES, FAILURE)
     assert held is not None
     assert (held.trace_id, held.span_id, held.value, held.time_unix_nano) == (TRACE, SPAN, 1, TIME + 1)
-    assert exemplars.get(EngineKey("", "1"), c.TRANSFER_FAILURES, FAILURE) is None
+    assert exemplars.get(EngineKey("", "1"), from_log.TRANSFER_FAILURES, FAILURE) is None
 
 
 def test_a_transfer_marks_the_bucket_it_falls_into() -> None:
@@ -34,9 +34,13 @@ def test_a_transfer_marks_the_bucket_it_falls_into() -> None:
     exemplars = Exemplars()
     (sample,) = transfer_rows(transfers([(30_000_000, 1 << 20, PEER, TRANSFER_RESULT_OK)]))
     exemplars.note(source(), sample, TRACE, SPAN)
-    buckets = range(len(c.TRANSFER_DURATION.buckets) + 1)
-    held = [bucket for bucket in buckets if exemplars.get(ENGINE, c.TRANSFER_DURATION, ("kv", PEER), bucket)]
-    assert [c.TRANSFER_DURATION.buckets[bucket] for bucket in held] == [50_000_000]
+    buckets = range(len(from_log.TRANSFER_DURATION.buckets) + 1)
+    held = [
+        bucket
+        for bucket in buckets
+        if exemplars.get(ENGINE, from_log.TRANSFER_DURATION, ("kv", PEER), bucket)
+    ]
+    assert [from_log.TRANSFER_DURATION.buckets[bucket] for bucket in held] == [50_000_000]
 
 
 def test_a_value_beyond_all_buckets_marks_infinity() -> None:
@@ -46,16 +50,19 @@ def test_a_value_beyond_all_buckets_marks_infinity() -> None:
         "deferral_end", "r", time_ns=TIME + 700 * SECOND, reason=2, ending=1, start_time_unix_nano=TIME
     )
     exemplars.note(source(), late, TRACE, SPAN)
-    assert exemplars.get(ENGINE, c.DEFERRED_TIME, ("remote_kv",), len(c.DEFERRED_TIME.buckets)) is not None
+    assert (
+        exemplars.get(ENGINE, from_log.DEFERRED_TIME, ("remote_kv",), len(from_log.DEFERRED_TIME.buckets))
+        is not None
+    )
 
 
 def test_ids_longer_than_openmetrics_allows_are_left_out() -> None:
     """One scrape with an exemplar of 129 characters would be refused as a whole."""
     exemplars = Exemplars()
     exemplars.note(source(), transfer_failure("r"), "a" * 99, SPAN)
-    assert exemplars.get(ENGINE, c.TRANSFER_FAILURES, FAILURE) is None
+    assert exemplars.get(ENGINE, from_log.TRANSFER_FAILURES, FAILURE) is None
     exemplars.note(source(), transfer_failure("r"), "a" * 97, SPAN)
-    assert exemplars.get(ENGINE, c.TRANSFER_FAILURES, FAILURE) is not None
+    assert exemplars.get(ENGINE, from_log.TRANSFER_FAILURES, FAILURE) is not None
 
 
 def test_places_are_bounded() -> None:
@@ -64,7 +71,7 @@ def test_places_are_bounded() -> None:
     for peer in ("a", "b", "c"):
         exemplars.note(source(), transfer_failure("r", peer=peer), TRACE, SPAN)
     held = [
-        exemplars.get(ENGINE, c.TRANSFER_FAILURES, (*FAILURE[:4], peer, "false")) is not None
+        exemplars.get(ENGINE, from_log.TRANSFER_FAILURES, (*FAILURE[:4], peer, "false")) is not None
         for peer in ("a", "b", "c")
     ]
     assert held == [False, True, True]
@@ -81,7 +88,7 @@ def test_noting_from_many_threads() -> None:
         for step in range(300):
             peer = f"{number}-{step % 16}"
             exemplars.note(source(), transfer_failure("r", peer=peer), TRACE, SPAN)
-            exemplars.get(ENGINE, c.TRANSFER_FAILURES, (*FAILURE[:4], peer, "false"))
+            exemplars.get(ENGINE, from_log.TRANSFER_FAILURES, (*FAILURE[:4], peer, "false"))
         finished.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]

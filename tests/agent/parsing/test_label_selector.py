@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey
-from penstock.agent.parsing.durations import format_duration, parse_duration
 from penstock.agent.parsing.label_selector import (
     Requirement,
     Selection,
@@ -18,6 +17,7 @@ from penstock.agent.parsing.label_selector import (
     parse_labels,
     select,
 )
+from penstock.agent.parsing.quantities import format_duration, parse_duration
 
 from tests.support.policy.policies import manifest, target
 

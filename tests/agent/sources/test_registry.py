@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.sources.engine_roles import MAX_ENGINES, EngineRoles
+from penstock.agent.sources.engines import MAX_ENGINES, EngineRoles
 from penstock.agent.sources.registry import CLOCK_READINGS, MAX_SOURCES, Registry
 from penstock.proto.v1 import common_pb2
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 import structlog
 from penstock.agent.errors import StateError, TakenError, UnwritableError
-from penstock.agent.journal.database.disk_reserve import DiskReserve
+from penstock.agent.journal.database.schema import DiskReserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.state import directory
-from penstock.agent.state.directory import StateDirectory, is_writable_by_others, prepare_directory
-from penstock.agent.state.disk_budget import MIN_LIMIT
+from penstock.agent.state.directory import MIN_LIMIT, StateDirectory, is_writable_by_others, prepare_directory
 from penstock.agent.state.file_lock import Lock
 
 

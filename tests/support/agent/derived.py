@@ -6,12 +6,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.journal.database.batch_parser import parse_batch
+from penstock.agent.journal.database.stored_rows import parse_batch
 from penstock.agent.journal.index.keys import request_ids
 from penstock.agent.journal.query.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import find_finished_request
+from penstock.agent.traces.assembly.finished_requests import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.assembly.sampling import Sampler
 from penstock.agent.traces.assembly.segments import EngineLoss

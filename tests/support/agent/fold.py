@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.agent.journal.database.batch_parser import parse_batch
+from penstock.agent.journal.database.stored_rows import parse_batch
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import find_finished_request
+from penstock.agent.traces.assembly.finished_requests import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.assembly.sampling import Sampler
 

@@ -8,15 +8,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ingest.admission import Admission
+from penstock.agent.ingest.admission import Admission, SourceAdmission
 from penstock.agent.ingest.loss_detector import LossDetector
 from penstock.agent.ingest.service import IngestService
-from penstock.agent.ingest.source_admission import SourceAdmission
 from penstock.agent.journal.journal import Journal
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.server.addresses import UnixAddress
 from penstock.agent.server.grpc_server import GrpcServer
-from penstock.agent.sources.engine_owners import EngineOwners
+from penstock.agent.sources.engines import EngineOwners
 from penstock.agent.sources.registry import Registry
 
 if TYPE_CHECKING:

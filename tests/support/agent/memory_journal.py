@@ -6,10 +6,10 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 from penstock.agent.journal.commit.transaction import Transaction
-from penstock.agent.journal.database.batch_parser import BatchParser
 from penstock.agent.journal.database.schema import create_schema
+from penstock.agent.journal.database.stored_rows import BatchParser
 from penstock.agent.journal.index.requests import RequestLookup
 from penstock.agent.journal.query.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -31,7 +31,7 @@ class SharedReader(Reader):
         self._whereabouts = None
         self._damaged = lambda _: None
         self._parser = BatchParser()
-        self._let_go = LetGo()
+        self._yield_now = ThreadYield()
 
     @property
     def _lookup(self) -> RequestLookup:  # type: ignore[override]  # a new one at each use

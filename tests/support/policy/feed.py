@@ -16,7 +16,7 @@ from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
-from penstock.agent.sources.engine_owners import EngineOwners
+from penstock.agent.sources.engines import EngineOwners
 from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved, PolicyNack, Push, Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
 

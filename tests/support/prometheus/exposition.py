@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.metrics.exposition.families import ExemplarPoint, Family
+    from penstock.agent.metrics.exposition.text_formats import ExemplarPoint, Family
 
 
 def _exemplar(mark: ExemplarPoint | None) -> Exemplar | None:

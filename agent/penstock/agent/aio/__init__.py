@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.agent.aio.cancellation import is_cancelled, raise_if_cancelled
 from penstock.agent.aio.change_signal import ChangeSignal, Listeners
-from penstock.agent.aio.daemon_thread import run_on_daemon_thread
-from penstock.agent.aio.let_go import LetGo
 from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
-from penstock.agent.aio.shield import to_completion
-from penstock.agent.aio.stop_signals import stop_event
+from penstock.agent.aio.tasks import is_cancelled, raise_if_cancelled, stop_event, to_completion
+from penstock.agent.aio.threads import ThreadYield, run_on_daemon_thread
 
 __all__ = [
     "ByteSemaphore",
     "ChangeSignal",
-    "LetGo",
     "Listeners",
+    "ThreadYield",
     "TokenBucket",
     "is_cancelled",
     "raise_if_cancelled",

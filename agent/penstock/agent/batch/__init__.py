@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from penstock.agent.batch.balancedness import balancedness
-from penstock.agent.batch.clean_ups import CLEAN_UP, is_clean_up
+from penstock.agent.batch.closed_requests import CLEAN_UP, GATES, GateTimes, gate_times, is_clean_up
 from penstock.agent.batch.columns import FEW, BatchColumns, EventGroup, SampleColumns, Samples
-from penstock.agent.batch.gates import GATES, GateTimes, gate_times
 from penstock.agent.batch.rows import ProbeSample, TransferSample, probe_rows, transfer_rows, typed_events
 
 __all__ = [

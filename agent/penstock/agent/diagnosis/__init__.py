@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.diagnosis.diagnose import MAX_CAUSES, diagnose
+from penstock.agent.diagnosis.diagnose import MAX_CAUSES, diagnose, diagnose_pairs, diagnosis_message
 from penstock.agent.diagnosis.facts import (
     OF_REQUESTS,
     RARE,
@@ -17,8 +17,6 @@ from penstock.agent.diagnosis.facts import (
     WindowFold,
 )
 from penstock.agent.diagnosis.merge_verdicts import merge_diagnoses
-from penstock.agent.diagnosis.messages import diagnosis_message
-from penstock.agent.diagnosis.pairs_alone import diagnose_pairs
 
 __all__ = [
     "MAX_CAUSES",

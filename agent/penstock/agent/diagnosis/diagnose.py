@@ -1,4 +1,4 @@
-"""From facts to a verdict. Pure: the same facts give the same verdict."""
+"""From facts to a verdict, and the verdict as a message. Pure: the same facts give the same verdict."""
 
 from __future__ import annotations
 
@@ -7,17 +7,32 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.agent import limits
 from penstock.agent.badness import NO_SERVERS
-from penstock.agent.diagnosis.facts import LostEntries, Verdict, VerdictKind, attribute, words
-from penstock.agent.diagnosis.rules import RULES
+from penstock.agent.diagnosis.facts import (
+    Attribution,
+    Facts,
+    LostEntries,
+    Verdict,
+    VerdictKind,
+    Window,
+    attribute,
+    words,
+)
+from penstock.agent.diagnosis.rules import RULES, pair_causes
 from penstock.agent.diagnosis.symptoms import BLIND, under_their_causes
+from penstock.proto.names import NANOS
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.agent.diagnosis.facts import Facts, FoundCause, Window
+    from penstock.agent.diagnosis.facts import FoundCause
     from penstock.agent.model import EngineKey
 
 MAX_CAUSES: Final = 20
+"""Causes that a verdict shows, the most harmful: a reader who has more to mend begins with these."""
+# Peers that the message of a cause names: more are no help to a reader, and a message stays small.
+_MAX_PEERS: Final = 256
 
 
 def diagnose(facts: Facts) -> Verdict:
@@ -188,3 +203,53 @@ def _unknown(facts: Facts) -> Iterator[str]:
         )
     if facts.unreadable:
         yield "a part of the log is damaged"
+
+
+def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:
+    """Return *verdict* about *facts* as a message."""
+    message = admin.Diagnosis(
+        verdict=int(verdict.answer),  # type: ignore[arg-type]
+        sentence=verdict.sentence,
+        causes=map(cause_message, verdict.causes),
+        looked_at=verdict.looked_at,
+        missing=verdict.missing,
+        engines=len(facts.engines),
+        harmless_late_reads=[
+            EngineKeyMessage(server=key.server, engine=key.engine) for key in facts.harmless_late_reads
+        ],
+    )
+    message.at.FromNanoseconds(facts.now)
+    message.since.FromNanoseconds(int(facts.present.read * NANOS))
+    message.baseline.FromNanoseconds(int(facts.before.read * NANOS))
+    return message
+
+
+def cause_message(cause: FoundCause) -> admin.DiagnosedCause:
+    """Return *cause* as a message."""
+    message = admin.DiagnosedCause(
+        kind=cause.kind,
+        sentence=cause.sentence,
+        engines=[EngineKeyMessage(server=key.server, engine=key.engine) for key in cause.engines],
+        peer=cause.peer,
+        peers=cause.peers[:_MAX_PEERS],
+        requests=cause.requests,
+        seconds=round(cause.seconds, 3),
+        requests_failed=cause.failed,
+        harm=round(cause.harm, 3),
+        confidence=int(cause.confidence),  # type: ignore[arg-type]
+        evidence=[admin.DiagnosisEvidence(fact=each.fact, before=each.before) for each in cause.evidence],
+        alternatives=cause.alternatives,
+        commands=cause.commands,
+        effects=map(cause_message, cause.effects),
+    )
+    if cause.until:
+        message.until.FromNanoseconds(cause.until)
+    if cause.since:
+        message.since.FromNanoseconds(cause.since)
+    return message
+
+
+def diagnose_pairs(pairs: Sequence[admin.Pair], now: int) -> list[admin.DiagnosedCause]:
+    """Return the causes of *pairs*, of different weights and of facts that no handshake accepts; *now*: nanoseconds."""
+    facts = Facts(now, Window(), Window(), pairs=pairs)
+    return [cause_message(each) for each in pair_causes(facts, Attribution({}))]

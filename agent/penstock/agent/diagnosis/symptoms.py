@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.agent import limits
 from penstock.agent.diagnosis.facts import Confidence
 from penstock.proto.names import NANOS
 
@@ -57,7 +58,7 @@ _OF_THE_ENGINE: Final = {
 _REFUSED: Final = "incompatible_peer"
 
 # Between two signs of one thing, nanoseconds.
-_SLACK: Final = 60 * NANOS
+_SLACK: Final = int(limits.QUIET_SECONDS * NANOS)
 
 
 def under_their_causes(causes: list[FoundCause], places: Mapping[EngineKey, str]) -> list[FoundCause]:

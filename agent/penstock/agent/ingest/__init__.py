@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.agent.ingest.admission import Admission
+from penstock.agent.ingest.admission import Admission, SourceAdmission
 from penstock.agent.ingest.loss_detector import LossDetector
-from penstock.agent.ingest.rejections import ContractViolations
+from penstock.agent.ingest.message_limits import ContractViolations
 from penstock.agent.ingest.server_stops import SERVER_STOPPING, ServerStops
 from penstock.agent.ingest.service import IngestService
-from penstock.agent.ingest.source_admission import SourceAdmission
 
 __all__ = [
     "SERVER_STOPPING",

@@ -1,4 +1,4 @@
-"""Admission: limits on the memory and state that clients can make the agent hold."""
+"""Admission: limits on what clients can make the agent hold, and of sources, whose engine no other process holds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.agent.aio import TokenBucket
-from penstock.agent.errors import LimitError
+from penstock.agent.errors import HeldError, LimitError
+from penstock.agent.model import AGENT_PROCESS
 from penstock.agent.server.full_collections import collect_everything
+from penstock.agent.sources import EngineOwners
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from penstock.agent.model import EngineKey
+    from penstock.agent.model import EngineKey, Source
+    from penstock.agent.sources import Ownership
 
 MAX_STREAMS = 1_024
 """Connected sources, at most. A pod has some hundred processes; each may have a message of 1 MiB in processing."""
@@ -32,7 +36,7 @@ SHARED_BYTES_PER_SECOND, SHARED_BURST_BYTES = 32 << 10, 8 << 20
 OWN_BYTES_PER_SECOND, OWN_BURST_BYTES = 1 << 10, 16 << 10
 _MAX_OWN = 2 * MAX_ENGINES
 
-# Memory is looked at so often, and after so many bytes of messages, which take some times as much.
+# Memory is looked at every so many seconds, and after so many bytes of messages, which take some times as much.
 _MEMORY_LOOK_SECONDS = 0.25
 _MEMORY_LOOK_BYTES = 4 << 20
 # What relieves it looks at every object, on the loop: when the limit is crossed, and while memory is short now and then,
@@ -193,3 +197,66 @@ class Admission:
 def _enough(resident: int) -> int:
     """Return a limit with room for messages above *resident* bytes."""
     return -(-(resident + _ROOM_BYTES) // _ROOM_BYTES) * _ROOM_BYTES
+
+
+class SourceAdmission:
+    """Checks each source after its Hello.
+
+    Args:
+        stored: returns the source of an epoch that the journal knows, None if it does not.
+        owners: which process speaks for each engine; shared with the policy feed.
+        admission: bounds on what clients can make the agent hold.
+
+    """
+
+    def __init__(
+        self,
+        stored: Callable[[int], Source | None] = lambda _: None,
+        owners: EngineOwners | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        self._stored = stored
+        self._owners = owners or EngineOwners()
+        self.admission = admission or Admission()
+
+    def admit(
+        self, source: Source, live: Source | None, size: int, oust: Callable[[], None]
+    ) -> Ownership | None:
+        """Admit *source*, whose Hello came in a message of *size* bytes.
+
+        Args:
+            live: the source of the same epoch that is or was connected in this life of the agent.
+            oust: ends its stream, when the engine's earlier holder comes back.
+
+        Returns:
+            What is to be given to :meth:`leave`; None if it is no EngineCore.
+
+        Raises:
+            HeldError: another process has its epoch, or holds its engine.
+            LimitError: too many are here, or came lately.
+
+        """
+        known = live or self._stored(source.epoch)
+        if known is not None and _is_another(known, source):
+            raise HeldError(f"epoch {source.epoch} is another process's; draw a random one at the start")
+        hold = None
+        if source.process == ENGINE_CORE and source.key.engine:
+            hold = self._owners.enter(source.key, source.credential, oust)
+        try:
+            self.admission.check_source(
+                source.key, core=hold is not None, new_bytes=0 if known is not None else size
+            )
+        except LimitError:
+            self.leave(hold)
+            raise
+        return hold
+
+    def leave(self, hold: Ownership | None, *, goodbye: bool = False) -> None:
+        """Release the engine of a source whose stream has ended, after a *goodbye* or without."""
+        if hold is not None:
+            self._owners.leave(hold, goodbye=goodbye)
+
+
+def _is_another(known: Source, source: Source) -> bool:
+    """Return whether *source* is another process than *known*, which has the same epoch and may be the agent's own."""
+    return known.process == AGENT_PROCESS or known.credential not in (b"", source.credential)

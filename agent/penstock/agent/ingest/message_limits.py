@@ -1,11 +1,13 @@
-"""The limits of a message of an engine, checked before anything of it is used.
+"""The limits of a message of an engine, checked before anything of it is used; and the count of those that were refused.
 
 A message that fails is refused with INVALID_ARGUMENT and must not be sent again; nothing is ever cut silently.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
@@ -236,3 +238,16 @@ def _check_texts(path: str, value: Any, limit: int = MAX_TEXT) -> None:
 def _at_most(name: str, count: int, limit: int) -> None:
     if count > limit:
         raise ContractError(f"{name} has {count} entries, at most {limit} are taken; send smaller batches")
+
+
+@dataclass(slots=True)
+class ContractViolations:
+    """Messages that violate the contract and streams refused because another process holds the engine, since the start."""
+
+    count: int = 0
+    last: str = ""
+    last_unix_nano: int = 0
+
+    def note(self, error: str) -> None:
+        """Count one refusal."""
+        self.count, self.last, self.last_unix_nano = self.count + 1, error, time.time_ns()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1.admin_pb2 import JournalWindow, StoredBatch
 
+# Batches in a transaction: each has a cost of its own, and a window may be large.
 _COMMIT_EVERY = 1_000
 # A damaged batch: its reader says so, and its index stays empty.
 _DAMAGE = (DamagedError, DecodeError, ValueError, IndexError)

@@ -7,14 +7,23 @@ import sqlite3
 from typing import TYPE_CHECKING, Final
 
 import grpc
-from penstock.agent.metrics.agent_collectors import FamilyCollector, register_runtime
-from penstock.agent.metrics.catalogue import from_agent as c
+from penstock.agent.metrics.catalogue import from_agent
 from penstock.agent.metrics.exposition import Family, Sample
 from penstock.agent.policy.rollouts import PHASES, Rollouts
 from penstock.agent.traces.export import ExportStatus
 from penstock.proto import __version__
 from penstock.proto.names import NANOS
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.metrics_core import Metric as CoreMetric
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +54,33 @@ REFUSAL_REASONS: Final = (
 """Values of the label ``reason`` of refused messages. All have a series from the start, so that the first is an increase."""
 
 
+def core_metric(family: Family) -> CoreMetric:
+    """Return counters or gauges of the catalogue as prometheus_client's type."""
+    metric = family.metric
+    core = CoreMetric(metric.family, metric.help, metric.kind.value)
+    for labels, value, _ in family.samples:
+        core.add_sample(metric.name, dict(zip(metric.all_labels, labels, strict=True)), value)
+    return core
+
+
+class FamilyCollector(Collector):
+    """Collects the families that *families* returns at each scrape; those without samples are left out."""
+
+    def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[CoreMetric]:
+        """Return them as they are now."""
+        return (core_metric(family) for family in self._families() if family.samples)
+
+
+def register_runtime(registry: CollectorRegistry) -> None:
+    """Register prometheus_client's collectors: ``process_*``, ``python_gc_*`` and ``python_info``."""
+    ProcessCollector(registry=registry)
+    GCCollector(registry)
+    PlatformCollector(registry)
+
+
 class AgentMetrics:
     """The daemon's own metrics.
 
@@ -56,7 +92,7 @@ class AgentMetrics:
         policy_files: returns how the policy files are; None if there are none.
         policy_sources: returns the states of the policy sources.
         exporting: returns how the trace export stands.
-        build: versions by the names of the labels of `c.BUILD`.
+        build: versions by the names of the labels of `from_agent.BUILD`.
         runtime: registers the collectors of the process and the interpreter.
         state: returns the metrics of the state directory.
         poisoned: returns the batches that could not be counted.
@@ -94,18 +130,20 @@ class AgentMetrics:
         # Prometheus ignores them, and 0.0.4 has them as gauges of their own.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self.commit = self._histogram(c.COMMIT_DURATION)
-        self.ack = self._histogram(c.ACK_DURATION)
-        self.export = self._histogram(c.EXPORT_DURATION)
+        self.commit = self._histogram(from_agent.COMMIT_DURATION)
+        self.ack = self._histogram(from_agent.ACK_DURATION)
+        self.export = self._histogram(from_agent.EXPORT_DURATION)
         self._refused = Counter(
-            c.REFUSED_MESSAGES.name,
-            c.REFUSED_MESSAGES.help,
-            c.REFUSED_MESSAGES.labels,
+            from_agent.REFUSED_MESSAGES.name,
+            from_agent.REFUSED_MESSAGES.help,
+            from_agent.REFUSED_MESSAGES.labels,
             registry=self.registry,
         )
         for reason in REFUSAL_REASONS:
             self._refused.labels(reason)
-        self._broken_streams = Counter(c.BROKEN_STREAMS.name, c.BROKEN_STREAMS.help, registry=self.registry)
+        self._broken_streams = Counter(
+            from_agent.BROKEN_STREAMS.name, from_agent.BROKEN_STREAMS.help, registry=self.registry
+        )
         self._state_created = state_created_unix_nano / NANOS
         self._build = build
         self._commit_queue = commit_queue
@@ -135,18 +173,20 @@ class AgentMetrics:
 
     def _families(self) -> Iterator[Family]:
         """Yield what is read at the scrape."""
-        yield Family(c.STATE_CREATED, [Sample((), self._state_created)])
-        yield Family(c.COMMIT_QUEUE, [Sample((), self._commit_queue())])
-        yield Family(c.EXPORT_BACKLOG, [Sample((), self._export_backlog())])
+        yield Family(from_agent.STATE_CREATED, [Sample((), self._state_created)])
+        yield Family(from_agent.COMMIT_QUEUE, [Sample((), self._commit_queue())])
+        yield Family(from_agent.EXPORT_BACKLOG, [Sample((), self._export_backlog())])
         status = self._exporting()
         yield Family(
-            c.POISONED, [Sample(("metrics",), self._poisoned()), Sample(("traces",), status.skipped)]
+            from_agent.POISONED, [Sample(("metrics",), self._poisoned()), Sample(("traces",), status.skipped)]
         )
         if status.endpoint:
             yield from _spans(status)
-        yield Family(c.BUILD, [Sample(tuple(self._build[name] for name in c.BUILD.labels), 1)])
+        yield Family(
+            from_agent.BUILD, [Sample(tuple(self._build[name] for name in from_agent.BUILD.labels), 1)]
+        )
         yield from self._state()
-        yield Family(c.AUDIT_TRIMMED, [Sample((), self._audit_trimmed())])
+        yield Family(from_agent.AUDIT_TRIMMED, [Sample((), self._audit_trimmed())])
         yield from _policy_files(self._policy_files())
         yield from _sources(self._policy_sources())
         yield from _rollouts(self._rollouts())
@@ -155,7 +195,7 @@ class AgentMetrics:
 
 def _spans(status: ExportStatus) -> Iterator[Family]:
     yield Family(
-        c.SPANS,
+        from_agent.SPANS,
         [
             Sample(("exported",), status.spans_exported),
             Sample(("refused",), status.spans_refused),
@@ -163,37 +203,40 @@ def _spans(status: ExportStatus) -> Iterator[Family]:
         ],
     )
     yield Family(
-        c.GIVEN_UP,
+        from_agent.GIVEN_UP,
         [Sample((reason,), status.given_up.get(reason, 0)) for reason in ("age", "count", "memory")],
     )
     if status.oldest_unexported_unix_nano:
-        yield Family(c.OLDEST_UNEXPORTED, [Sample((), status.oldest_unexported_unix_nano / NANOS)])
+        yield Family(from_agent.OLDEST_UNEXPORTED, [Sample((), status.oldest_unexported_unix_nano / NANOS)])
 
 
 def _sources(states: Sequence[SourceState]) -> Iterator[Family]:
     if not states:
         return
-    yield Family(c.POLICY_SOURCE_UP, [Sample((each.name,), each.state == "connected") for each in states])
     yield Family(
-        c.POLICY_SOURCE_OBJECTS,
+        from_agent.POLICY_SOURCE_UP, [Sample((each.name,), each.state == "connected") for each in states]
+    )
+    yield Family(
+        from_agent.POLICY_SOURCE_OBJECTS,
         [
             Sample((each.name, state), count)
             for each in states
             for state, count in (("accepted", each.accepted), ("refused", len(each.refused)))
         ],
     )
-    yield Family(c.POLICY_SOURCE_CHANGES, [Sample((each.name,), each.changes) for each in states])
+    yield Family(from_agent.POLICY_SOURCE_CHANGES, [Sample((each.name,), each.changes) for each in states])
 
 
 def _rollouts(rollouts: Rollouts) -> Iterator[Family]:
-    yield Family(c.ROLLOUT_ABORTS, [Sample((), rollouts.aborts)])
+    yield Family(from_agent.ROLLOUT_ABORTS, [Sample((), rollouts.aborts)])
     if not rollouts.states:
         return
     yield Family(
-        c.ROLLOUT_PERCENT, [Sample((name,), state.percent) for name, state in rollouts.states.items()]
+        from_agent.ROLLOUT_PERCENT,
+        [Sample((name,), state.percent) for name, state in rollouts.states.items()],
     )
     yield Family(
-        c.ROLLOUT_STATE,
+        from_agent.ROLLOUT_STATE,
         [
             Sample((name, phase), state.phase == phase)
             for name, state in rollouts.states.items()
@@ -205,9 +248,10 @@ def _rollouts(rollouts: Rollouts) -> Iterator[Family]:
 def _policy_files(status: FileStatus | None) -> Iterator[Family]:
     if status is None:
         return
-    yield Family(c.POLICY_FILES_VALID, [Sample((), 0.0 if status.error else 1.0)])
+    yield Family(from_agent.POLICY_FILES_VALID, [Sample((), 0.0 if status.error else 1.0)])
     yield Family(
-        c.POLICY_FILES_LOADS, [Sample(("applied",), status.applied), Sample(("refused",), status.refused)]
+        from_agent.POLICY_FILES_LOADS,
+        [Sample(("applied",), status.applied), Sample(("refused",), status.refused)],
     )
     if status.last_success:
-        yield Family(c.POLICY_FILES_SUCCESS, [Sample((), status.last_success)])
+        yield Family(from_agent.POLICY_FILES_SUCCESS, [Sample((), status.last_success)])

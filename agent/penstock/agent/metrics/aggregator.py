@@ -12,52 +12,38 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
-from penstock.agent.aio import LetGo
-from penstock.agent.batch import FEW
+from penstock.agent.aio import ThreadYield
 from penstock.agent.errors import StateError, UncountableError
-from penstock.agent.metrics.catalogue import BY_NAME
-from penstock.agent.metrics.catalogue import from_log as c
-from penstock.agent.metrics.ended_deferrals import EndedByLoss
+from penstock.agent.metrics.batch_counting import Trouble, count_events, count_losses, count_samples
+from penstock.agent.metrics.catalogue import BY_NAME, from_log
+from penstock.agent.metrics.counted_once import EndedByLoss, SuspectAnswers
 from penstock.agent.metrics.latencies import PairSpeeds, PeerLatencies, at_best, is_slow, with_siblings
 from penstock.agent.metrics.series import (
     CAP,
-    COUNTED,
     TOTAL,
-    UNKNOWN,
     EngineSeries,
     Row,
     Series,
     SeriesBudget,
-    closed_bulks,
-    ended_bulks,
-    event_updates,
-    probe_bulks,
     sorted_series,
-    transfer_bulks,
 )
-from penstock.agent.metrics.suspect_answers import SuspectAnswers
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.sources import Account, Accounts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable
 
-    from penstock.agent.batch import BatchColumns, EventGroup
+    from penstock.agent.batch import BatchColumns
     from penstock.agent.metrics.catalogue import Metric
     from penstock.agent.metrics.latencies import PairKey, PeerWindows, Speed
     from penstock.agent.model import Source
-    from penstock.proto.v1.ingest_pb2 import Batch
 
 
 _log = structlog.get_logger(__name__)
 
 _W = TypeVar("_W", PeerLatencies, PairSpeeds)
-# What every request that has waited has one of.
-# Unpacked.
+# Bytes of a saved state once it is unpacked: several times what the caps allow, and no more than an agent can hold.
 _MAX_SAVED = 512 << 20
-_ENDED = "deferral_end"
-# What every request has one of.
-_CLOSED = "request_closed"
 _FORGOTTEN = "forgotten"
 
 
@@ -101,10 +87,11 @@ class Aggregator:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest.
 
         Raises:
-            UncountableError: entries of it cannot be counted, by an error of ours; all others were, in this way for ever.
+            UncountableError: entries of it cannot be counted, by an error of ours; all others were, and a replay
+                counts the same.
 
         """
-        troubles: list[tuple[str, Exception]] = []
+        troubles: list[Trouble] = []
         batch = contents.batch
         with self._lock:
             # What the log holds is stored, whether or not it can be counted.
@@ -119,25 +106,25 @@ class Aggregator:
                     # damaged state has lost are counted, whatever else it has lost.
                     return
                 engine = self._engines[source.key] = EngineSeries(self._cap, self._room)
-            _apply_events(engine, contents, ended, troubles)
+            count_events(engine, contents, ended, troubles)
             for reason, number in self._suspects.new(source.key, contents).items():
-                engine.add(c.SUSPECT_ANSWERS, (reason,), number, engine.time)
-            _apply_samples(engine, contents, troubles)
-            _apply_losses(engine, batch)
+                engine.add(from_log.SUSPECT_ANSWERS, (reason,), number, engine.time)
+            count_samples(engine, contents, troubles)
+            count_losses(engine, batch)
             if source.process != AGENT_PROCESS:
                 self._apply_latencies(source.key, contents, troubles)
         if troubles:
-            kinds = sorted({kind for kind, _ in troubles})
-            raise UncountableError(f"{len(troubles)} of its entries: {', '.join(kinds)}") from troubles[0][1]
+            kinds = sorted({each.kind for each in troubles})
+            raise UncountableError(f"{len(troubles)} of its entries: {', '.join(kinds)}") from troubles[
+                0
+            ].error
 
-    def _apply_latencies(
-        self, key: EngineKey, contents: BatchColumns, troubles: list[tuple[str, Exception]]
-    ) -> None:
+    def _apply_latencies(self, key: EngineKey, contents: BatchColumns, troubles: list[Trouble]) -> None:
         try:
             self._latencies.apply(key, contents)
             self._speeds.apply(key, contents)
         except Exception as error:  # noqa: BLE001  (the windows miss this batch; the counters have it)
-            troubles.append(("peer windows", error))
+            troubles.append(Trouble("peer windows", error))
 
     def _forget(self, key: EngineKey, contents: BatchColumns) -> None:
         for _, event in contents.in_order((_FORGOTTEN,)):
@@ -231,15 +218,15 @@ class Aggregator:
 
     def dump(self) -> bytes:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""
-        let_go = LetGo()
+        yield_now = ThreadYield()
         with self._lock:
             engines = _each(
-                (_engine_text(key, engine) for key, engine in sorted(self._engines.items())), let_go
+                (_engine_text(key, engine) for key, engine in sorted(self._engines.items())), yield_now
             )
             accounts, ended = _json(self._accounts.dump()), _json(self._ended.dump())
             suspects = _json(self._suspects.dump())
-            peers = _each(map(_json, self._latencies.dump()), let_go)
-            speeds = _each(map(_json, self._speeds.dump()), let_go)
+            peers = _each(map(_json, self._latencies.dump()), yield_now)
+            speeds = _each(map(_json, self._speeds.dump()), yield_now)
         pieces = (
             f'{{"version":{self.VERSION},"engines":[', *engines,
             f'],"accounts":{accounts},"ended":{ended},"late":{suspects},"peers":[', *peers,
@@ -313,12 +300,12 @@ def _load_windows(windows: _W, rows: Any) -> _W:
     return windows
 
 
-def _each(texts: Iterable[str], let_go: LetGo) -> list[str]:
+def _each(texts: Iterable[str], yield_now: ThreadYield) -> list[str]:
     """Return the items of a JSON list, with its commas, each made after the others have had their turn."""
     found: list[str] = []
     for text in texts:
         found.append(f",{text}" if found else text)
-        let_go()
+        yield_now()
     return found
 
 
@@ -332,80 +319,3 @@ def _engine_text(key: EngineKey, engine: EngineSeries) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _apply_events(
-    engine: EngineSeries,
-    contents: BatchColumns,
-    seconds: Collection[int],
-    troubles: list[tuple[str, Exception]],
-) -> None:
-    """Count the events; *seconds* are the places of second ends of deferrals, which are entries and no ends."""
-    groups = contents.groups
-    for group in groups.values():
-        engine.time = max(engine.time, group.newest)
-    counted = groups.keys() & COUNTED
-    if _ENDED in counted and not seconds and _add_ended(engine, groups[_ENDED]):
-        counted.discard(_ENDED)
-    if _CLOSED in counted and _add_closed(engine, groups[_CLOSED]):
-        counted.discard(_CLOSED)
-    for place, kind, event in contents.placed(counted):
-        if place in seconds:
-            continue
-        time = event.time_unix_nano
-        try:
-            # All of an event's series, or none.
-            for metric, labels, value in tuple(event_updates(kind, event)):
-                engine.add(metric, labels, value, time)
-        except Exception as error:  # noqa: BLE001  (it costs itself)
-            troubles.append((kind, error))
-    for kind, group in groups.items():
-        engine.add(c.EVENTS, (kind or UNKNOWN,), len(group), engine.time)
-
-
-def _add_ended(engine: EngineSeries, group: EventGroup) -> bool:
-    """Count ended waits all at once; False if they have to be counted one by one, in their order."""
-    if len(group) < FEW:
-        return False
-    try:
-        return engine.add_known(tuple(ended_bulks(group)))
-    except Exception:  # noqa: BLE001  (one by one, each costs itself)
-        return False
-
-
-def _add_closed(engine: EngineSeries, group: EventGroup) -> bool:
-    """Count ended requests all at once; False if they have to be counted one by one."""
-    if len(group) < FEW:
-        return False
-    try:
-        # Most requests have no verification.
-        if group.may_have("verifications.channel") or (bulks := closed_bulks(group)) is None:
-            return False
-        return engine.add_known(tuple(bulks))
-    except Exception:  # noqa: BLE001  (one by one, each costs itself)
-        return False
-
-
-def _apply_samples(
-    engine: EngineSeries, contents: BatchColumns, troubles: list[tuple[str, Exception]]
-) -> None:
-    for kind, columns, bulks in (
-        ("transfer_sample", contents.transfers, transfer_bulks),
-        ("probe_sample", contents.probes, probe_bulks),
-    ):
-        if len(columns):
-            time = max(columns["end_time_unix_nano"])
-            engine.time = max(engine.time, time)
-            engine.add(c.EVENTS, (kind,), len(columns), time)
-            try:
-                engine.add_bulks(tuple(bulks(contents)))
-            except Exception as error:  # noqa: BLE001  (these samples cost themselves)
-                troubles.append((kind, error))
-
-
-def _apply_losses(engine: EngineSeries, batch: Batch) -> None:
-    for drops, fallback in ((batch.drops, UNKNOWN), (batch.tombstone.lost, "tombstone")):
-        for drop in drops:
-            engine.add(c.EVENTS_DROPPED, (drop.reason or fallback,), drop.count, engine.time)
-    for error in batch.guard_errors:
-        engine.add(c.GUARD_ERRORS, (error.hook, error.error_class), error.count, engine.time)

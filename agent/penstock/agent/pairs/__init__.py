@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.agent.pairs.fleet_pairs import MAX_PAIRS, list_pairs
+from penstock.agent.pairs.fleet_pairs import MAX_PAIRS, list_pairs, slowness
 from penstock.agent.pairs.side_facts import POOL_LABEL, WEIGHTS_LABEL, revision_of
-from penstock.agent.pairs.speed_limits import slowness
 from penstock.agent.pairs.verdict import PairVerdict, compare_sides, versions_apart
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Which engines are pairs, of those that one agent or a relay knows; and each pair with its verdict. Pure.
+"""Which engines are pairs, of those that one agent or a relay knows; each pair with its verdict, and whether it is slow. Pure.
 
 Two engines are a pair if one of them knows the other as its peer, or if by their roles KV blocks may move between them: one
 prefill, one decode (or ``both``), the same model and family of connectors, and no different ``pool``.
@@ -10,10 +10,10 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.agent.limits import SLOW_SPEED_RATIO
 from penstock.agent.pairs.comparisons import Comparisons
 from penstock.agent.pairs.role_pairs import count_pairs, may_pair, ordered, worst_pairs
 from penstock.agent.pairs.side_facts import geometry_of, peer_geometry, revision_of, transport_of
-from penstock.agent.pairs.speed_limits import slowness
 from penstock.agent.pairs.verdict import compare_sides
 from penstock.agent.quoted_errors import without_advice
 from penstock.proto.v1 import admin_pb2 as admin
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_PAIRS: Final = 10_000
 """Pairs of one answer; the worst stay."""
-# Of one answer: what engines tell of themselves is in each of their pairs.
+# Bytes of one answer: what engines tell of themselves is in each of their pairs.
 _MAX_BYTES: Final = 8 << 20
 
 
@@ -217,3 +217,12 @@ def _compatible(status: PeerStatus) -> admin.PairCompatibility:
         return admin.PAIR_COMPATIBILITY_YES
     incompatible = status.handshake_error == ERROR_TYPE_INCOMPATIBLE
     return admin.PAIR_COMPATIBILITY_NO if incompatible else admin.PAIR_COMPATIBILITY_UNKNOWN
+
+
+def slowness(speed: admin.PairSpeed) -> str:
+    """Return what a pair is slower than, ``usual`` or ``siblings``; empty if it is not slow, or not known to be."""
+    if speed.HasField("usual_ratio") and speed.usual_ratio < SLOW_SPEED_RATIO:
+        return "usual"
+    if speed.HasField("siblings_ratio") and speed.siblings_ratio < SLOW_SPEED_RATIO:
+        return "siblings"
+    return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from penstock.agent.parsing import label_selector
 from penstock.agent.parsing.drill_modes import DRILL_MODES, SLOW
-from penstock.agent.parsing.durations import DURATION_PATTERN, format_duration, parse_duration
 from penstock.agent.parsing.label_selector import (
     MAX_GLOB,
     MAX_GLOBS,
@@ -17,8 +16,14 @@ from penstock.agent.parsing.label_selector import (
     parse_labels,
     select,
 )
+from penstock.agent.parsing.quantities import (
+    DURATION_PATTERN,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
 from penstock.agent.parsing.secrets import MASK, mask_message, mask_urls
-from penstock.agent.parsing.sizes import format_size, parse_size
 
 __all__ = [
     "DRILL_MODES",

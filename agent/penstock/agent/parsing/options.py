@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ConfigError
-from penstock.agent.parsing.durations import parse_duration
+from penstock.agent.parsing.quantities import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

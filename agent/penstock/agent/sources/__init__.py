@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.sources.accounting import Account, Accounts
-from penstock.agent.sources.engine_owners import EngineOwners, Ownership
-from penstock.agent.sources.engine_roles import EngineRoles, engine_role
+from penstock.agent.sources.engines import EngineOwners, EngineRoles, Ownership, engine_role
 from penstock.agent.sources.registry import EngineView, LiveSource, Registry
 
 __all__ = [

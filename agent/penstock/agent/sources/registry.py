@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.sources.accounting import Account
-from penstock.agent.sources.engine_roles import EngineRoles
+from penstock.agent.sources.engines import EngineRoles
 from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:

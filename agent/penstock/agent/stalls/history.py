@@ -1,4 +1,4 @@
-"""The counts of one process over the last minutes."""
+"""The counts of one process over the last minutes, and how often a worker looks at its transfers: their durations run until then."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.proto.names import ENGINE_CORE, NANOS
+
 if TYPE_CHECKING:
+    from penstock.agent.sources import LiveSource
     from penstock.proto.v1.snapshot_pb2 import Progress
 
 _SPACING: Final = 5.0
 """Seconds between two readings that are kept: 61 readings for five minutes."""
+_KEPT_LOOKS: Final = 60
+"""Snapshots, a second apart, between which something was in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +84,37 @@ class CountHistory:
         """Return how many steps there were since *time*, as far as readings tell."""
         earlier = [each for each in self._kept if each.time <= time]
         return self.last.steps - (earlier[-1] if earlier else self.first).steps
+
+
+class LookIntervals:
+    """Of one worker: its connector looks at the transfers once in each step that it is given.
+
+    An EngineCore counts other steps, also where the worker is part of it: of that, nothing is known.
+    """
+
+    def __init__(self) -> None:
+        """Know of no snapshot."""
+        self._kept: deque[tuple[int, int]] = deque(maxlen=_KEPT_LOOKS)
+        self._time = 0
+        self._steps = 0
+        self._in_flight = False
+
+    def add(self, live: LiveSource) -> None:
+        """Read the worker's last snapshot; one that was read before changes nothing."""
+        snapshot = live.snapshot
+        if snapshot is None or live.source.process == ENGINE_CORE or snapshot.time_unix_nano <= self._time:
+            return
+        if snapshot.paused or not snapshot.HasField("progress"):
+            self._time = 0
+            return
+        in_flight = any(each.count for each in snapshot.in_flight)
+        steps = snapshot.progress.steps
+        if self._time and (in_flight or self._in_flight):
+            self._kept.append((snapshot.time_unix_nano - self._time, max(0, steps - self._steps)))
+        self._time, self._steps, self._in_flight = snapshot.time_unix_nano, steps, in_flight
+
+    @property
+    def seconds(self) -> float:
+        """The mean time between two looks while something was in flight; 0 for not known."""
+        nanos, steps = (sum(column) for column in zip(*self._kept, strict=True)) if self._kept else (0, 0)
+        return nanos / max(1, steps) / NANOS

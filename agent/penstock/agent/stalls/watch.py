@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 from penstock.agent.stalls import process_detectors, request_detectors
-from penstock.agent.stalls.ended import EndedStalls
-from penstock.agent.stalls.history import CountHistory, Reading
+from penstock.agent.stalls.history import CountHistory, LookIntervals, Reading
 from penstock.agent.stalls.limits import Limits
-from penstock.agent.stalls.looks import LookIntervals
 from penstock.agent.stalls.process_state import EngineState, ProcessState
-from penstock.agent.stalls.stall import Stall, StallKind
+from penstock.agent.stalls.stall import EndedStalls, Stall, StallKind
 from penstock.proto.names import ENGINE_CORE, NANOS
 
 if TYPE_CHECKING:

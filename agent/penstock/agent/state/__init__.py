@@ -14,11 +14,18 @@ from penstock.agent.state.archive import (
     size_of,
     trim_archive,
 )
-from penstock.agent.state.database_files import DatabaseFiles, write_copy
-from penstock.agent.state.directory import LOCK, StateDirectory, find_foreign_link, is_writable_by_others
-from penstock.agent.state.disk_budget import DEFAULT_LIMIT, MIB, MIN_LIMIT, Budget
+from penstock.agent.state.database_files import DatabaseFiles, check_foreign, write_copy
+from penstock.agent.state.directory import (
+    DEFAULT_LIMIT,
+    LOCK,
+    MIB,
+    MIN_LIMIT,
+    Budget,
+    StateDirectory,
+    find_foreign_link,
+    is_writable_by_others,
+)
 from penstock.agent.state.file_lock import Lock, file_identity
-from penstock.agent.state.foreign_database import check_foreign
 
 __all__ = [
     "DEFAULT_LIMIT",

@@ -1,4 +1,4 @@
-"""Watches the files of an open database, and restores them if they are removed or replaced.
+"""Watches the files of an open database, and restores them if they are removed or replaced; checks one that anybody made.
 
 A file that is removed or replaced while it is open lives on for the process that has it open, and dies with it: what is
 committed to it then is lost at the next start. So its content is written to its path again, from the open file.
@@ -7,6 +7,7 @@ committed to it then is lost at the next start. So its content is written to its
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from contextlib import closing, suppress
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.state.archive import SUFFIXES, set_aside
+from penstock.agent.state.archive import SUFFIXES, DamagedError, set_aside
 from penstock.agent.state.file_lock import file_identity
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ _log = structlog.get_logger(__name__)
 
 # The others hold nothing that is needed after the process.
 _WATCHED = ("", "-wal")
-# The agent counts as degraded for so long after it has put a database back: something removes its files.
+# Seconds for which the agent counts as degraded after it has put a database back: something removes its files.
 _TOLD_SECONDS = 3600.0
+_NOISE = re.compile(r"--[^\n]*|\s+")
 
 
 def write_copy(database: sqlite3.Connection, path: Path) -> None:
@@ -176,3 +178,32 @@ class DatabaseFiles:
                 path.unlink(missing_ok=True)
         if foreign:
             set_aside(self._path, trouble)
+
+
+def check_foreign(path: Path, create: Callable[[sqlite3.Connection], None]) -> None:
+    """Check that the database has the tables that *create* makes and no others: no view or trigger of a stranger.
+
+    Raises:
+        DamagedError: it has others, or is damaged.
+
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        create(fresh)
+        expected, (version,) = _tables(fresh), fresh.execute("PRAGMA user_version").fetchone()
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.execute("PRAGMA cell_size_check = ON")
+            if database.execute("PRAGMA user_version").fetchone() != (version,):
+                raise DamagedError("it is of another version")
+            if _tables(database) != expected:
+                raise DamagedError("its tables are not those that an agent makes")
+            if database.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                raise DamagedError("SQLite finds it damaged")
+    except sqlite3.Error as error:
+        raise DamagedError(str(error)) from error
+
+
+def _tables(database: sqlite3.Connection) -> set[tuple[str, str, str, str]]:
+    rows = database.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema")
+    return {(kind, name, table, _NOISE.sub("", sql)) for kind, name, table, sql in rows}

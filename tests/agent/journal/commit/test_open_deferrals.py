@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.journal.commit.open_deferrals import OpenDeferrals
+from penstock.agent.journal.commit.transaction import OpenDeferrals
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.errors import FullError
-from penstock.agent.journal.commit import commands, retention
+from penstock.agent.journal.commit import retention, transaction
 from penstock.agent.journal.commit.retention import TRACES
 from penstock.agent.journal.database import schema
 from penstock.agent.journal.journal import Journal
@@ -19,8 +19,8 @@ from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue.from_log import TRANSFER_FAILURES
 from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.state import disk_budget
-from penstock.agent.state.disk_budget import MIB, Budget
+from penstock.agent.state import directory
+from penstock.agent.state.directory import MIB, Budget
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 
 from tests.support.agent.batches import deferral_start, noise, transfer_failure
@@ -112,7 +112,9 @@ async def test_the_oldest_batches_go(journal, source, log):
 async def test_no_step_of_the_clock_changes_what_goes(journal, log, monkeypatch, steps):
     """The oldest of the log go, in its order, whatever their times."""
     ahead = 0.0
-    monkeypatch.setattr(commands, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + int(ahead * 1e9)))
+    monkeypatch.setattr(
+        transaction, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + int(ahead * 1e9))
+    )
     for step in (0, *steps):
         ahead += step
         await log.add(130)
@@ -284,7 +286,7 @@ async def test_archives_share_the_limit(tmp_path):
     await journal.close()
 
 
-@pytest.mark.parametrize("limit", [disk_budget.MIN_LIMIT, disk_budget.DEFAULT_LIMIT, 1 << 40])
+@pytest.mark.parametrize("limit", [directory.MIN_LIMIT, directory.DEFAULT_LIMIT, 1 << 40])
 def test_the_shares_add_up(limit, monkeypatch):
     """Database, write-ahead log and reserve are the limit; trimming begins before the end."""
     monkeypatch.undo()

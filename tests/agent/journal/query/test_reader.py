@@ -12,7 +12,7 @@ from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.database.connection import signed, unsigned
 from penstock.agent.journal.index.keys import kind_rows, request_ids, request_key
 from penstock.agent.journal.query import reader as reading
-from penstock.agent.journal.query.budget import ReadBudget
+from penstock.agent.journal.query.reader import ReadBudget
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.catalogue.metric import MetricKind
-from penstock.agent.metrics.exposition.families import Distribution, ExemplarPoint, Family, Sample
-from penstock.agent.metrics.exposition.text_formats import OPENMETRICS, PLAIN, negotiate, write
+from penstock.agent.metrics.exposition.text_formats import (
+    OPENMETRICS,
+    PLAIN,
+    Distribution,
+    ExemplarPoint,
+    Family,
+    Sample,
+    negotiate,
+    write,
+)
 
 from tests.support.agent.metric_logs import UNTIMED
 from tests.support.prometheus.exposition import reference

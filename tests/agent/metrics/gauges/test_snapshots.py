@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.metrics.catalogue import from_snapshots as c
+from penstock.agent.metrics.catalogue import from_snapshots
 from penstock.agent.metrics.gauges.label_sets import MAX, GaugeSet, add
 from penstock.agent.metrics.gauges.snapshots import add_snapshots
 from penstock.agent.model import EngineKey
@@ -198,8 +198,8 @@ def test_engines_of_one_server_are_data_parallel() -> None:
     second = replace(CORE, key=EngineKey(CORE.key.server, "1"), epoch=CORE.epoch + 1)
     sheet = GaugeSet()
     add_snapshots(sheet, [live(CORE, alone), live(second, alone)], None)
-    (info,) = [family for family in sheet.families() if family.metric is c.ENGINE_INFO]
-    place = 2 + c.ENGINE_INFO.labels.index("data_parallel_size")
+    (info,) = [family for family in sheet.families() if family.metric is from_snapshots.ENGINE_INFO]
+    place = 2 + from_snapshots.ENGINE_INFO.labels.index("data_parallel_size")
     assert [sample.labels[place] for sample in info.samples] == ["2", "2"]
 
 
@@ -225,7 +225,7 @@ def test_engine_facts() -> None:
         )
     )
     (labels,) = shown["penstock_engine_info"]
-    assert dict(zip(c.ENGINE_INFO.labels, labels, strict=True)) == {
+    assert dict(zip(from_snapshots.ENGINE_INFO.labels, labels, strict=True)) == {
         "model": "llama",
         "role": "decode",
         "role_guessed": "false",
@@ -322,8 +322,8 @@ def test_no_gauge_without_a_live_snapshot(gone: LiveSource) -> None:
 @pytest.mark.parametrize(
     ("metric", "shown"),
     [
-        (c.TRANSFERS_IN_FLIGHT, {("kv", "a"): 1.0, ("kv", "b"): 1.0, ("kv", "__other__"): 2.0}),
-        (c.OLDEST_TRANSFER, {("kv", "a"): 1.0, ("kv", "b"): 1.0, ("kv", "__other__"): 1.0}),
+        (from_snapshots.TRANSFERS_IN_FLIGHT, {("kv", "a"): 1.0, ("kv", "b"): 1.0, ("kv", "__other__"): 2.0}),
+        (from_snapshots.OLDEST_TRANSFER, {("kv", "a"): 1.0, ("kv", "b"): 1.0, ("kv", "__other__"): 1.0}),
     ],
 )
 def test_beyond_the_cap_values_are_merged(metric: Metric, shown: dict[tuple[str, ...], float]) -> None:
@@ -331,7 +331,12 @@ def test_beyond_the_cap_values_are_merged(metric: Metric, shown: dict[tuple[str,
     sheet = GaugeSet(cap=2)
     for name in "dbca":
         sheet.merge(
-            add if metric is c.TRANSFERS_IN_FLIGHT else MAX, metric, EngineKey("", "0"), 1.0, "kv", name
+            add if metric is from_snapshots.TRANSFERS_IN_FLIGHT else MAX,
+            metric,
+            EngineKey("", "0"),
+            1.0,
+            "kv",
+            name,
         )
     (family,) = sheet.families()
     assert {sample.labels[2:]: sample.value for sample in family.samples} == shown
@@ -348,5 +353,5 @@ def test_beyond_the_cap_what_cannot_be_merged_is_left_out() -> None:
         for family in sheet.families()
         if family.metric.labels
     }
-    assert shown == {c.PEER_CLOCK_OFFSET: ["a", "b"]}
-    assert sheet.hidden == {c.PEER_CLOCK_OFFSET: 1}
+    assert shown == {from_snapshots.PEER_CLOCK_OFFSET: ["a", "b"]}
+    assert sheet.hidden == {from_snapshots.PEER_CLOCK_OFFSET: 1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.metrics.catalogue import from_snapshots as c
+from penstock.agent.metrics.catalogue import from_snapshots
 from penstock.agent.metrics.gauges import GaugeSet, add_stalls
 from penstock.agent.model import EngineKey
 from penstock.agent.stalls import Stall, StallKind
@@ -18,6 +18,9 @@ def test_a_stall_has_a_count_and_a_start() -> None:
     add_stalls(sheet, {EngineKey("", "0"): stalls, EngineKey("", "1"): ()})
     rows = {family.metric: [(s.labels, s.value) for s in family.samples] for family in sheet.families()}
     assert rows == {
-        c.STALLS: [(("0", "", "load_not_started", "p:1"), 2), (("0", "", "thread_dead", ""), 1)],
-        c.STALL_START: [(("0", "", "load_not_started", "p:1"), 100.0), (("0", "", "thread_dead", ""), 50.0)],
+        from_snapshots.STALLS: [(("0", "", "load_not_started", "p:1"), 2), (("0", "", "thread_dead", ""), 1)],
+        from_snapshots.STALL_START: [
+            (("0", "", "load_not_started", "p:1"), 100.0),
+            (("0", "", "thread_dead", ""), 50.0),
+        ],
     }

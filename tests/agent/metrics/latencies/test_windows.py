@@ -8,12 +8,13 @@ from bisect import bisect_left
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.metrics.latencies.time_slots import FINEST_NANO, TimeSlots
-from penstock.agent.metrics.latencies.windows import (
+from penstock.agent.metrics.latencies.time_slots import (
     BOUNDS,
     BUCKETS,
+    FINEST_NANO,
     DurationWindow,
     DurationWindows,
+    TimeSlots,
     duration_windows,
     quantile,
 )

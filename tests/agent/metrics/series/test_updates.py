@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
-from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.catalogue import from_log
 from penstock.agent.metrics.series.bulk_updates import probe_bulks, transfer_bulks
 from penstock.agent.metrics.series.updates import event_updates, transfer_updates
 from penstock.proto.names import NANOS
@@ -49,45 +49,45 @@ REHEARSED.rehearsal = True
 CASES = {
     "failure": (
         FAILED,
-        [(c.TRANSFER_FAILURES, ("kv", "NixlConnector", "handshake", "refused", PEER, "false"), 1)],
+        [(from_log.TRANSFER_FAILURES, ("kv", "NixlConnector", "handshake", "refused", PEER, "false"), 1)],
     ),
     "rehearsed failure of an unknown peer": (
         REHEARSED,
-        [(c.TRANSFER_FAILURES, ("kv", "NixlConnector", "handshake", "refused", "unknown", "true"), 1)],
+        [(from_log.TRANSFER_FAILURES, ("kv", "NixlConnector", "handshake", "refused", "unknown", "true"), 1)],
     ),
     "failure of a newer engine": (
         transfer_failure("r", mode=99),
-        [(c.TRANSFER_FAILURES, ("kv", "NixlConnector", "unknown", "refused", PEER, "false"), 1)],
+        [(from_log.TRANSFER_FAILURES, ("kv", "NixlConnector", "unknown", "refused", PEER, "false"), 1)],
     ),
     "late read": (
         transfer_failure("r", mode=common.FAILURE_MODE_LATE_READ, error_type=common.ERROR_TYPE_OTHER),
         [
-            (c.TRANSFER_FAILURES, ("kv", "NixlConnector", "late_read", "other", PEER, "false"), 1),
-            (c.LATE_READS, (PEER,), 1),
+            (from_log.TRANSFER_FAILURES, ("kv", "NixlConnector", "late_read", "other", PEER, "false"), 1),
+            (from_log.LATE_READS, (PEER,), 1),
         ],
     ),
     "recomputed": (
         outcome(outcome=common.OUTCOME_RECOMPUTED),
         [
-            (c.LOAD_OUTCOMES, ("kv", "recomputed", "policy", "handshake", PEER, "false"), 1),
-            (c.RECOMPUTED_TOKENS, ("kv", "handshake", PEER, "false"), 412),
+            (from_log.LOAD_OUTCOMES, ("kv", "recomputed", "policy", "handshake", PEER, "false"), 1),
+            (from_log.RECOMPUTED_TOKENS, ("kv", "handshake", PEER, "false"), 412),
         ],
     ),
     "recomputed encoder outputs": (
         outcome(channel=common.CHANNEL_EC, outcome=common.OUTCOME_RECOMPUTED, items_recomputed=3),
         [
-            (c.LOAD_OUTCOMES, ("ec", "recomputed", "policy", "handshake", PEER, "false"), 1),
-            (c.RECOMPUTED_TOKENS, ("ec", "handshake", PEER, "false"), 412),
-            (c.RECOMPUTED_ITEMS, ("ec", "handshake", PEER, "false"), 3),
+            (from_log.LOAD_OUTCOMES, ("ec", "recomputed", "policy", "handshake", PEER, "false"), 1),
+            (from_log.RECOMPUTED_TOKENS, ("ec", "handshake", PEER, "false"), 412),
+            (from_log.RECOMPUTED_ITEMS, ("ec", "handshake", PEER, "false"), 3),
         ],
     ),
     "failed outcomes recompute no items": (
         outcome(channel=common.CHANNEL_EC, outcome=common.OUTCOME_FAILED, items_recomputed=3),
-        [(c.LOAD_OUTCOMES, ("ec", "failed", "policy", "handshake", PEER, "false"), 1)],
+        [(from_log.LOAD_OUTCOMES, ("ec", "failed", "policy", "handshake", PEER, "false"), 1)],
     ),
     "failed outcomes recompute nothing": (
         outcome(outcome=common.OUTCOME_FAILED),
-        [(c.LOAD_OUTCOMES, ("kv", "failed", "policy", "handshake", PEER, "false"), 1)],
+        [(from_log.LOAD_OUTCOMES, ("kv", "failed", "policy", "handshake", PEER, "false"), 1)],
     ),
     "deferral": (
         event(
@@ -99,7 +99,10 @@ CASES = {
             peer={"address": PEER},
             start_time_unix_nano=TIME,
         ),
-        [(c.DEFERRALS, ("encoder_cache", "timeout", PEER), 1), (c.DEFERRED_TIME, ("encoder_cache",), SECOND)],
+        [
+            (from_log.DEFERRALS, ("encoder_cache", "timeout", PEER), 1),
+            (from_log.DEFERRED_TIME, ("encoder_cache",), SECOND),
+        ],
     ),
     "deferral over a clock set back": (
         event(
@@ -109,13 +112,13 @@ CASES = {
             ending=common.DEFERRAL_ENDING_READY,
             start_time_unix_nano=TIME + 1,
         ),
-        [(c.DEFERRALS, ("grammar", "ready", "unknown"), 1), (c.DEFERRED_TIME, ("grammar",), 0)],
+        [(from_log.DEFERRALS, ("grammar", "ready", "unknown"), 1), (from_log.DEFERRED_TIME, ("grammar",), 0)],
     ),
     "deferral without a start": (
         event(
             "deferral_end", "r", reason=common.DEFERRAL_REASON_OTHER, ending=common.DEFERRAL_ENDING_ABORTED
         ),
-        [(c.DEFERRALS, ("other", "aborted", "unknown"), 1)],
+        [(from_log.DEFERRALS, ("other", "aborted", "unknown"), 1)],
     ),
     "handshake": (
         event(
@@ -125,7 +128,7 @@ CASES = {
             start_time_unix_nano=TIME + 3,
             end_time_unix_nano=TIME + 10,
         ),
-        [(c.HANDSHAKE_DURATION, (PEER,), 7), (c.HANDSHAKE_QUEUE, (PEER,), 3)],
+        [(from_log.HANDSHAKE_DURATION, (PEER,), 7), (from_log.HANDSHAKE_QUEUE, (PEER,), 3)],
     ),
     "handshake that never began": (
         event("handshake", peer={"address": PEER}, queued_time_unix_nano=TIME, end_time_unix_nano=TIME + 10),
@@ -140,7 +143,7 @@ CASES = {
             delay_nano=5 * SECOND,
             caused_by_peer={"address": "10.0.0.9:5600"},
         ),
-        [(c.COLLATERAL_DELAY, ("kv", "10.0.0.9:5600"), 5 * SECOND)],
+        [(from_log.COLLATERAL_DELAY, ("kv", "10.0.0.9:5600"), 5 * SECOND)],
     ),
     "held up for longer than there was time": (
         event("transfer_delayed", "r", channel=common.CHANNEL_KV, delay_nano=TIME + 1),
@@ -156,22 +159,22 @@ CASES = {
             balancedness_after=0.9,
         ),
         [
-            (c.EPLB_REBALANCES, ("unspecified", "error"), 1),
-            (c.EPLB_BALANCEDNESS, ("before",), SECOND // 2),
-            *[(c.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")],
+            (from_log.EPLB_REBALANCES, ("unspecified", "error"), 1),
+            (from_log.EPLB_BALANCEDNESS, ("before",), SECOND // 2),
+            *[(from_log.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")],
         ],
     ),
     "held up by nobody knows whom": (
         event("transfer_delayed", "r", channel=common.CHANNEL_KV, delay_nano=1),
-        [(c.COLLATERAL_DELAY, ("kv", "unknown"), 1)],
+        [(from_log.COLLATERAL_DELAY, ("kv", "unknown"), 1)],
     ),
     "policy taken": (
         event("policy_applied", accepted=True, cause="push"),
-        [(c.POLICY_UPDATES, ("accepted", "push"), 1)],
+        [(from_log.POLICY_UPDATES, ("accepted", "push"), 1)],
     ),
     "policy refused": (
         event("policy_applied", accepted=False),
-        [(c.POLICY_UPDATES, ("rejected", "unknown"), 1)],
+        [(from_log.POLICY_UPDATES, ("rejected", "unknown"), 1)],
     ),
     "quarantine opens": (
         event(
@@ -181,7 +184,7 @@ CASES = {
             previous=events.QUARANTINE_STATE_HALF_OPEN,
             reason="probe_failed",
         ),
-        [(c.QUARANTINES, (PEER, "probe_failed", "false"), 1)],
+        [(from_log.QUARANTINES, (PEER, "probe_failed", "false"), 1)],
     ),
     "quarantine lifts": (
         event("quarantine_changed", peer={"address": PEER}, state=events.QUARANTINE_STATE_CLOSED),
@@ -202,32 +205,32 @@ CASES = {
             ],
         ),
         [
-            (c.EPLB_REBALANCES, ("interval", "ok"), 1),
-            (c.EPLB_REBALANCE_DURATION, (), SECOND),
-            (c.EPLB_PAUSE, (), 5),
-            (c.EPLB_BALANCEDNESS, ("before",), NANOS // 2),
-            (c.EPLB_BALANCEDNESS, ("after",), NANOS * 3 // 4),
-            (c.EPLB_EXPERTS, ("unchanged",), 5),
-            (c.EPLB_EXPERTS, ("local",), 1),
-            (c.EPLB_EXPERTS, ("remote",), 2),
+            (from_log.EPLB_REBALANCES, ("interval", "ok"), 1),
+            (from_log.EPLB_REBALANCE_DURATION, (), SECOND),
+            (from_log.EPLB_PAUSE, (), 5),
+            (from_log.EPLB_BALANCEDNESS, ("before",), NANOS // 2),
+            (from_log.EPLB_BALANCEDNESS, ("after",), NANOS * 3 // 4),
+            (from_log.EPLB_EXPERTS, ("unchanged",), 5),
+            (from_log.EPLB_EXPERTS, ("local",), 1),
+            (from_log.EPLB_EXPERTS, ("remote",), 2),
         ],
     ),
     "rebalance without a token": (
         event("eplb_rebalance", balancedness_before=math.nan, balancedness_after=math.inf),
         [
-            (c.EPLB_REBALANCES, ("unspecified", "unspecified"), 1),
-            (c.EPLB_REBALANCE_DURATION, (), 0),
-            (c.EPLB_PAUSE, (), 0),
-            *((c.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")),
+            (from_log.EPLB_REBALANCES, ("unspecified", "unspecified"), 1),
+            (from_log.EPLB_REBALANCE_DURATION, (), 0),
+            (from_log.EPLB_PAUSE, (), 0),
+            *((from_log.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")),
         ],
     ),
     "rebalance with ratios that are none": (
         event("eplb_rebalance", balancedness_before=1.4e303, balancedness_after=-0.5),
         [
-            (c.EPLB_REBALANCES, ("unspecified", "unspecified"), 1),
-            (c.EPLB_REBALANCE_DURATION, (), 0),
-            (c.EPLB_PAUSE, (), 0),
-            *((c.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")),
+            (from_log.EPLB_REBALANCES, ("unspecified", "unspecified"), 1),
+            (from_log.EPLB_REBALANCE_DURATION, (), 0),
+            (from_log.EPLB_PAUSE, (), 0),
+            *((from_log.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")),
         ],
     ),
     "closed request": (event("request_closed", "r", prompt_tokens=5), []),
@@ -254,32 +257,37 @@ def test_transfers() -> None:
     batch = transfers([(7, 9, PEER, common.TRANSFER_RESULT_OK), (7, 9, "", common.TRANSFER_RESULT_ERROR)])
     good, bad = ([tuple(update) for update in transfer_updates(row)] for row in transfer_rows(batch))
     assert good == [
-        (c.TRANSFERS, ("kv", "NixlConnector", "receive", PEER, "ok"), 1),
-        (c.TRANSFER_DURATION, ("kv", PEER), 7),
-        (c.TRANSFER_SIZE, ("kv", "receive"), 9),
+        (from_log.TRANSFERS, ("kv", "NixlConnector", "receive", PEER, "ok"), 1),
+        (from_log.TRANSFER_DURATION, ("kv", PEER), 7),
+        (from_log.TRANSFER_SIZE, ("kv", "receive"), 9),
     ]
-    assert bad == [(c.TRANSFERS, ("kv", "NixlConnector", "receive", "unknown", "error"), 1)]
+    assert bad == [(from_log.TRANSFERS, ("kv", "NixlConnector", "receive", "unknown", "error"), 1)]
 
 
 def test_what_is_not_known_of_a_transfer_is_no_observation() -> None:
     """A duration or a size of 0 counts the transfer and says nothing about it, one by one and in bulk."""
     batch = transfers([(0, 9, PEER, common.TRANSFER_RESULT_OK), (7, 0, PEER, common.TRANSFER_RESULT_OK)])
     updates = [update.metric for row in transfer_rows(batch) for update in transfer_updates(row)]
-    assert updates == [c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFERS, c.TRANSFER_DURATION]
+    assert updates == [
+        from_log.TRANSFERS,
+        from_log.TRANSFER_SIZE,
+        from_log.TRANSFERS,
+        from_log.TRANSFER_DURATION,
+    ]
     assert [(bulk.metric, bulk.amount, bulk.values) for bulk in transfer_bulks(BatchColumns(batch))] == [
-        (c.TRANSFERS, 2, []),
-        (c.TRANSFER_DURATION, 0, [7]),
-        (c.TRANSFER_SIZE, 0, [9]),
+        (from_log.TRANSFERS, 2, []),
+        (from_log.TRANSFER_DURATION, 0, [7]),
+        (from_log.TRANSFER_SIZE, 0, [9]),
     ]
     (nothing,) = transfer_bulks(BatchColumns(transfers([(0, 0, PEER, common.TRANSFER_RESULT_OK)])))
-    assert nothing.metric is c.TRANSFERS
+    assert nothing.metric is from_log.TRANSFERS
 
 
 def test_probes() -> None:
     """Probes count by connector, peer and result."""
     rows = [(PEER, common.PROBE_RESULT_HIT), (PEER, common.PROBE_RESULT_MISS), ("", common.PROBE_RESULT_MISS)]
     assert [(bulk.metric, bulk.labels, bulk.amount) for bulk in probe_bulks(BatchColumns(probes(rows)))] == [
-        (c.CACHE_PROBES, ("ZmqECConnector", PEER, "hit"), 1),
-        (c.CACHE_PROBES, ("ZmqECConnector", PEER, "miss"), 1),
-        (c.CACHE_PROBES, ("ZmqECConnector", "unknown", "miss"), 1),
+        (from_log.CACHE_PROBES, ("ZmqECConnector", PEER, "hit"), 1),
+        (from_log.CACHE_PROBES, ("ZmqECConnector", PEER, "miss"), 1),
+        (from_log.CACHE_PROBES, ("ZmqECConnector", "unknown", "miss"), 1),
     ]

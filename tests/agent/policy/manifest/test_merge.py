@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.parsing.durations import parse_duration
+from penstock.agent.parsing.quantities import parse_duration
 from penstock.agent.policy.distribution.push_encoding import body_of, leaves_of, schedule_of
 from penstock.agent.policy.manifest.merge import Merged, effective_schedule, merge_policies
 from penstock.agent.policy.manifest.sections import (

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.aio.shield import to_completion
+from penstock.agent.aio.tasks import to_completion
 from penstock.agent.errors import ConflictError, FullError, ManifestError, NotFoundError, StateError
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.orders.kill_switch import Pauses

@@ -44,7 +44,7 @@ def test_the_grace_is_waited_out_in_the_logs_time():
     assert fold.assembler.advance(log.now) == []
     (finished,) = fold.assembler.advance(log.now + MS)
     assert [span.name for span in finished.spans] == [semconv.REQUEST, semconv.KV_LOAD]
-    assert (finished.closed_at, finished.first_batch, fold.assembler.low) == (1, 1, 3)
+    assert (finished.closing_batch, finished.first_batch, fold.assembler.low) == (1, 1, 3)
 
 
 def test_a_clock_that_steps_does_not_hold_spans_up():

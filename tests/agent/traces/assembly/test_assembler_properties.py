@@ -85,9 +85,9 @@ def test_a_walk_that_begins_again_sends_the_rest_and_nothing_twice(log, ratio, d
     whole = Fold(log, ratio).walk().rest()
     cut = data.draw(st.integers(0, len(log.batches)))
     before = Fold(log, ratio).walk(last=cut)
-    exported = max((item.closed_at for item in before.finished), default=0)
+    exported = max((item.closing_batch for item in before.finished), default=0)
     after = Fold(log, ratio, delivered=exported).walk(after=before.assembler.low - 1).rest()
-    again = [item for item in after.finished if item.closed_at > exported]
+    again = [item for item in after.finished if item.closing_batch > exported]
     spans = [*before.spans, *(span for item in again for span in item.spans)]
     assert sorted(map(story, spans)) == sorted(map(story, whole.spans))
 
@@ -96,7 +96,7 @@ def test_a_walk_that_begins_again_sends_the_rest_and_nothing_twice(log, ratio, d
 @settings(max_examples=40, deadline=None)
 def test_closings_come_in_the_order_of_the_log(log):
     """Requests finish in the log's order, so that one cursor is enough."""
-    closings = [item.closed_at for item in Fold(log).walk().rest().finished]
+    closings = [item.closing_batch for item in Fold(log).walk().rest().finished]
     assert all(first <= second for first, second in pairwise(closings))
 
 
@@ -131,13 +131,13 @@ def test_a_bound_on_the_memory_loses_no_entry(log, most, data):
     for index in range(cut):
         before.walk(index, index + 1)
         assert before.assembler._holding.bytes <= most
-    exported = max((item.closed_at for item in before.finished), default=0)
+    exported = max((item.closing_batch for item in before.finished), default=0)
     exported = min(exported, before.assembler.settled)
     after = Fold(log, limits=limits).walk(after=before.assembler.low - 1).rest()
-    again = [item for item in after.finished if item.closed_at > exported]
+    again = [item for item in after.finished if item.closing_batch > exported]
     assert entries_of([*before.finished, *again]) >= entries_of(whole.finished)
     for finished in (before.finished, again):
-        closings = [item.closed_at for item in finished]
+        closings = [item.closing_batch for item in finished]
         assert closings == sorted(closings)
     # A deferral is still open; with room it waits for its end.
     waiting = sum(len(request.batches) for request in after.assembler._requests.values())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.agent.traces.export.backend_probe import probe_endpoint
 from penstock.agent.traces.export.otlp_config import ExportSettings
+from penstock.agent.traces.export.status import probe_endpoint
 from penstock.agent.views.checks.agent_checks import check_agent
 from penstock.agent.views.checks.findings import WRONG
 from penstock.proto.v1 import admin_pb2 as admin

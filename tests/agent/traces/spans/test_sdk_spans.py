@@ -9,7 +9,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.semconv.schemas import Schemas
 from opentelemetry.trace import SpanKind, StatusCode
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.sources.engine_roles import EngineRoles
+from penstock.agent.sources.engines import EngineRoles
 from penstock.agent.traces.spans import semconv
 from penstock.agent.traces.spans.model import Span, SpanLink
 from penstock.agent.traces.spans.sdk_spans import SpanConverter, resource_attributes, service_name

@@ -20,7 +20,7 @@ from penstock.agent.admin.support import (
     subscribed_engines,
     targets_by_key,
 )
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import select
 from penstock.agent.policy.orders import MAX_QUARANTINE, QuarantineOrder
@@ -104,7 +104,7 @@ def _check_engines(agent: AgentContext, selection: Selection, *, adds: bool) -> 
 def _reported(snapshots: Mapping[EngineKey, Sequence[Snapshot]]) -> dict[PeerKey, PeerStatus]:
     """Return the peers that their engines have cut off. On a thread of its own."""
     found: dict[PeerKey, PeerStatus] = {}
-    let_go = LetGo()
+    let_go = ThreadYield()
     for key, sent in snapshots.items():
         let_go()
         for snapshot in sent:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.bounded_scan import MAX_EVENTS
 from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def deferred_requests(
     """
     response = admin.ListRequestsResponse()
     found: list[tuple[Source, Event, Peer | None]] = []
-    left, let_go, waiting = MAX_EVENTS, LetGo(), reader.waiting_epochs()
+    left, let_go, waiting = MAX_EVENTS, ThreadYield(), reader.waiting_epochs()
     for live in present:
         let_go()
         if not live.connected:

@@ -9,7 +9,7 @@ from penstock.agent.admin.support.known_peers import known_peers
 from penstock.agent.admin.support.messages import clamp_unsigned, key_message
 from penstock.agent.admin.support.peer_order import PeerOrder
 from penstock.agent.admin.support.peers import peer_summaries
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def listed_peers(
     One that only its engine reports, without any entry, is not. With *only_suspected* there are no rows of peers without
     durations, failures, waits and quarantine; they count in the totals.
     """
-    let_go = LetGo()
+    let_go = ThreadYield()
     known = known_peers(sources, frozenset(request.peers) if request.peers else None, between=let_go)
     retired: dict[EngineKey, frozenset[str]] = {}
     listed: dict[EngineKey, AbstractSet[str]] = {}

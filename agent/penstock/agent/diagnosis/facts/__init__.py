@@ -9,15 +9,12 @@ from penstock.agent.diagnosis.facts.attribution import (
     WAITED_CHANNEL,
     Attribution,
     PeerTrouble,
+    PolicyBlame,
     attribute,
     joined,
 )
-from penstock.agent.diagnosis.facts.first_tokens import ClosedByPeer, FirstTokens
 from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
-from penstock.agent.diagnosis.facts.lost_entries import LostEntries
-from penstock.agent.diagnosis.facts.policy_blame import PolicyBlame
 from penstock.agent.diagnosis.facts.records import Closed, Failure, LeaseEnd, LoadEnd, Loss, Rebalance
-from penstock.agent.diagnosis.facts.signs import ended_at, first_sign, longest_pause, sane
 from penstock.agent.diagnosis.facts.verdict import (
     FAILED_SECONDS,
     RECOMPUTED_SECONDS,
@@ -28,7 +25,17 @@ from penstock.agent.diagnosis.facts.verdict import (
     Verdict,
     VerdictKind,
 )
-from penstock.agent.diagnosis.facts.windows import Facts, Held, Window
+from penstock.agent.diagnosis.facts.waits import ClosedByPeer, FirstTokens
+from penstock.agent.diagnosis.facts.windows import (
+    Facts,
+    Held,
+    LostEntries,
+    Window,
+    ended_at,
+    first_sign,
+    longest_pause,
+    sane,
+)
 
 __all__ = [
     "EC",

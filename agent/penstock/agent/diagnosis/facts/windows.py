@@ -1,14 +1,21 @@
-"""All that a diagnosis is made of: two times of the log, and what engines say of themselves now."""
+"""All that a diagnosis is made of: two times of the log, what engines say of themselves now, and since when signs are seen.
+
+Pure.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent import limits
+from penstock.agent.diagnosis.facts import words
+from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.agent.diagnosis.facts.records import (
         Closed,
@@ -135,3 +142,103 @@ class Facts:
         ]
         harmful = {each.key for each in late if each.request_id not in self.cleared_late_reads}
         return sorted({each.key for each in late} - harmful)
+
+
+def longest_pause(times: Sequence[int], seconds: float = limits.QUIET_SECONDS) -> float:
+    """Return the longest pause, nanoseconds, that is part of a trouble with signs at *times*, sorted and not empty."""
+    return max(seconds * NANOS, limits.QUIET_PAUSES * (times[-1] - times[0]) / len(times))
+
+
+def ended_at(signs: Iterable[int], now: int) -> int:
+    """Return the last of *signs*, if none has come for a minute and for three times their usual pause; else 0.
+
+    Args:
+        signs: when it was seen, nanoseconds.
+        now: nanoseconds.
+
+    """
+    times = sorted(signs)
+    return times[-1] if times and now - times[-1] >= longest_pause(times) else 0
+
+
+def first_sign(
+    facts: Facts, present: Iterable[int], before: Iterable[int] = (), seconds: float = limits.QUIET_SECONDS
+) -> int:
+    """Return when a trouble began, nanoseconds: its first sign in the window, or before it without a pause; 0 without any.
+
+    Args:
+        facts: whose clock it is.
+        present: the times of its signs in the window.
+        before: likewise in the time before.
+        seconds: pauses up to these are part of it; 0 where there are always some signs, so that only its own pace counts.
+
+    """
+    times = sorted(present)
+    if not times:
+        return 0
+    began, pause = times[0], longest_pause(times, seconds)
+    for time in sorted(before, reverse=True):
+        if began - time > pause:
+            break
+        began = min(began, time)
+    return sane(facts, began)
+
+
+def sane(facts: Facts, time: int) -> int:
+    """Return *time* of an engine or an order, nanoseconds, no later than now; 0 for one that is not set."""
+    return max(0, min(time, facts.now))
+
+
+class EarlierLoss(NamedTuple):
+    """What the processes of one engine lost that began before the window.
+
+    Attributes:
+        number: of entries.
+        began: when the oldest of these processes did, nanoseconds.
+
+    """
+
+    number: int
+    began: int
+
+
+class LostEntries(NamedTuple):
+    """Engines with entries that are missing in the log.
+
+    Attributes:
+        now: those whose process began in the window, or whose account is not whole.
+        earlier: those whose process began in the time that the window is compared with: when it lost them is not known.
+        older: those whose process began before that, of which less is known; it says nothing about the two times.
+        number: how many entries those of *now* count as lost.
+
+    """
+
+    now: tuple[EngineKey, ...]
+    earlier: Mapping[EngineKey, EarlierLoss]
+    older: tuple[EngineKey, ...]
+    number: int
+
+    @classmethod
+    def of(cls, facts: Facts) -> LostEntries:
+        """Return those of *facts*."""
+        edge = facts.now - int(facts.present.seconds * NANOS)
+        compared = edge - int(facts.before.seconds * NANOS)
+        now, older, number = set(), set(), 0
+        earlier: defaultdict[EngineKey, list[EarlierLoss]] = defaultdict(list)
+        for engine in facts.engines:
+            key = words.key_of(engine.key)
+            for source in engine.sources:
+                began = source.hello.start_time_unix_nano
+                if source.unaccounted_entries or (source.lost_entries and began >= edge):
+                    now.add(key)
+                    number += source.lost_entries
+                elif source.lost_entries and began < compared:
+                    older.add(key)
+                elif source.lost_entries:
+                    earlier[key].append(EarlierLoss(source.lost_entries, began))
+        sums = {
+            key: EarlierLoss(sum(each.number for each in losses), min(each.began for each in losses))
+            for key, losses in sorted(earlier.items())
+            if key not in now
+        }
+        return cls(words.keys_of(now), sums, words.keys_of(older - now - sums.keys()), number)

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.diagnosis.rules.agent import agent_causes
-from penstock.agent.diagnosis.rules.cut_off import cut_off_causes
-from penstock.agent.diagnosis.rules.engines import engine_causes
+from penstock.agent.diagnosis.rules.engines import agent_causes, engine_causes
 from penstock.agent.diagnosis.rules.experts import expert_causes
-from penstock.agent.diagnosis.rules.first_tokens import first_token_causes
-from penstock.agent.diagnosis.rules.held import held_causes
-from penstock.agent.diagnosis.rules.incompatible import incompatible_causes
-from penstock.agent.diagnosis.rules.leases import lease_causes
-from penstock.agent.diagnosis.rules.orders import order_causes
-from penstock.agent.diagnosis.rules.pairs import pair_causes
+from penstock.agent.diagnosis.rules.held_blocks import held_causes, lease_causes
+from penstock.agent.diagnosis.rules.orders import cut_off_causes, order_causes
+from penstock.agent.diagnosis.rules.pairs import incompatible_causes, pair_causes
 from penstock.agent.diagnosis.rules.peers import peer_causes
 from penstock.agent.diagnosis.rules.policies import policy_causes
-from penstock.agent.diagnosis.rules.recompute import recompute_causes
+from penstock.agent.diagnosis.rules.prefill import first_token_causes, recompute_causes
 from penstock.agent.diagnosis.rules.router import router_causes
 from penstock.agent.diagnosis.rules.stalls import stall_causes
 from penstock.agent.diagnosis.rules.suspects import suspect_causes

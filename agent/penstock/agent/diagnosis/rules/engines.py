@@ -1,4 +1,4 @@
-"""Engines that vanished, that lose entries, or whose clock differs."""
+"""Engines that vanished, that lose entries, or whose clock differs; and an agent that cannot store what they report."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ _GONE_SECONDS, _BACK_SECONDS = 20.0, 10.0
 _TELEMETRY_SECONDS = 1.0
 # Engines that evidence names.
 _NAMED = 3
+# What a blind agent counts for, seconds: nothing is wrong with the engines; what comes first is decided by the kind.
+_BLIND_SECONDS = 1.0
 
 
 def engine_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
@@ -225,3 +227,25 @@ def _clocks(facts: Facts) -> Iterator[FoundCause]:
             alternatives=("the engine's process stood still while it reported",),
             commands=("agentctl doctor",),
         )
+
+
+def agent_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
+    """Yield that the agent is blind."""
+    if not facts.blind:
+        return
+    keys = words.keys_of(words.key_of(each.key) for each in facts.engines)
+    yield FoundCause(
+        "agent_blind",
+        f"the agent cannot store what engines report ({words.cut(facts.blind)}): engines serve without it, and what they do "
+        "now is not known",
+        keys,
+        (
+            Evidence(
+                "engines keep what they have to report, each up to 32 MiB, and send it once the agent can store it"
+            ),
+        ),
+        other_harm=_BLIND_SECONDS,
+        confidence=Confidence.CERTAIN,
+        alternatives=("the disk is full, read-only or broken: df and the agent's log tell",),
+        commands=("agentctl doctor",),
+    )

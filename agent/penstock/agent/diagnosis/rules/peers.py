@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from penstock.agent import limits
 from penstock.agent.diagnosis.facts import (
     EC,
     KV,
     RECOMPUTED_SECONDS,
-    WAITED_CHANNEL,
     ClosedByPeer,
     Confidence,
     Evidence,
     FoundCause,
-    first_sign,
     joined,
-    longest_pause,
     words,
 )
+from penstock.agent.diagnosis.rules.peer_course import (
+    begin_of,
+    end_of,
+    engines_of,
+    is_in_trouble,
+    is_usual_known,
+    routed_away,
+    untried_words,
+)
+from penstock.agent.diagnosis.rules.peer_kinds import REFUSES, kind_of, name_of
 from penstock.agent.diagnosis.rules.peer_surroundings import NO_SERVERS, LostEngines, PeersInUse
-from penstock.proto.names import NANOS, label
+from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
@@ -33,125 +40,21 @@ if TYPE_CHECKING:
 
 # What a failure counts for beside the requests that it touched, seconds.
 _FAILURE_SECONDS = 0.1
-# Failures that end no load.
-_HARMLESS = frozenset({common.FAILURE_MODE_NOTIFICATION, common.FAILURE_MODE_RELEASE})
-
-
-class _Kind(NamedTuple):
-    """What a peer does, by its most frequent error.
-
-    Attributes:
-        says: continues "peer 10.0.0.7:5600 …".
-        said: the same once it has ended.
-        alternatives: what else it could be.
-
-    """
-
-    kind: str
-    says: str
-    said: str
-    alternatives: tuple[str, ...]
-
-
-_OTHER_SIDE = "the network of the engine that reports it, if its other peers fail too: agentctl get peers"
-_REFUSES = _Kind(
-    "peer_refuses",
-    "refuses connections",
-    "refused connections",
-    (
-        "the pod restarts and will be back: kubectl get pods shows its restarts",
-        "the router sends an address that is no engine's any more: compare it with the pods' addresses",
-    ),
-)
-_KINDS: Final[dict[int, _Kind]] = {
-    common.ERROR_TYPE_REFUSED: _REFUSES,
-    common.ERROR_TYPE_REMOTE_RESET: _Kind(
-        "peer_resets",
-        "resets connections in mid-transfer",
-        "reset connections in mid-transfer",
-        (
-            "the peer was stopped or restarted while it was read: see the events of its own engine",
-            "its fabric connection is broken although the process runs: its transfers then fail until it restarts",
-        ),
-    ),
-    common.ERROR_TYPE_TIMEOUT: _Kind(
-        "peer_times_out",
-        "does not answer in time",
-        "did not answer in time",
-        (
-            "the peer's process is stopped or overloaded",
-            _OTHER_SIDE,
-            "a deadline of a policy that is too short",
-        ),
-    ),
-    common.ERROR_TYPE_CORRUPT: _Kind(
-        "peer_corrupts",
-        "sends data that do not match",
-        "sent data that did not match",
-        ("a defect of memory, network card or driver on either side",),
-    ),
-    common.ERROR_TYPE_EVICTED: _Kind(
-        "peer_evicts",
-        "no longer has what is asked for",
-        "no longer had what was asked for",
-        ("its cache is too small for the load", "requests come too late: see how long they queue"),
-    ),
-    common.ERROR_TYPE_WRONG_ENGINE: _Kind(
-        "wrong_engine_at_address",
-        "is the address of another engine than requests name",
-        "was the address of another engine than requests named",
-        (
-            "an engine advertises an address that is not its own: VLLM_NIXL_SIDE_CHANNEL_HOST is localhost unless it is set to the pod's address",
-            "the engine there was restarted, and the router still names the one before",
-        ),
-    ),
-    common.ERROR_TYPE_DECODE: _Kind(
-        "peer_speaks_otherwise",
-        "answers with what is not understood",
-        "answered with what was not understood",
-        ("another version of vLLM or of the connector", "an address that is not a side channel's port"),
-    ),
-}
-_FAILS = _Kind(
-    "peer_fails",
-    "fails",
-    "failed",
-    ("a driver or library fault on this side, if other peers fail too: agentctl get peers", _OTHER_SIDE),
-)
-_SLOW = _Kind(
-    "peer_slow",
-    "is slow",
-    "was slow",
-    (
-        "the peer is overloaded: its prefill queue is then long, and its other readers wait too",
-        "the network between them",
-        "the transfers are as fast as ever and the handshakes wait: agentctl explain REQUEST_ID has the parts",
-    ),
-)
 _STOPPED: Final = " and was stopped"
 _NOT_DRAINED: Final = "the router has not let go of it: let it drain a pod before that is stopped"
-_ENCODER_KINDS: Final = {"peer_slow": "encoder_slow"}
-_ENCODER_FAILS = "encoder_fails"
 
 
 def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
     at_engines, lost = PeersInUse.of(facts), LostEngines.of(facts, shares)
     closed = (ClosedByPeer.of(facts.present), ClosedByPeer.of(facts.before))
-    troubled = {place: trouble for place, trouble in sorted(shares.peers.items()) if _is_in_trouble(trouble)}
+    troubled = {place: trouble for place, trouble in sorted(shares.peers.items()) if is_in_trouble(trouble)}
     for stale in _stale_addresses(facts, troubled, lost):
         yield _stale(facts, {peer: troubled.pop((KV, peer)) for peer in stale})
     for (channel, peer), trouble in troubled.items():
         first = tuple(_first_tokens(trouble, *closed))
         evidence = (*first, *_present(trouble), *lost.told(channel, peer))
         yield _cause(facts, (channel, peer), trouble, _beside(at_engines, peer, trouble), evidence)
-
-
-def _is_in_trouble(trouble: PeerTrouble) -> bool:
-    """Return whether it is to be told here: not where handshakes are incompatible."""
-    if any(each.error_type == common.ERROR_TYPE_INCOMPATIBLE for each in trouble.failures):
-        return False
-    return bool(trouble.failures or trouble.collateral) or _is_slow(trouble)
 
 
 def _stale_addresses(
@@ -162,8 +65,8 @@ def _stale_addresses(
     found: dict[tuple[EngineKey, ...], list[str]] = defaultdict(list)
     for (channel, peer), trouble in troubled.items():
         strange = peer not in known and peer not in NO_SERVERS and not any(lost.told(channel, peer))
-        if channel == KV and strange and _kind(trouble) == _REFUSES and not (trouble.well or trouble.before):
-            found[_engines(trouble)].append(peer)
+        if channel == KV and strange and kind_of(trouble) == REFUSES and not (trouble.well or trouble.before):
+            found[engines_of(trouble)].append(peer)
     for peers in found.values():
         if len(peers) >= limits.STALE_ADDRESSES:
             yield peers
@@ -173,7 +76,7 @@ def _stale(facts: Facts, troubles: Mapping[str, PeerTrouble]) -> FoundCause:
     """Return the cause about several addresses that are no engine's any more."""
     whole = joined(troubles.values())
     cause = _cause(facts, (KV, ""), whole, 0, ())
-    untried = _untried(facts, whole).replace(" was ", " were ")
+    untried = untried_words(facts, whole).replace(" was ", " were ")
     others_load = _others_load(facts, cause.engines, troubles)
     failed, recomputed = _ends(whole)
     return replace(
@@ -210,21 +113,7 @@ def _others_load(facts: Facts, engines: tuple[EngineKey, ...], peers: Mapping[st
 
 
 def _beside(at_engines: PeersInUse, peer: str, trouble: PeerTrouble) -> int:
-    return at_engines.failing_beside(peer, _engines(trouble)) if trouble.failures else 0
-
-
-def _is_slow(trouble: PeerTrouble) -> bool:
-    late = [*(trouble.slow if _is_slower_than_before(trouble) else ()), *trouble.delayed]
-    many = len(late) >= max(limits.SLOW_WAITS_COUNT, limits.SLOW_WAITS_SHARE * trouble.waits)
-    least = limits.SLOW_WAITS_LEAST_SECONDS if many else limits.SLOW_WAITS_SECONDS
-    return bool(trouble.present) or sum(each.excess for each in late) >= least
-
-
-def _is_slower_than_before(trouble: PeerTrouble) -> bool:
-    """Return whether more of its waits are slow than is usual: some always are."""
-    if trouble.usual_share is None:
-        return sum(each.excess for each in trouble.slow) >= limits.SLOW_WAITS_UNKNOWN_SECONDS
-    return len(trouble.slow) > limits.SLOW_WAITS_TIMES * trouble.usual_share * trouble.waits
+    return at_engines.failing_beside(peer, engines_of(trouble)) if trouble.failures else 0
 
 
 def _cause(
@@ -238,7 +127,7 @@ def _cause(
 
     """
     channel, peer = place
-    kind = _kind(trouble)
+    kind = kind_of(trouble)
     late = [*trouble.slow, *trouble.delayed]
     names = {each.wait.request_id for each in late} | {each.request_id for each in trouble.load_ends}
     names |= {each.request_id for each in (*trouble.failures, *trouble.collateral) if each.request_id}
@@ -246,13 +135,13 @@ def _cause(
     harm = RECOMPUTED_SECONDS * recomputed + _FAILURE_SECONDS * len(trouble.failures)
     subject = words.peer(peer, "encoder" if channel == EC else "peer")
     gone = _gone(more)
-    until = _end(facts, trouble) or _let_go(facts, channel, peer, trouble)
-    untried = _untried(facts, trouble)
+    until = end_of(facts, trouble) or routed_away(facts, channel, peer, trouble)
+    untried = untried_words(facts, trouble)
     verb = f"{kind.said if until or untried else kind.says}{gone}{untried}"
     return FoundCause(
-        _name(kind, channel),
+        name_of(kind, channel),
         f"{subject} {verb}: {_effect(trouble, failed, recomputed)}",
-        _engines(trouble),
+        engines_of(trouble),
         (*_evidence(facts, trouble, failed, recomputed), *more),
         peer=peer,
         requests=len(names) + sum(each.number for each in trouble.present),
@@ -267,7 +156,7 @@ def _cause(
         ),
         commands=_commands(facts, channel, peer, trouble, late=bool(late), beside=beside, ended=bool(until)),
         until=until,
-        since=_began(facts, trouble),
+        since=begin_of(facts, trouble),
     )
 
 
@@ -278,107 +167,10 @@ def _gone(evidence: tuple[Evidence, ...]) -> str:
     return _STOPPED if any(" said goodbye and ended " in each.fact for each in evidence) else ""
 
 
-def _end(facts: Facts, trouble: PeerTrouble) -> int:
-    """Return when the trouble was last seen, nanoseconds, where loads have gone well since; 0 while it lasts.
-
-    Of a peer that is seldom read from, one load is enough after a longer quiet time.
-    """
-    times = _signs(trouble)
-    if trouble.present or not times:
-        return 0
-    well, quiet = sum(each > times[-1] for each in trouble.well), facts.now - times[-1]
-    least = longest_pause(times) * (1.0 if well >= limits.QUIET_COUNT else limits.QUIET_TIMES)
-    return times[-1] if well and quiet >= least else 0
-
-
-def _let_go(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> int:
-    """Return when the trouble was last seen, nanoseconds, where the router has let go of the peer since; else 0.
-
-    Nobody tried it, although nothing keeps them from it, and each engine that had trouble with it loads well from others.
-    """
-    times = _signs(trouble)
-    if trouble.present or not times or trouble.tried > times[-1]:
-        return 0
-    quiet = facts.now - times[-1]
-    least = max(limits.QUIET_TIMES * longest_pause(times), limits.LET_GO_SECONDS * NANOS)
-    if quiet < least or any(each.peer.address == peer for each in facts.quarantines):
-        return 0
-    well = Counter(
-        each.key
-        for each in facts.present.waits
-        if WAITED_CHANNEL.get(each.reason) == channel
-        and each.peer not in {peer, *NO_SERVERS}
-        and each.time > times[-1]
-    )
-    # Of an engine that has been stopped, or forgotten since, nothing more can be expected.
-    expected = {words.key_of(each.key) for each in facts.engines if not each.said_goodbye}
-    readers = [key for key in _engines(trouble) if key in expected or not facts.engines]
-    return times[-1] if all(well[key] >= limits.QUIET_COUNT for key in readers) else 0
-
-
-def _untried(facts: Facts, trouble: PeerTrouble) -> str:
-    """Return that nothing was read from the peer since its trouble, which then is past, but not known to have ended; or ""."""
-    times = _signs(trouble)
-    if trouble.present or not times or trouble.tried > times[-1]:
-        return ""
-    quiet = facts.now - times[-1]
-    return (
-        f", and was not tried in the {words.span(quiet // NANOS)} since"
-        if quiet >= longest_pause(times)
-        else ""
-    )
-
-
-def _began(facts: Facts, trouble: PeerTrouble) -> int:
-    """Return when its first sign was seen, nanoseconds: of a slow wait, when that began."""
-    waits = (each.wait.time - int(each.wait.seconds * NANOS) for each in (*trouble.slow, *trouble.delayed))
-    waiting = (facts.now - int(each.age * NANOS) for each in trouble.present)
-    present = (*_signs(trouble), *waits, *waiting)
-    if trouble.failures:
-        return first_sign(facts, present, (each.time for each in trouble.before))
-    return first_sign(facts, present, trouble.slow_before, 0)
-
-
-def _signs(trouble: PeerTrouble) -> list[int]:
-    """Return when something went wrong with the peer, nanoseconds, sorted."""
-    return sorted(
-        (
-            *(each.time for each in (*trouble.failures, *trouble.collateral)),
-            *(each.time for each in trouble.load_ends),
-            *(each.wait.time for each in (*trouble.slow, *trouble.delayed)),
-        )
-    )
-
-
-def _name(kind: _Kind, channel: int) -> str:
-    return kind.kind if channel == KV else _ENCODER_KINDS.get(kind.kind, _ENCODER_FAILS)
-
-
-def _kind(trouble: PeerTrouble) -> _Kind:
-    counted = [each for each in trouble.failures if each.mode not in _HARMLESS] or trouble.failures
-    if not counted and not trouble.collateral:
-        return _SLOW
-    # A tie goes by the number, so that the same facts give the same word.
-    types = Counter(each.error_type for each in counted)
-    most = min(types, key=lambda each: (-types[each], each), default=common.ERROR_TYPE_TIMEOUT)
-    return _KINDS.get(most, _FAILS)
-
-
 def _ends(trouble: PeerTrouble) -> tuple[int, int]:
     """Return how many requests failed and how many were recomputed."""
     outcomes = Counter(each.outcome for each in trouble.load_ends)
     return outcomes[common.OUTCOME_FAILED], outcomes[common.OUTCOME_RECOMPUTED]
-
-
-def _engines(trouble: PeerTrouble) -> tuple[EngineKey, ...]:
-    return words.keys_of(
-        [
-            *(each.key for each in (*trouble.failures, *trouble.collateral)),
-            *(each.key for each in trouble.load_ends),
-            *(each.wait.key for each in (*trouble.slow, *trouble.delayed)),
-            *(each.key for each in trouble.present),
-        ]
-    )
 
 
 def _effect(trouble: PeerTrouble, failed: int, recomputed: int) -> str:
@@ -486,7 +278,7 @@ def _confidence(facts: Facts, peer: str, trouble: PeerTrouble, beside: int) -> C
     Where nothing is known of the time before, long waits may be usual; where one engine alone sees several peers fail,
     the fault may be its own.
     """
-    nothing_usual = not trouble.failures and trouble.slow and not _is_usual_known(trouble)
+    nothing_usual = not trouble.failures and trouble.slow and not is_usual_known(trouble)
     if peer in NO_SERVERS or nothing_usual or beside:
         return Confidence.POSSIBLE
     enough = len(trouble.failures) + len(trouble.slow) + len(trouble.present)
@@ -494,19 +286,11 @@ def _confidence(facts: Facts, peer: str, trouble: PeerTrouble, beside: int) -> C
     return Confidence.CERTAIN if enough > 1 and known else Confidence.LIKELY
 
 
-def _is_usual_known(trouble: PeerTrouble) -> bool:
-    """Return whether it is known how long waits for the peer took: of the time before, or in the window, before the first long one."""
-    if trouble.usual_share is not None:
-        return True
-    first = min((each.wait.time - int(each.wait.seconds * NANOS) for each in trouble.slow), default=0)
-    return sum(each < first for each in trouble.well) >= limits.USUAL_LOGGED_COUNT
-
-
 def _engine_itself(trouble: PeerTrouble, beside: int) -> Iterator[str]:
     """Yield what the failures of other peers say about this one."""
     if beside:
         fail = f"{words.count(beside, 'other peer')} {'fails' if beside == 1 else 'fail'}"
-        yield f"engine {_engines(trouble)[0]} itself or its network: {fail} there, too"
+        yield f"engine {engines_of(trouble)[0]} itself or its network: {fail} there, too"
 
 
 def _commands(
@@ -516,7 +300,7 @@ def _commands(
         return (f"agentctl get events --kind transfer_failure --since {words.window(facts.present.seconds)}",)
     found = [f"agentctl describe peer {peer}"]
     if beside:
-        return (f"agentctl describe engine {_engines(trouble)[0]}", "agentctl get peers", *found)
+        return (f"agentctl describe engine {engines_of(trouble)[0]}", "agentctl get peers", *found)
     if trouble.present:
         found.append(f"agentctl get requests --deferred --peer {peer}")
     elif late:
@@ -525,7 +309,7 @@ def _commands(
         )
     if ended:
         return tuple(found)
-    if _kind(trouble).kind == "wrong_engine_at_address":
+    if kind_of(trouble).kind == "wrong_engine_at_address":
         # Whose address it is, is healthy: a quarantine would cut its readers off.
         return (*found, "agentctl get pairs", "agentctl get engines -o wide")
     if channel == KV:

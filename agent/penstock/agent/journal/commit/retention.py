@@ -23,17 +23,21 @@ TRACES = "traces"
 MAX_CLOSED_SOURCES = 10_000
 """Closed sources without batches whose watermarks are kept."""
 
-# Of the limit, for those; what a source says of itself may be long.
+# The part of the limit (1/32) that the Hellos of closed sources may take: what a source says of itself may be long.
 _SHARE_OF_CLOSED = 32
 
-# What lies far below its mark is not looked at after each commit: that would cost as much as the commit.
+# Seconds between two measurements of a log far below its mark: measuring after each commit would cost as much as the commit.
 _MEASURE_SECONDS = 0.05
-# Of a batch in the file and the indexes, for each byte of its body, at most; and for the batch itself.
-_SWELL = 4
-_BATCH_BYTES = 1_024
-_AT_LEAST = 64
-_ON_A_FULL_DISK = (64, 16, 4, 1)
+# Bytes that a batch takes in the file and the indexes, at most: for each byte of its body, and for the batch itself.
+_STORED_BYTES_PER_BODY_BYTE = 4
+_STORED_BYTES_PER_BATCH = 1_024
+# Batches that a step deletes beside twice those that were appended, so that a log over its mark shrinks.
+_LEAST_DELETED = 64
+# Batches to delete on a full disk, the next number where there is no room for more: deleting writes, too.
+_DELETED_ON_FULL_DISK = (64, 16, 4, 1)
+# Pages (4 MiB) that a step gives back to the disk: the writer waits no longer for it than for a commit.
 _PAGES_A_STEP = 1_024
+# New sources after which closed ones are looked at: finding what is over the limit reads all of them.
 _SOURCES_A_CHECK = 256
 
 
@@ -115,7 +119,7 @@ class Retention:
             sqlite3.Error: it could not be written; nothing has changed.
 
         """
-        self._grown += _SWELL * size + _BATCH_BYTES * appended
+        self._grown += _STORED_BYTES_PER_BODY_BYTE * size + _STORED_BYTES_PER_BATCH * appended
         usage = self.usage
         if (
             usage.used_bytes + self._grown < self._budget.high
@@ -126,7 +130,7 @@ class Retention:
         self.measure()
         self.blocked = False
         if self.usage.used_bytes > self._budget.high:
-            self.blocked = not self._prune(2 * appended + _AT_LEAST)
+            self.blocked = not self._prune(2 * appended + _LEAST_DELETED)
             return not self.blocked
         if self.usage.file_bytes > self._budget.full and self._shrinks():
             # The limit is lower than it was.
@@ -145,13 +149,13 @@ class Retention:
 
         """
         done = False
-        for count in _ON_A_FULL_DISK:
+        for count in _DELETED_ON_FULL_DISK:
             try:
                 done = self._prune(count, delivered_only=True)
                 break
             except sqlite3.Error:
                 # What is deleted is written to the write-ahead log first; less of it may fit.
-                if count == _ON_A_FULL_DISK[-1]:
+                if count == _DELETED_ON_FULL_DISK[-1]:
                     raise
         self.measure()
         return done

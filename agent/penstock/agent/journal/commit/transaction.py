@@ -1,24 +1,30 @@
-"""One write transaction: the changes of the tables for each command."""
+"""One write transaction: the commands that run in it, the changes of the tables for each, and the deferrals open at its end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from penstock.agent.batch import BatchColumns
-from penstock.agent.errors import GapError
-from penstock.agent.journal.commit.open_deferrals import OpenDeferrals
+from penstock.agent.errors import GapError, PenstockError
 from penstock.agent.journal.database import encode_source, pack, signed
 from penstock.agent.journal.index import kind_rows, pack_keys, request_keys
 from penstock.agent.model import AGENT_PROCESS
 
 if TYPE_CHECKING:
+    import asyncio
     import sqlite3
+    from collections.abc import Callable
 
     from penstock.agent.model import Source
+    from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.ingest_pb2 import Batch
 
-# Waits that end in one transaction.
+# Waits that end in one transaction above which the table is asked once for all and not for each.
 _MANY = 100
+Write: TypeAlias = "Callable[[Transaction], None]"
 
 
 class Appended(NamedTuple):
@@ -169,3 +175,114 @@ class Transaction:
         write = self._database.executemany
         write("DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ? AND reason = ?", ended)
         write("DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ?", closed)
+
+
+class OpenDeferrals:
+    """Collects the starts and ends of a transaction's deferrals, in the order of the log. Pure.
+
+    What is in the table for anything of ``ended`` or ``closed`` goes first, then :meth:`begun` is written.
+
+    Attributes:
+        ended: (epoch, request, reason) of deferrals that ended.
+        closed: (epoch, request) of requests that were closed: their deferral's end may have been dropped on the way.
+
+    """
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, str, int]] = []
+        self.closed: list[tuple[int, str]] = []
+        self._begun: dict[tuple[int, str], dict[int, tuple[Event, int]]] = {}
+
+    def add_batch(self, epoch: int, batch_id: int, contents: BatchColumns) -> None:
+        """Add the events of one batch."""
+        groups = contents.groups
+        # Where each ended last in this batch.
+        ended: dict[tuple[str, int], int] = {}
+        closed: dict[str, int] = {}
+        if ends := groups.get("deferral_end"):
+            reasons = ends.column("reason")
+            self.ended += zip(repeat(epoch), ends.request_ids, reasons, strict=False)
+            ended = dict(zip(zip(ends.request_ids, reasons, strict=True), ends.places, strict=True))
+        if done := groups.get("request_closed"):
+            self.closed += zip(repeat(epoch), done.request_ids, strict=False)
+            closed = dict(zip(done.request_ids, done.places, strict=True))
+        if self._begun:
+            for request_id, reason in ended:
+                self._begun.get((epoch, request_id), {}).pop(reason, None)
+            for request_id in closed:
+                self._begun.pop((epoch, request_id), None)
+        if starts := groups.get("deferral_start"):
+            for place, event, request_id, reason in zip(
+                starts.places, starts.events, starts.request_ids, starts.column("reason"), strict=True
+            ):
+                if closed.get(request_id, -1) < place and ended.get((request_id, reason), -1) < place:
+                    self._begun.setdefault((epoch, request_id), {})[reason] = (event, batch_id)
+
+    def drop_source(self, epoch: int) -> None:
+        """Drop the deferrals of a source that has ended."""
+        for key in [key for key in self._begun if key[0] == epoch]:
+            del self._begun[key]
+
+    def begun(self) -> list[tuple[int, str, int, bytes, int]]:
+        """Return the rows of deferrals that have started and not ended: epoch, request, reason, serialized start, batch."""
+        return [
+            (epoch, request_id, reason, start.SerializeToString(), batch_id)
+            for (epoch, request_id), reasons in self._begun.items()
+            for reason, (start, batch_id) in reasons.items()
+        ]
+
+
+class Command(Protocol):
+    """Something to be done inside a transaction."""
+
+    size: int
+
+    def run(self, transaction: Transaction) -> Any:
+        """Do it; a PenstockError concerns only this command, and must come before its first write."""
+
+
+def probe(transaction: Transaction) -> None:
+    """Write something, to find out whether the disk can be written."""
+    transaction.probe(time.time_ns())
+
+
+def run_command(command: Command, transaction: Transaction) -> Any:
+    """Return the result of *command*, or the PenstockError that it raised."""
+    try:
+        return command.run(transaction)
+    except PenstockError as error:
+        return error
+
+
+@dataclass(slots=True)
+class Append:
+    """Append a batch.
+
+    Attributes:
+        ahead: the future is resolved before what follows the log has the batch.
+
+    """
+
+    source: Source
+    contents: BatchColumns
+    body: bytes
+    future: asyncio.Future[Appended]
+    size: int
+    ahead: bool = False
+
+    def run(self, transaction: Transaction) -> Appended:
+        """Append it, received now."""
+        return transaction.append(self.source, self.contents.batch, self.body, time.time_ns(), self.contents)
+
+
+@dataclass(slots=True)
+class Open:
+    """Open a source."""
+
+    source: Source
+    future: asyncio.Future[int]
+    size: int = 0
+
+    def run(self, transaction: Transaction) -> int:
+        """Open it; return its watermark."""
+        return transaction.open_source(self.source, time.time_ns())

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from penstock.agent.errors import FullError, PenstockError, StateError
-from penstock.agent.journal.commit.commands import probe, run_command
-from penstock.agent.journal.commit.transaction import Transaction
+from penstock.agent.journal.commit.transaction import Transaction, probe, run_command
 from penstock.agent.state import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.journal.commit.commands import Command, Write
     from penstock.agent.journal.commit.retention import Retention
+    from penstock.agent.journal.commit.transaction import Command, Write
     from penstock.agent.journal.database import DiskReserve
     from penstock.agent.journal.index import RequestIndex
 
 _log = structlog.get_logger(__name__)
 
-# Of what waits for the writer. A source has one batch in flight, so this is some thousand sources.
+# Commands, and their bytes, that wait for the writer. A source has one batch in flight, so this is some thousand sources.
 MAX_QUEUED = 4096
 MAX_QUEUED_BYTES = 64 << 20
-# Of one transaction, so that the first in it need not wait for all the others' work.
+# Commands of one transaction, so that the first in it need not wait for all the others' work.
 _MAX_GROUP = 512
-# From the beginning of a transaction to that of the next: each has a cost of its own, as large as that of ten small
+# Seconds from the beginning of a transaction to that of the next: each has a cost of its own, as large as that of ten small
 # batches. One source, which waits for its acknowledgement, never comes so soon.
 _APART_SECONDS = 0.003
+# Seconds between two lines of the log about the same error: a full disk lasts.
 _RATE_OF_ERRORS = 30.0
-# While nothing can be written: how often a write is tried without a request.
+# Seconds between two writes that are tried without a request while nothing can be written.
 _PROBE_SECONDS = 2.0
-# While nothing is written: how often it is looked at whether the files are still there.
+# Seconds between two looks whether the files are still there, while nothing is written.
 _CHECK_SECONDS = 1.0
 # SQLite's primary result codes: a write of the system's failed, the disk is full.
 _IO_ERROR, _FULL = 10, 13

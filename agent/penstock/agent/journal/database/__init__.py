@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.agent.journal.database.batch_parser import (
-    BATCH_COLUMNS,
-    BatchParser,
-    event_of,
-    logged_of,
-    parse_batch,
-)
 from penstock.agent.journal.database.compression import pack
 from penstock.agent.journal.database.connection import (
     MAX_INTEGER,
@@ -22,9 +15,23 @@ from penstock.agent.journal.database.connection import (
     unsigned,
     whole,
 )
-from penstock.agent.journal.database.disk_reserve import RESERVE_FILE, DiskReserve
-from penstock.agent.journal.database.schema import FILE, Opened, create_schema, open_database
-from penstock.agent.journal.database.source_encoding import decode_source, encode_source
+from penstock.agent.journal.database.schema import (
+    FILE,
+    RESERVE_FILE,
+    DiskReserve,
+    Opened,
+    create_schema,
+    open_database,
+)
+from penstock.agent.journal.database.stored_rows import (
+    BATCH_COLUMNS,
+    BatchParser,
+    decode_source,
+    encode_source,
+    event_of,
+    logged_of,
+    parse_batch,
+)
 from penstock.agent.journal.database.wal_checkpointer import WalCheckpointer
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""The schema of the journal's database, and how the database is opened."""
+"""The journal's files: the schema of its database, how that is opened and checked at every start, and the reserve on disk.
+
+SQLite's own check of the whole file would take seconds a gigabyte.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,17 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import StateError
-from penstock.agent.journal.database.connection import connect, journal_errors, limit_to
-from penstock.agent.journal.database.disk_reserve import RESERVE_FILE
-from penstock.agent.journal.database.integrity_check import check_version, prove
-from penstock.agent.state import MIN_LIMIT, Budget, archive_database, is_bad_state, size_of, trim_archive
+from penstock.agent.journal.database.connection import connect, journal_errors, limit_to, unsigned
+from penstock.agent.journal.database.stored_rows import decode_source
+from penstock.agent.state import (
+    MIN_LIMIT,
+    Budget,
+    DamagedError,
+    archive_database,
+    is_bad_state,
+    size_of,
+    trim_archive,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +106,7 @@ CREATE TABLE cursors (
 CREATE TABLE pruned (batches INTEGER NOT NULL, unexported INTEGER NOT NULL);
 INSERT INTO pruned VALUES (0, 0);
 """
+RESERVE_FILE = "reserve"
 
 
 def create_schema(database: sqlite3.Connection) -> None:
@@ -209,3 +220,73 @@ def _make_private(path: Path) -> None:
 def _belongs_to_another(database: sqlite3.Connection, pod_uid: str) -> bool:
     row = database.execute("SELECT value FROM meta WHERE key = 'pod_uid'").fetchone()
     return row is not None and bool(pod_uid) and row[0] != pod_uid
+
+
+def prove(database: sqlite3.Connection) -> None:
+    """Read the tables that every start needs.
+
+    Raises:
+        DamagedError: a value that the agent never writes; SQLite and the parsers raise their own errors.
+
+    """
+    for table in ("meta", "folds", "cursors", "pruned", "open_deferrals"):
+        database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608  (constants)
+    for epoch, hello, *counts in database.execute(
+        "SELECT epoch, hello, watermark, last_seen_unix_nano, last_batch FROM sources"
+    ):
+        decode_source(unsigned(epoch), hello)
+        if not all(isinstance(count, int) for count in counts):
+            raise DamagedError(f"the watermark of epoch {unsigned(epoch)} is no number")
+    for table, key in (("batches", "id"), ("kinds", "kind"), ("runs", "first"), ("buckets", "id")):
+        database.execute(f"SELECT * FROM {table} ORDER BY {key} DESC LIMIT 1").fetchall()  # noqa: S608  (constants)
+    database.execute("SELECT sum(length(keys)) FROM recent").fetchall()
+    (last,) = database.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
+    for (counted,) in database.execute("SELECT batch FROM folds"):
+        if not 0 <= counted <= last:
+            raise DamagedError(f"the counters stand at batch {counted}; the log has batches up to {last}")
+
+
+def check_version(database: sqlite3.Connection) -> None:
+    """Compare the schema's version in the file's header with the one that is stored in the content.
+
+    Raises:
+        DamagedError: they differ.
+
+    """
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if database.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'meta'").fetchone() == (0,):
+        return
+    row = database.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+    if row is not None and row[0] != version:
+        raise DamagedError(f"its header says schema {version}, its content {row[0]}")
+
+
+class DiskReserve:
+    """*size* bytes of disk at *path*. Nothing here raises: without it the agent only has less room."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        self._size = size
+        self.held = False
+
+    def acquire(self) -> None:
+        """Allocate the space, if the disk has it."""
+        try:
+            handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(handle, 0, self._size)
+                os.ftruncate(handle, self._size)
+            finally:
+                os.close(handle)
+        except OSError:
+            self.release()
+            return
+        self.held = True
+
+    def release(self) -> None:
+        """Free the space."""
+        self.held = False
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError:
+            return  # On a disk that has become read-only nothing can be freed.

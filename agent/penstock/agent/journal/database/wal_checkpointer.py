@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+# Seconds between two checkpoints: of a busy log, some megabytes.
 _SECONDS = 0.5
-# The writer goes on beside a checkpoint for so long; beside a longer one the write-ahead log would grow too much.
+# Seconds: The writer goes on beside a checkpoint for so long; beside a longer one the write-ahead log would grow too much.
 _PATIENCE_SECONDS = 0.25
 
 

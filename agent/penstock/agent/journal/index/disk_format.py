@@ -27,7 +27,7 @@ BUCKETS: Final = 256
 _KEY_BITS = 32
 _KEY_BYTES, _OFFSET_BYTES = 4, 2
 _BUCKET_SHIFT = _KEY_BITS - 8
-# Of a filter, for each key, at least: one is set at the first bits of the key. One of sixteen keys that are not there passes.
+# Bits of a filter for each key, at least: one is set at the first bits of the key. One of sixteen keys that are not there passes.
 _FILTER_BITS = 12
 _LEAST_BITS = 3
 _SET = ord("1")

@@ -24,6 +24,7 @@ from penstock.agent.journal.index.disk_format import (
 if TYPE_CHECKING:
     import sqlite3
 
+# Bytes of a key: the CRC-32 of an id.
 _KEY_BYTES = 4
 
 
@@ -109,7 +110,7 @@ class RequestIndex:
         self._database.executemany("DELETE FROM runs WHERE first = ?", gone)
 
 
-# Of the filter of recent keys: less than one of a hundred passes it by chance.
+# Bits of a key that the filter of recent keys has a place for: less than one of a hundred passes it by chance.
 _BITS = 24
 _SHIFT = 32 - _BITS
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.agent.journal.query.budget import STEP_SECONDS, ReadBudget
 from penstock.agent.journal.query.log_reader import SourceRow
-from penstock.agent.journal.query.reader import Reader
+from penstock.agent.journal.query.reader import STEP_SECONDS, ReadBudget, Reader
 from penstock.agent.journal.query.window import WindowReader
 
 __all__ = ["STEP_SECONDS", "ReadBudget", "Reader", "SourceRow", "WindowReader"]

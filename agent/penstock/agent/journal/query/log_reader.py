@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.database import (
     BATCH_COLUMNS,
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1.ingest_pb2 import Batch
 
 BATCH_QUERY = f"SELECT {BATCH_COLUMNS} FROM batches"  # noqa: S608  (constants)
-# Above the ids of all batches.
-_NOBATCH_QUERY = (1 << 63) - 1
 
 
 class OpenDeferral(NamedTuple):
@@ -97,7 +95,7 @@ class LogReader:
         self._damaged = damaged
         self._parser = BatchParser()
         # Of all queries: most of a scan is one that asks for a batch at a time, and what is done with each.
-        self._let_go = LetGo()
+        self._yield_now = ThreadYield()
         self._open()
 
     def _open(self) -> None:
@@ -167,7 +165,7 @@ class LogReader:
                 if self._stopped():
                     raise ImpossibleError("the agent is stopping; ask again")
                 yield logged_of(row)
-                self._let_go()
+                self._yield_now()
 
     def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
         """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*.

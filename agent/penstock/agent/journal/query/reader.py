@@ -1,27 +1,26 @@
-"""Searching the log by request, by kind and by time."""
+"""Searching the log by request, by kind and by time, within a budget of bytes and time."""
 
 from __future__ import annotations
 
 import heapq
+import time
 from itertools import groupby, islice
+from math import inf
 from typing import TYPE_CHECKING
 
 from penstock.agent.batch import BatchColumns, typed_events
 from penstock.agent.journal.database import MAX_INTEGER, whole
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, request_ids, request_key
-from penstock.agent.journal.query.budget import STEP_SECONDS, ReadBudget
 from penstock.agent.journal.query.log_reader import BATCH_QUERY, LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from penstock.agent.model import LoggedBatch
     from penstock.proto.v1.ingest_pb2 import Batch
 
 # Of the newest batches, when ids are searched by prefix: some 500,000 entries, and a quarter of a second.
 _SEARCHED_BYTES = 64 << 20
-# Above the ids of all batches.
-_NO_BATCH = (1 << 63) - 1
 # A damaged index may hold what is no number, which is above all numbers: without a bound it is seen.
 _ALL_OF_KIND = (
     "SELECT batch FROM kinds WHERE kind = :kind AND batch >= :since AND newest_unix_nano >= :newest"
@@ -31,12 +30,19 @@ _OF_KIND_UNTIL = (
     "SELECT batch FROM kinds WHERE kind = :kind AND batch BETWEEN :since AND :until AND newest_unix_nano >= :newest"
     " ORDER BY batch DESC LIMIT :limit"
 )
+DEFAULT_BYTES = 64 << 20
+"""Bytes of batches that a query reads, unless it says otherwise: some 500,000 entries, and a quarter of a second."""
+
+STEP_SECONDS = 2.0
+"""Time of one step of a query. Bytes alone do not bound it: an entry of 30 bytes takes as long as one of a kilobyte."""
+# Bytes that a query may read although its time is over: the largest message of an engine.
+_UNTIMED_BYTES = 1 << 20
 
 
 class Reader(LogReader):
     """A :class:`LogReader` that searches, too."""
 
-    def request_batch_ids(self, request_id: str, before: int = _NO_BATCH) -> Iterator[int]:
+    def request_batch_ids(self, request_id: str, before: int = MAX_INTEGER) -> Iterator[int]:
         """Yield the ids of the batches before *before* that may name the request by any of its ids, the newest first.
 
         Some are about other requests, whose ids have the same key.
@@ -44,7 +50,7 @@ class Reader(LogReader):
         return reversed(self._lookup.batches(request_key(request_id), before))
 
     def request_batches(
-        self, request_id: str, before: int = _NO_BATCH, allowance: ReadBudget | None = None
+        self, request_id: str, before: int = MAX_INTEGER, allowance: ReadBudget | None = None
     ) -> list[LoggedBatch]:
         """Return the batches that name the request by any of its ids (own, remote, the client's), ascending.
 
@@ -54,7 +60,7 @@ class Reader(LogReader):
         return list(self.request_batches_newest_first(request_id, before, allowance))[::-1]
 
     def request_batches_newest_first(
-        self, request_id: str, before: int = _NO_BATCH, allowance: ReadBudget | None = None
+        self, request_id: str, before: int = MAX_INTEGER, allowance: ReadBudget | None = None
     ) -> Iterator[LoggedBatch]:
         """Yield what :meth:`request_batches` returns, one in memory at a time."""
         allowance = allowance or ReadBudget()
@@ -94,7 +100,7 @@ class Reader(LogReader):
         kinds: Collection[str] = (),
         request_id: str = "",
         since_unix_nano: int = 0,
-        until: int = _NO_BATCH,
+        until: int = MAX_INTEGER,
         limit: int = 100,
         allowance: ReadBudget | None = None,
     ) -> Iterator[tuple[LoggedBatch, int]]:
@@ -141,7 +147,7 @@ class Reader(LogReader):
             map(
                 _batch_id,
                 self._database.execute(
-                    _ALL_OF_KIND if until == _NO_BATCH else _OF_KIND_UNTIL,
+                    _ALL_OF_KIND if until == MAX_INTEGER else _OF_KIND_UNTIL,
                     {
                         "kind": number,
                         "since": since_batch,
@@ -177,3 +183,42 @@ def _places(batch: Batch, kinds: frozenset[int], since_unix_nano: int, request_i
             and (not request_id or request_id in event_request_ids(event))
         ):
             yield pos
+
+
+class ReadBudget:
+    """Bytes of batches, and time. The batch that exceeds it is read, none after it.
+
+    Args:
+        size: bytes.
+        seconds: from now on; they end no query that has read less than *untimed*.
+        clock: monotonic seconds.
+        untimed: bytes. A process that had no turn for a while has used its time and read nothing.
+
+    Attributes:
+        cut: there was more to read.
+
+    """
+
+    def __init__(
+        self,
+        size: int = DEFAULT_BYTES,
+        seconds: float = inf,
+        clock: Callable[[], float] = time.monotonic,
+        untimed: int = _UNTIMED_BYTES,
+    ) -> None:
+        self._left = size
+        self._timed = size - untimed
+        self._clock = clock
+        self._end = clock() + seconds
+        self.cut = False
+
+    def consume(self, size: int) -> None:
+        """Count a batch of *size* bytes that was read."""
+        self._left -= size
+
+    @property
+    def ends(self) -> bool:
+        """Whether the budget is used up; asked only when there is more to read."""
+        late = self._left <= self._timed and self._clock() >= self._end
+        self.cut = self.cut or self._left <= 0 or late
+        return self.cut

@@ -18,7 +18,7 @@ from penstock.proto.v1.ingest_pb2 import Hello
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Of the deferrals that have not ended: more than engines hold at a time.
+# Deferrals that have not ended: more than engines hold at a time.
 _MAX_DEFERRALS = 10_000
 # Batches in one answer; each has 2 MiB at most.
 _AT_ONCE = 256

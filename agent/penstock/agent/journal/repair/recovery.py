@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _MODE = 0o600
-# Of the limit, what is kept of a log at least; where the damaged one leaves more room, half of that.
+# The part of the limit (1/16) that is kept of a log at least; where the damaged one leaves more room, half of that.
 _SHARE = 16
 
 

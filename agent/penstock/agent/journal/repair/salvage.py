@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+# Seconds that a salvage may take at a start: engines keep what they have to report for longer.
 _SECONDS: Final = 10.0
 _MAX_INTEGER: Final = (1 << 63) - 1
+# Rows of one statement.
 _AT_ONCE: Final = 1_000
 # What SQLite and Python raise over damaged bytes.
 _DAMAGE: Final = (sqlite3.Error, ValueError, TypeError, OverflowError, DecodeError, DamagedError)

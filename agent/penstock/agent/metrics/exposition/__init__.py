@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.agent.metrics.exposition.families import Distribution, ExemplarPoint, Family, Sample
-from penstock.agent.metrics.exposition.text_formats import join, negotiate, write, write_registry
+from penstock.agent.metrics.exposition.text_formats import (
+    Distribution,
+    ExemplarPoint,
+    Family,
+    Sample,
+    join,
+    negotiate,
+    write,
+    write_registry,
+)
 
 __all__ = [
     "Distribution",

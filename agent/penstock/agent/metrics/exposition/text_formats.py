@@ -1,4 +1,4 @@
-"""The two text formats of Prometheus: 0.0.4 and OpenMetrics 1.0.
+"""Families of samples, and the two text formats of Prometheus that they are written in: 0.0.4 and OpenMetrics 1.0.
 
 Metrics of engines have a writer of their own, because prometheus_client's takes 110 to 200 ms for 10,000 series
 (docs/decisions/metrics-exposition.md); the text is the same byte for byte, which a test compares. The agent's own
@@ -7,7 +7,8 @@ metrics are in a registry of prometheus_client, and its writers write them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.metrics.catalogue import MetricKind
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.metrics.catalogue import Metric
-    from penstock.agent.metrics.exposition.families import Distribution, ExemplarPoint, Family, Sample
     from prometheus_client import CollectorRegistry
 
 PLAIN: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -157,3 +157,50 @@ def _template(name: str, labels: list[str], le: str = "") -> str:
         return f"{name} "
     inner = ",".join(f'{label}="{value}"' for label, value in pairs)
     return f"{name}{{{inner}}} "
+
+
+class ExemplarPoint(NamedTuple):
+    """An exemplar in base units; ``labels`` are its trace_id and span_id."""
+
+    trace_id: str
+    span_id: str
+    value: float
+    time_seconds: float
+
+
+class Sample(NamedTuple):
+    """One series of a counter, gauge or info.
+
+    Attributes:
+        labels: values of `Metric.all_labels`, in their order.
+
+    """
+
+    labels: tuple[str, ...]
+    value: float
+    mark: ExemplarPoint | None = None
+
+
+class Distribution(NamedTuple):
+    """One series of a histogram.
+
+    Attributes:
+        labels: values of `Metric.all_labels`, in their order.
+        counts: by bucket, not cumulative, infinity last.
+        marks: exemplars by bucket index.
+
+    """
+
+    labels: tuple[str, ...]
+    total: float
+    counts: tuple[int, ...]
+    marks: dict[int, ExemplarPoint]
+
+
+@dataclass(slots=True)
+class Family:
+    """One metric with its series: samples, or distributions if it is a histogram."""
+
+    metric: Metric
+    samples: list[Sample] = field(default_factory=list)
+    distributions: list[Distribution] = field(default_factory=list)

@@ -1,11 +1,11 @@
-"""Gauges about the engine itself: what it is, which hooks fit it, which policy holds."""
+"""Gauges about one engine: what it is, which hooks fit it, which policy holds, what stalls in it, and how fast it transfers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.metrics.catalogue import from_snapshots as c
-from penstock.agent.metrics.gauges.label_sets import MAX, MIN
+from penstock.agent.metrics.catalogue import from_snapshots
+from penstock.agent.metrics.gauges.label_sets import MAX, MIN, add
 from penstock.agent.metrics.series import boolean
 from penstock.agent.pairs import POOL_LABEL, WEIGHTS_LABEL, revision_of
 from penstock.agent.sources import engine_role
@@ -14,10 +14,12 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import policy_pb2 as policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.agent.metrics.gauges.label_sets import GaugeSet
+    from penstock.agent.metrics.latencies import PairKey, Speed
     from penstock.agent.model import EngineKey, Source
+    from penstock.agent.stalls import Stall
     from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
 
 _ACTIONS = tuple(words(policy.FailureAction))
@@ -32,15 +34,15 @@ def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapsho
     facts = snapshot.engine
     start = facts.start_time_unix_nano or source.start_time_unix_nano
     if start:
-        sheet.set(c.ENGINE_START, key, start / NANOS)
+        sheet.set(from_snapshots.ENGINE_START, key, start / NANOS)
     if facts.num_gpu_blocks:
-        sheet.set(c.KV_BLOCKS, key, facts.num_gpu_blocks)
-    sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts, engines))
+        sheet.set(from_snapshots.KV_BLOCKS, key, facts.num_gpu_blocks)
+    sheet.set(from_snapshots.ENGINE_INFO, key, 1, *_info(source, facts, engines))
     _add_weights(sheet, key, source, facts)
     if facts.compatibility_hash:
         rows = {"": "", **facts.compatibility_factors}
         for factor, value in rows.items():
-            sheet.set(c.ENGINE_COMPATIBILITY, key, 1, facts.compatibility_hash, factor, value)
+            sheet.set(from_snapshots.ENGINE_COMPATIBILITY, key, 1, facts.compatibility_hash, factor, value)
 
 
 def _add_weights(sheet: GaugeSet, key: EngineKey, source: Source, facts: EngineFacts) -> None:
@@ -55,18 +57,23 @@ def _add_weights(sheet: GaugeSet, key: EngineKey, source: Source, facts: EngineF
             "weights_revision": weights.revision,
             "revision": revision_of(source.labels),
         }
-        sheet.set(c.ENGINE_WEIGHTS, key, 1, *(values[name] for name in c.ENGINE_WEIGHTS.labels))
+        sheet.set(
+            from_snapshots.ENGINE_WEIGHTS,
+            key,
+            1,
+            *(values[name] for name in from_snapshots.ENGINE_WEIGHTS.labels),
+        )
 
 
 def add_pause(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot | None]) -> None:
     """Put whether an engine is paused: each of its connected processes says so; None for one without a snapshot yet."""
     if key.engine and any(snapshot is not None for snapshot in snapshots):
         paused = all(snapshot is not None and snapshot.paused for snapshot in snapshots)
-        sheet.set(c.ENGINE_PAUSED, key, paused)
+        sheet.set(from_snapshots.ENGINE_PAUSED, key, paused)
 
 
 def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
-    """Return the values of the labels of `c.ENGINE_INFO`."""
+    """Return the values of the labels of `from_snapshots.ENGINE_INFO`."""
     role, guessed = engine_role(source, facts)
     values = {
         "model": facts.model or source.model,
@@ -84,18 +91,18 @@ def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
         "tensor_parallel_size": str(facts.tensor_parallel_size),
         "data_parallel_size": str(max(engines, facts.data_parallel_size)),
     }
-    return tuple(values[name] for name in c.ENGINE_INFO.labels)
+    return tuple(values[name] for name in from_snapshots.ENGINE_INFO.labels)
 
 
 def add_hooks(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
     """Put the hooks of one source, and what installed ones do without; a reason is there only where something is not."""
     for hook in snapshot.hooks:
         component = label(common.Component, hook.component)
-        sheet.set(c.HOOK_INSTALLED, key, hook.installed, component, hook.name, "", hook.reason)
+        sheet.set(from_snapshots.HOOK_INSTALLED, key, hook.installed, component, hook.name, "", hook.reason)
         for part in hook.missing_parts[:_MOST_PARTS] if hook.installed else ():
             # Without a name it would say that the hook itself is missing.
             if part.name:
-                sheet.set(c.HOOK_INSTALLED, key, 0, component, hook.name, part.name, part.reason)
+                sheet.set(from_snapshots.HOOK_INSTALLED, key, 0, component, hook.name, part.name, part.reason)
 
 
 def add_policy(
@@ -107,15 +114,34 @@ def add_policy(
     status = snapshot.policy
     # A pause holds back what a snapshot may still name.
     in_force = "" if snapshot.paused else status.hash
-    sheet.set(c.POLICY_INFO, key, 1, in_force or "none")
+    sheet.set(from_snapshots.POLICY_INFO, key, 1, in_force or "none")
     for channel, chosen in (("kv", status.kv_action), ("ec", status.ec_action)):
         if chosen:
             for action in _ACTIONS:
-                sheet.merge(MAX, c.POLICY_ACTION, key, action == chosen, channel, action)
+                sheet.merge(MAX, from_snapshots.POLICY_ACTION, key, action == chosen, channel, action)
     goal = wanted(key) if wanted is not None else None
     if goal is not None:
-        sheet.merge(MIN, c.POLICY_IN_SYNC, key, in_force == goal)
+        sheet.merge(MIN, from_snapshots.POLICY_IN_SYNC, key, in_force == goal)
     if status.changed_time_unix_nano:
-        sheet.set(c.POLICY_LAST_CHANGE, key, status.changed_time_unix_nano / NANOS)
+        sheet.set(from_snapshots.POLICY_LAST_CHANGE, key, status.changed_time_unix_nano / NANOS)
     if status.expires_time_unix_nano and not snapshot.paused:
-        sheet.set(c.POLICY_EXPIRY, key, status.expires_time_unix_nano / NANOS)
+        sheet.set(from_snapshots.POLICY_EXPIRY, key, status.expires_time_unix_nano / NANOS)
+
+
+def add_stalls(sheet: GaugeSet, stalls: Mapping[EngineKey, Iterable[Stall]]) -> None:
+    """Put the stalls of all engines into *sheet*."""
+    for key, found in stalls.items():
+        for stall in found:
+            sheet.merge(add, from_snapshots.STALLS, key, stall.count, stall.kind, stall.peer)
+            sheet.merge(MIN, from_snapshots.STALL_START, key, stall.since, stall.kind, stall.peer)
+
+
+def add_speeds(sheet: GaugeSet, key: EngineKey, speeds: Mapping[PairKey, Speed]) -> None:
+    """Put the speeds of one engine; a ratio that is not known is absent."""
+    for pair, speed in speeds.items():
+        labels = (label(common.Channel, pair.channel), pair.peer)
+        sheet.merge(MIN, from_snapshots.THROUGHPUT, key, speed.now, *labels)
+        if speed.ratio is not None:
+            sheet.merge(MIN, from_snapshots.THROUGHPUT_USUAL_RATIO, key, speed.ratio, *labels)
+        if speed.siblings_ratio is not None:
+            sheet.merge(MIN, from_snapshots.THROUGHPUT_PEERS_RATIO, key, speed.siblings_ratio, *labels)

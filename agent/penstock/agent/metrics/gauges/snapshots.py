@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.agent.metrics.catalogue import from_snapshots as c
+from penstock.agent.metrics.catalogue import from_snapshots
 from penstock.agent.metrics.gauges.engine import add_facts, add_hooks, add_pause, add_policy
 from penstock.agent.metrics.gauges.label_sets import MAX, MIN, add
 from penstock.agent.metrics.series import UNKNOWN, peer_of
@@ -51,7 +51,7 @@ def add_snapshots(sheet: GaugeSet, sources: Iterable[LiveSource], wanted: Wanted
 
     Args:
         wanted: hash of the policy that an engine should have, None where that is not known yet; without it, and
-            for such an engine, there is no `c.POLICY_IN_SYNC`.
+            for such an engine, there is no `from_snapshots.POLICY_IN_SYNC`.
 
     """
     engines = by_engine(sources)
@@ -76,17 +76,25 @@ def add_snapshots(sheet: GaugeSet, sources: Iterable[LiveSource], wanted: Wanted
 def _add_flows(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
     for flow in snapshot.in_flight:
         labels = (label(common.Channel, flow.channel), peer_of(flow.peer))
-        sheet.merge(add, c.TRANSFERS_IN_FLIGHT, key, flow.count, *labels)
+        sheet.merge(add, from_snapshots.TRANSFERS_IN_FLIGHT, key, flow.count, *labels)
         if flow.count and flow.oldest_start_time_unix_nano:
-            sheet.merge(MIN, c.OLDEST_TRANSFER, key, flow.oldest_start_time_unix_nano / NANOS, *labels)
+            sheet.merge(
+                MIN, from_snapshots.OLDEST_TRANSFER, key, flow.oldest_start_time_unix_nano / NANOS, *labels
+            )
     for deferred in snapshot.deferred:
         labels = (label(common.DeferralReason, deferred.reason), peer_of(deferred.peer))
-        sheet.merge(add, c.DEFERRED_REQUESTS, key, deferred.count, *labels)
+        sheet.merge(add, from_snapshots.DEFERRED_REQUESTS, key, deferred.count, *labels)
         if deferred.count and deferred.oldest_start_time_unix_nano:
-            sheet.merge(MIN, c.OLDEST_DEFERRAL, key, deferred.oldest_start_time_unix_nano / NANOS, *labels)
+            sheet.merge(
+                MIN,
+                from_snapshots.OLDEST_DEFERRAL,
+                key,
+                deferred.oldest_start_time_unix_nano / NANOS,
+                *labels,
+            )
     if snapshot.HasField("leases"):
-        sheet.merge(MAX, c.SEND_LEASES, key, snapshot.leases.count)
-        sheet.merge(MAX, c.SEND_LEASE_BLOCKS, key, snapshot.leases.blocks)
+        sheet.merge(MAX, from_snapshots.SEND_LEASES, key, snapshot.leases.count)
+        sheet.merge(MAX, from_snapshots.SEND_LEASE_BLOCKS, key, snapshot.leases.blocks)
     _add_held(sheet, key, snapshot)
 
 
@@ -99,19 +107,19 @@ def _add_held(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
         leases = snapshot.leases
         rows.append(("lease", UNKNOWN, leases.blocks, leases.oldest_start_time_unix_nano))
     for holder, peer, blocks, oldest in rows:
-        sheet.merge(MAX, c.HELD_BLOCKS, key, blocks, holder, peer)
+        sheet.merge(MAX, from_snapshots.HELD_BLOCKS, key, blocks, holder, peer)
         if blocks and oldest:
-            sheet.merge(MIN, c.OLDEST_HELD, key, oldest / NANOS, holder, peer)
+            sheet.merge(MIN, from_snapshots.OLDEST_HELD, key, oldest / NANOS, holder, peer)
 
 
 def _add_emitter(sheet: GaugeSet, key: EngineKey, live: LiveSource) -> None:
     if not live.connected or live.snapshot is None or not live.snapshot.HasField("emitter"):
         return
     emitter = live.snapshot.emitter
-    sheet.merge(add, c.PENDING_ENTRIES, key, emitter.pending_entries)
-    sheet.merge(add, c.UNACKNOWLEDGED_BYTES, key, emitter.unacknowledged_bytes)
+    sheet.merge(add, from_snapshots.PENDING_ENTRIES, key, emitter.pending_entries)
+    sheet.merge(add, from_snapshots.UNACKNOWLEDGED_BYTES, key, emitter.unacknowledged_bytes)
     if live.unaccounted is not None:
-        sheet.merge(add, c.UNACCOUNTED_ENTRIES, key, abs(live.unaccounted))
+        sheet.merge(add, from_snapshots.UNACCOUNTED_ENTRIES, key, abs(live.unaccounted))
 
 
 _STATES = (
@@ -129,17 +137,21 @@ def _add_peers(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot]) -
             if status.upstream_invalid:
                 invalid.add(peer_of(status.peer))
     if snapshots and key.engine:
-        sheet.set(c.UPSTREAM_INVALID_PEERS, key, len(invalid))
+        sheet.set(from_snapshots.UPSTREAM_INVALID_PEERS, key, len(invalid))
 
 
 def _add_peer(sheet: GaugeSet, key: EngineKey, status: PeerStatus) -> None:
     peer = peer_of(status.peer)
     if status.peer.engine_id:
-        sheet.set(c.PEER_INFO, key, 1, peer, status.peer.engine_id)
+        sheet.set(from_snapshots.PEER_INFO, key, 1, peer, status.peer.engine_id)
     if status.HasField("clock_offset_nano"):
-        sheet.set(c.PEER_CLOCK_OFFSET, key, status.clock_offset_nano / NANOS, peer)
+        sheet.set(from_snapshots.PEER_CLOCK_OFFSET, key, status.clock_offset_nano / NANOS, peer)
     if status.quarantine != events.QUARANTINE_STATE_UNSPECIFIED:
         for state in _STATES:
             sheet.set(
-                c.PEER_QUARANTINE, key, status.quarantine == state, peer, label(events.QuarantineState, state)
+                from_snapshots.PEER_QUARANTINE,
+                key,
+                status.quarantine == state,
+                peer,
+                label(events.QuarantineState, state),
             )

@@ -12,7 +12,7 @@ from penstock.agent.metrics.latencies.speeds import (
     is_slow,
     with_siblings,
 )
-from penstock.agent.metrics.latencies.windows import DurationWindow, DurationWindows
+from penstock.agent.metrics.latencies.time_slots import DurationWindow, DurationWindows
 
 __all__ = [
     "SIZE_CLASSES",

@@ -10,8 +10,14 @@ from operator import sub
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.agent.metrics.catalogue import OTHER
-from penstock.agent.metrics.latencies.time_slots import FINEST_NANO, TimeSlots
-from penstock.agent.metrics.latencies.windows import BOUNDS, BUCKETS, DurationWindows, duration_windows
+from penstock.agent.metrics.latencies.time_slots import (
+    BOUNDS,
+    BUCKETS,
+    FINEST_NANO,
+    DurationWindows,
+    TimeSlots,
+    duration_windows,
+)
 from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, UNKNOWN
 from penstock.agent.model import EngineKey
 from penstock.proto.names import NANOS

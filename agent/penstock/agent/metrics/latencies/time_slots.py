@@ -1,19 +1,21 @@
-"""Counts by bucket in slots of time, finer the newer: 15 seconds, a minute, five minutes. Pure.
+"""Counts by bucket in slots of time, finer the newer: 15 seconds, a minute, five minutes; and quantiles of durations in windows of them.
 
 Which slot an entry belongs to follows from its time and the newest time alone, so the state is the same for any order
-of the entries.
+of the entries. Pure.
 """
 
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from operator import add
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from penstock.agent import limits
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 FINEST_NANO: Final = 15 * NANOS
 """Width of the newest slots."""
@@ -21,20 +23,42 @@ FINEST_NANO: Final = 15 * NANOS
 KEPT_SECONDS: Final = 80 * 60
 """Entries that are older than the newest one by more are not kept."""
 
-Levels: TypeAlias = tuple[tuple[int, int, int], ...]
-"""By level: the width of a slot, the width of the blocks that move to the next level as a whole, and how many blocks before the
-newest one stay. The last level's blocks are dropped."""
 
-_NEWEST: Final = ((FINEST_NANO, 60 * NANOS, 1), (60 * NANOS, 300 * NANOS, 3))
-HOUR: Final[Levels] = (*_NEWEST, (300 * NANOS, 300 * NANOS, KEPT_SECONDS // 300))
+class Level(NamedTuple):
+    """Slots of one width.
+
+    Attributes:
+        slot_nano: the width of a slot.
+        block_nano: that of the blocks that move to the next level as a whole; those of the last level are dropped.
+        blocks: how many blocks before the newest one stay.
+
+    """
+
+    slot_nano: int
+    block_nano: int
+    blocks: int
+
+
+Levels: TypeAlias = tuple[Level, ...]
+"""The finest first."""
+
+_NEWEST: Final = (Level(FINEST_NANO, 60 * NANOS, 1), Level(60 * NANOS, 300 * NANOS, 3))
+HOUR: Final[Levels] = (*_NEWEST, Level(300 * NANOS, 300 * NANOS, KEPT_SECONDS // 300))
 """At most 45 slots, of 80 minutes."""
 
-DAY: Final[Levels] = (*_NEWEST, (3600 * NANOS, 3600 * NANOS, 24))
+DAY: Final[Levels] = (*_NEWEST, Level(3600 * NANOS, 3600 * NANOS, 24))
 """At most 53 slots, of 24 hours."""
 
-# Unsigned, 32 bits.
+# A count is unsigned, of 32 bits: half the memory of 64, and no slot of minutes counts more.
 _COUNT: Final = "I"
 _MOST: Final = (1 << 32) - 1
+_FIRST_NANO, _PER_OCTAVE, _OCTAVES = 32_000, 3, 25
+BOUNDS: Final = tuple(
+    round(_FIRST_NANO * 2 ** (step / _PER_OCTAVE)) for step in range(_OCTAVES * _PER_OCTAVE + 1)
+)
+"""Upper bounds of the buckets, nanoseconds: 32 µs to 18 minutes, each 26 % above the one below."""
+BUCKETS: Final = len(BOUNDS) + 1
+_MINUTE, _QUARTER, _HOUR = 60 * NANOS, 15 * 60 * NANOS, 60 * 60 * NANOS
 
 
 class TimeSlots:
@@ -140,3 +164,64 @@ class TimeSlots:
 
 def _pairs(counts: array[int]) -> list[tuple[int, int]]:
     return [(bucket, number) for bucket, number in enumerate(counts) if number]
+
+
+@dataclass(frozen=True, slots=True)
+class DurationWindow:
+    """The durations of one window; the quantiles, in seconds, are 0 without a count."""
+
+    count: int = 0
+    p50: float = 0.0
+    p99: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DurationWindows:
+    """The windows before one moment.
+
+    Attributes:
+        hour_before: the 60 minutes before ``last_15_minutes``.
+
+    """
+
+    last_minute: DurationWindow = DurationWindow()
+    last_15_minutes: DurationWindow = DurationWindow()
+    hour_before: DurationWindow = DurationWindow()
+
+    @property
+    def newest(self) -> float:
+        """The median of now, seconds: of the last minute, or of the last 15 where that has too few; 0 without any."""
+        minute = self.last_minute
+        return minute.p50 if minute.count >= limits.MEDIAN_COUNT else self.last_15_minutes.p50
+
+
+def duration_windows(slots: TimeSlots, now: int) -> DurationWindows:
+    """Return the windows before *now*, nanoseconds; their edges are those of the slots."""
+    if not slots.newest:
+        return DurationWindows()
+    later = now + _HOUR
+    return DurationWindows(
+        _window(slots.sum(now - _MINUTE, later)),
+        _window(slots.sum(now - _QUARTER, later)),
+        _window(slots.sum(now - _QUARTER - _HOUR, now - _QUARTER)),
+    )
+
+
+def _window(counts: list[int]) -> DurationWindow:
+    total = sum(counts)
+    if not total:
+        return DurationWindow()
+    return DurationWindow(total, quantile(counts, 0.5), quantile(counts, 0.99))
+
+
+def quantile(counts: Sequence[int], ratio: float) -> float:
+    """Return a quantile in seconds, between the bounds of its bucket; *counts* are of `BUCKETS`, not all 0."""
+    rank = ratio * sum(counts)
+    below = 0
+    for bucket, count in enumerate(counts):
+        if count and below + count >= rank:
+            low = BOUNDS[bucket - 1] if bucket else 0
+            high = BOUNDS[min(bucket, len(BOUNDS) - 1)]
+            return (low + (high - low) * max(0.0, rank - below) / count) / NANOS
+        below += count
+    return BOUNDS[-1] / NANOS

@@ -11,7 +11,7 @@ from operator import gt, itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.agent.batch import GATES
-from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.catalogue import from_log
 from penstock.agent.metrics.series.updates import ENDINGS, REASONS, UNKNOWN, transfer_key
 from penstock.proto.names import label
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK, ProbeResult
@@ -100,11 +100,11 @@ def transfer_bulks(contents: BatchColumns) -> Iterator[BulkUpdate]:
         count_key, duration_key, size_key = transfer_key(
             channel, text[connector], direction, text[peer], result
         )
-        yield BulkUpdate(c.TRANSFERS, count_key, group.rows, [], time)
+        yield BulkUpdate(from_log.TRANSFERS, count_key, group.rows, [], time)
         if result == TRANSFER_RESULT_OK:
             by_duration[duration_key] += group.durations
             by_size[size_key] += group.sizes
-    for metric, by_labels in ((c.TRANSFER_DURATION, by_duration), (c.TRANSFER_SIZE, by_size)):
+    for metric, by_labels in ((from_log.TRANSFER_DURATION, by_duration), (from_log.TRANSFER_SIZE, by_size)):
         for labels, values in by_labels.items():
             if values:
                 yield BulkUpdate(metric, labels, 0, values, time)
@@ -117,7 +117,7 @@ def probe_bulks(contents: BatchColumns) -> Iterator[BulkUpdate]:
     counts = Counter(zip(columns["connector"], columns["peer"], columns["result"], strict=True))
     for (connector, peer, result), count in counts.items():
         labels = (text[connector], text[peer] or UNKNOWN, label(ProbeResult, result))
-        yield BulkUpdate(c.CACHE_PROBES, labels, count, [], time)
+        yield BulkUpdate(from_log.CACHE_PROBES, labels, count, [], time)
 
 
 def ended_bulks(group: EventGroup) -> Iterator[BulkUpdate]:
@@ -128,12 +128,12 @@ def ended_bulks(group: EventGroup) -> Iterator[BulkUpdate]:
     for key, count in Counter(keys).items():
         reason, ending, peer = key
         labels = (REASONS.get(reason, UNKNOWN), ENDINGS.get(ending, UNKNOWN), peer or UNKNOWN)
-        yield BulkUpdate(c.DEFERRALS, labels, count, [], newest[key])
+        yield BulkUpdate(from_log.DEFERRALS, labels, count, [], newest[key])
     for reason, rows in _by_reason(reasons, group.column("start_time_unix_nano"), times).items():
         # A clock that was set back makes no time negative.
         waits = [end - start if end > start else 0 for start, end in rows]
         newest_end = max(map(itemgetter(1), rows))
-        yield BulkUpdate(c.DEFERRED_TIME, (REASONS.get(reason, UNKNOWN),), 0, waits, newest_end)
+        yield BulkUpdate(from_log.DEFERRED_TIME, (REASONS.get(reason, UNKNOWN),), 0, waits, newest_end)
 
 
 def closed_bulks(group: EventGroup) -> Iterable[BulkUpdate] | None:
@@ -152,7 +152,9 @@ def closed_bulks(group: EventGroup) -> Iterable[BulkUpdate] | None:
     if sum(max(nano, default=0) for nano in values.values()) > min(group.times):
         return None
     return [
-        BulkUpdate(c.TIME_TO_FIRST_TOKEN, (gate,), 0, [*nano, *([0] * (count - len(nano)))], group.newest)
+        BulkUpdate(
+            from_log.TIME_TO_FIRST_TOKEN, (gate,), 0, [*nano, *([0] * (count - len(nano)))], group.newest
+        )
         for gate, nano in values.items()
     ]
 

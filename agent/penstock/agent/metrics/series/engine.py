@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.catalogue import from_log
 from penstock.agent.metrics.series.capped import Row, Series
 
 if TYPE_CHECKING:
@@ -86,9 +86,18 @@ class EngineSeries:
         """Return copies of all series, and of what became of label sets at the cap."""
         rows = {metric: series.rows() for metric, series in self.series.items()}
         for about, counts in (
-            (c.LABEL_SETS_FOLDED, {metric: each.folded for metric, each in sorted_series(self.series)}),
-            (c.LABEL_SETS_EVICTED, {metric: each.evicted for metric, each in sorted_series(self.series)}),
-            (c.LABEL_SETS_RESUMED, {metric: each.resumed for metric, each in sorted_series(self.series)}),
+            (
+                from_log.LABEL_SETS_FOLDED,
+                {metric: each.folded for metric, each in sorted_series(self.series)},
+            ),
+            (
+                from_log.LABEL_SETS_EVICTED,
+                {metric: each.evicted for metric, each in sorted_series(self.series)},
+            ),
+            (
+                from_log.LABEL_SETS_RESUMED,
+                {metric: each.resumed for metric, each in sorted_series(self.series)},
+            ),
         ):
             rows[about] = [Row((metric.name,), count, ()) for metric, count in counts.items() if count]
         return rows

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.batch import GATES, balancedness, gate_times
-from penstock.agent.metrics.catalogue import from_log as c
+from penstock.agent.metrics.catalogue import from_log
 from penstock.proto.names import NANOS, label, labels
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -94,13 +94,13 @@ def transfer_updates(sample: TransferSample) -> Iterator[Update]:
     count, duration, size = transfer_key(
         sample.channel, sample.connector, sample.direction, sample.peer, sample.result
     )
-    yield Update(c.TRANSFERS, count, 1)
+    yield Update(from_log.TRANSFERS, count, 1)
     if sample.result == common.TRANSFER_RESULT_OK:
         # 0 is not known, and no observation; nor is what leads below 1970.
         if 0 < sample.duration_nano <= sample.end_time_unix_nano:
-            yield Update(c.TRANSFER_DURATION, duration, sample.duration_nano)
+            yield Update(from_log.TRANSFER_DURATION, duration, sample.duration_nano)
         if sample.bytes:
-            yield Update(c.TRANSFER_SIZE, size, sample.bytes)
+            yield Update(from_log.TRANSFER_SIZE, size, sample.bytes)
 
 
 def event_updates(kind: str, event: events.Event) -> Iterable[Update]:
@@ -119,9 +119,9 @@ def _transfer_failure(event: events.Event, body: events.TransferFailure) -> Iter
         peer,
         boolean(event.rehearsal),
     )
-    yield Update(c.TRANSFER_FAILURES, labels, 1)
+    yield Update(from_log.TRANSFER_FAILURES, labels, 1)
     if body.mode == common.FAILURE_MODE_LATE_READ:
-        yield Update(c.LATE_READS, (peer,), 1)
+        yield Update(from_log.LATE_READS, (peer,), 1)
 
 
 def _load_outcome(event: events.Event, body: events.LoadOutcome) -> Iterator[Update]:
@@ -131,22 +131,24 @@ def _load_outcome(event: events.Event, body: events.LoadOutcome) -> Iterator[Upd
         peer_of(body.peer),
     )
     outcome, decided_by = label(common.Outcome, body.outcome), label(common.DecidedBy, body.decided_by)
-    yield Update(c.LOAD_OUTCOMES, (channel, outcome, decided_by, mode, peer, boolean(event.rehearsal)), 1)
+    yield Update(
+        from_log.LOAD_OUTCOMES, (channel, outcome, decided_by, mode, peer, boolean(event.rehearsal)), 1
+    )
     if body.outcome == common.OUTCOME_RECOMPUTED:
         lost = (channel, mode, peer, boolean(event.rehearsal))
-        yield Update(c.RECOMPUTED_TOKENS, lost, body.tokens_recomputed)
+        yield Update(from_log.RECOMPUTED_TOKENS, lost, body.tokens_recomputed)
         if body.items_recomputed:
-            yield Update(c.RECOMPUTED_ITEMS, lost, body.items_recomputed)
+            yield Update(from_log.RECOMPUTED_ITEMS, lost, body.items_recomputed)
 
 
 def _deferral_end(event: events.Event, body: events.DeferralEnd) -> Iterable[Update]:
     # With tables and without a generator: every request that waits has one.
     reason = REASONS.get(body.reason, UNKNOWN)
-    ended = Update(c.DEFERRALS, (reason, ENDINGS.get(body.ending, UNKNOWN), peer_of(body.peer)), 1)
+    ended = Update(from_log.DEFERRALS, (reason, ENDINGS.get(body.ending, UNKNOWN), peer_of(body.peer)), 1)
     start = body.start_time_unix_nano
     if not start:
         return (ended,)
-    return ended, Update(c.DEFERRED_TIME, (reason,), _elapsed(start, event.time_unix_nano))
+    return ended, Update(from_log.DEFERRED_TIME, (reason,), _elapsed(start, event.time_unix_nano))
 
 
 def _request_closed(event: events.Event, body: events.RequestClosed) -> Iterable[Update]:
@@ -159,7 +161,8 @@ def _gates(event: events.Event, body: events.RequestClosed) -> Iterable[Update]:
     if times is None or not times.first_token or not 0 < times.total_nano <= event.time_unix_nano:
         return ()
     return [
-        Update(c.TIME_TO_FIRST_TOKEN, (gate,), nano) for gate, nano in zip(GATES, times.nano, strict=True)
+        Update(from_log.TIME_TO_FIRST_TOKEN, (gate,), nano)
+        for gate, nano in zip(GATES, times.nano, strict=True)
     ]
 
 
@@ -168,54 +171,56 @@ def _verifications(body: events.RequestClosed) -> Iterator[Update]:
         labels = (label(common.Channel, found.channel), peer_of(found.peer))
         for result in VERIFICATION_RESULTS:
             if count := getattr(found, result):
-                yield Update(c.VERIFIED_TRANSFERS, (*labels, result), count)
+                yield Update(from_log.VERIFIED_TRANSFERS, (*labels, result), count)
 
 
 def _handshake(_event: events.Event, body: events.Handshake) -> Iterator[Update]:
     labels = (peer_of(body.peer),)
     start = body.start_time_unix_nano
     if start:
-        yield Update(c.HANDSHAKE_DURATION, labels, _elapsed(start, body.end_time_unix_nano))
+        yield Update(from_log.HANDSHAKE_DURATION, labels, _elapsed(start, body.end_time_unix_nano))
         if body.queued_time_unix_nano:
-            yield Update(c.HANDSHAKE_QUEUE, labels, _elapsed(body.queued_time_unix_nano, start))
+            yield Update(from_log.HANDSHAKE_QUEUE, labels, _elapsed(body.queued_time_unix_nano, start))
 
 
 def _transfer_delayed(event: events.Event, body: events.TransferDelayed) -> Iterator[Update]:
     # Not HANDSHAKE_QUEUE: the wait of the delayed handshake itself has its own event.
     labels = (label(common.Channel, body.channel), peer_of(body.caused_by_peer))
     if body.delay_nano <= event.time_unix_nano:
-        yield Update(c.COLLATERAL_DELAY, labels, body.delay_nano)
+        yield Update(from_log.COLLATERAL_DELAY, labels, body.delay_nano)
 
 
 def _policy_applied(_event: events.Event, body: events.PolicyApplied) -> Iterator[Update]:
-    yield Update(c.POLICY_UPDATES, ("accepted" if body.accepted else "rejected", body.cause or UNKNOWN), 1)
+    yield Update(
+        from_log.POLICY_UPDATES, ("accepted" if body.accepted else "rejected", body.cause or UNKNOWN), 1
+    )
 
 
 def _quarantine_changed(event: events.Event, body: events.QuarantineChanged) -> Iterator[Update]:
     opened = events.QUARANTINE_STATE_OPEN
     if body.state == opened and body.previous != opened:
         labels = (peer_of(body.peer), body.reason or UNKNOWN, boolean(event.rehearsal))
-        yield Update(c.QUARANTINES, labels, 1)
+        yield Update(from_log.QUARANTINES, labels, 1)
 
 
 def _answer_suspected(event: events.Event, body: events.AnswerSuspected) -> Iterator[Update]:
     if not event.rehearsal:
-        yield Update(c.SUSPECT_ANSWERS, (label(events.SuspectReason, body.reason),), 1)
+        yield Update(from_log.SUSPECT_ANSWERS, (label(events.SuspectReason, body.reason),), 1)
 
 
 def _eplb_rebalance(event: events.Event, body: events.EplbRebalance) -> Iterator[Update]:
     trigger = label(events.EplbTrigger, body.trigger)
-    yield Update(c.EPLB_REBALANCES, (trigger, label(common.TransferResult, body.result)), 1)
+    yield Update(from_log.EPLB_REBALANCES, (trigger, label(common.TransferResult, body.result)), 1)
     if body.duration_nano <= event.time_unix_nano:
-        yield Update(c.EPLB_REBALANCE_DURATION, (), body.duration_nano)
+        yield Update(from_log.EPLB_REBALANCE_DURATION, (), body.duration_nano)
         # A part of it.
-        yield Update(c.EPLB_PAUSE, (), min(body.pause_nano, body.duration_nano))
+        yield Update(from_log.EPLB_PAUSE, (), min(body.pause_nano, body.duration_nano))
     for when in ("before", "after"):
         ratio = balancedness(body, when)
         if ratio is not None:
-            yield Update(c.EPLB_BALANCEDNESS, (when,), round(ratio * NANOS))
+            yield Update(from_log.EPLB_BALANCEDNESS, (when,), round(ratio * NANOS))
     for source, field in _EXPERT_SOURCES:
-        yield Update(c.EPLB_EXPERTS, (source,), sum(getattr(layer, field) for layer in body.layers))
+        yield Update(from_log.EPLB_EXPERTS, (source,), sum(getattr(layer, field) for layer in body.layers))
 
 
 _EXPERT_SOURCES = (

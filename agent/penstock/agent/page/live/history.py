@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 from penstock.agent.page.live.entries import KINDS, log_entry
 from penstock.agent.page.live.messages import Message, parts
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AdminCalls, AnswerError, encode, plain
@@ -56,7 +56,7 @@ async def ask_history(calls: AdminCalls, seconds: int) -> list[Message]:
         found = (await calls.call("ListEvents", request)).events
     except AnswerError:
         found = []
-    return [Message("history", await asyncio.to_thread(history, found, between=LetGo()))]
+    return [Message("history", await asyncio.to_thread(history, found, between=ThreadYield()))]
 
 
 def history(found: Iterable[admin.LoggedEvent], *, between: Callable[[], None] = lambda: None) -> bytes:

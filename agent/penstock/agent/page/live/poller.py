@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 from penstock.agent.page.live.messages import Message
 from penstock.agent.page.screen import (
     MOST_ENGINES,
@@ -172,12 +172,12 @@ class ScreenPoller:
 
     def _news(self, answers: ScreenAnswers, shown: Screen | None) -> tuple[Screen, Message] | None:
         """Return the screen without its times, and its message; None where it says what *shown* says. On any thread."""
-        let_go = LetGo()
+        let_go = ThreadYield()
         screen = self._build(answers, let_go)
         compared = replace(screen, now=0.0, data_time=0.0, verdict=replace(screen.verdict, computed=0.0))
         return None if compared == shown else (compared, Message("screen", fitted(screen, between=let_go)[1]))
 
-    def _build(self, answers: ScreenAnswers, let_go: LetGo) -> Screen:
+    def _build(self, answers: ScreenAnswers, let_go: ThreadYield) -> Screen:
         """Make the screen; the table of peers only once for each answer about them and each diagnosis."""
         (peers, diagnosis), table = self._peers
         if table is None or peers is not answers.peers or diagnosis is not answers.diagnosis:

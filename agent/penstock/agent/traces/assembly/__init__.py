@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import find_finished_request
+from penstock.agent.traces.assembly.finished_requests import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished
 from penstock.agent.traces.assembly.sampling import Sampler
 from penstock.agent.traces.assembly.segments import EngineLoss, Segment, split_segments

@@ -12,7 +12,7 @@ import heapq
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.batch import typed_events
 from penstock.agent.journal import parse_batch
@@ -52,10 +52,18 @@ class _Request:
     dropped: int = 0
 
 
+class _Hurried(NamedTuple):
+    """What was finished without its grace, for want of memory: until when its late entries may come, and its batches."""
+
+    until: int
+    closing_batch: int
+    first_batch: int
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class _Due:
     clock: int
-    closed_at: int
+    closing_batch: int
     number: int
     closed_unix_nano: int = field(compare=False)
     item: _Request | Span = field(compare=False)
@@ -113,7 +121,7 @@ class Assembler:
         self._remembered = FinishedRequests(self._limits.max_remembered, self._limits.max_remembered_bytes)
         self._holding = PendingBytes()
         # What was finished without its grace: when that is over, its oldest closing batch, its oldest batch.
-        self._hurried: deque[tuple[int, int, int]] = deque()
+        self._hurried: deque[_Hurried] = deque()
         self.given_up: Counter[str] = Counter()
         # Log time: the sum of the steps forward. A wall clock that steps back must not hold spans up.
         self._clock = 0
@@ -133,9 +141,9 @@ class Assembler:
     @property
     def low(self) -> int:
         """The oldest batch that something unfinished still needs; the one after the position if nothing does."""
-        low = min([self._position + 1, *(first for _, _, first in self._hurried)])
+        low = min([self._position + 1, *(each.first_batch for each in self._hurried)])
         if self._due:
-            low = min(low, self._due[0].closed_at)
+            low = min(low, self._due[0].closing_batch)
         first = next(iter(self._requests.values()), None)
         return low if first is None else min(low, first.segment.first_batch)
 
@@ -146,7 +154,7 @@ class Assembler:
         What the memory did not have room to wait for belongs to one above it: a walk that begins again takes such
         closings, and what came after them within their grace, once more.
         """
-        return min([self._position, *(closed_at - 1 for _, closed_at, _ in self._hurried)])
+        return min([self._position, *(each.closing_batch - 1 for each in self._hurried)])
 
     def apply(self, logged: LoggedBatch) -> list[Finished]:
         """Add the next batch of the log; returns what its time finishes, oldest closing first."""
@@ -166,7 +174,7 @@ class Assembler:
         return self._advance_to(self._clock + max(0, now_unix_nano - self._received))
 
     def _advance_to(self, clock: int) -> list[Finished]:
-        while self._hurried and self._hurried[0][0] <= clock:
+        while self._hurried and self._hurried[0].until <= clock:
             self._hurried.popleft()
         return self._finish(clock)
 
@@ -216,12 +224,12 @@ class Assembler:
     def _push(
         self, item: _Request | Span, logged: LoggedBatch, earlier: FinishedRequest | None = None
     ) -> None:
-        clock, closed_at = self._clock, logged.id
-        if earlier is not None and earlier.open_at:
+        clock, closing_batch = self._clock, logged.id
+        if earlier is not None and earlier.open_batch:
             # Where the memory had no room for a grace, younger closings are out already: the order stays.
-            clock, closed_at = clock - earlier.open_for_nano, max(earlier.open_at, self._handed_out)
+            clock, closing_batch = clock - earlier.open_for_nano, max(earlier.open_batch, self._handed_out)
         self._closings += 1
-        heapq.heappush(self._due, _Due(clock, closed_at, self._closings, logged.received_unix_nano, item))
+        heapq.heappush(self._due, _Due(clock, closing_batch, self._closings, logged.received_unix_nano, item))
 
     def _end_lost_requests(self, epoch: int, last_seen_unix_nano: int, logged: LoggedBatch) -> None:
         """End the requests of the EngineCore that is gone."""
@@ -263,20 +271,23 @@ class Assembler:
                 self._close_early(request, logged, "memory")
             finished += self._finish(self._clock + self._limits.grace_nano)
         if finished:
-            closed_at, first = min(i.closed_at for i in finished), min(i.first_batch for i in finished)
-            self._hurried.append((self._clock + self._limits.grace_nano, closed_at, first))
+            closing_batch, first = (
+                min(i.closing_batch for i in finished),
+                min(i.first_batch for i in finished),
+            )
+            self._hurried.append(_Hurried(self._clock + self._limits.grace_nano, closing_batch, first))
         return finished
 
     def _finish(self, clock: int) -> list[Finished]:
         finished = []
         while self._due and self._due[0].clock + self._limits.grace_nano <= clock:
             due = heapq.heappop(self._due)
-            self._handed_out = max(self._handed_out, due.closed_at)
+            self._handed_out = max(self._handed_out, due.closing_batch)
             if isinstance(due.item, _Request):
                 del self._requests[due.item.key]
                 self._holding.release(due.item.batches)
             else:
-                self._holding.release((due.closed_at,))
+                self._holding.release((due.closing_batch,))
             try:
                 finished.append(self._spans(due))
             except Exception as error:  # noqa: BLE001  (on_error decides)
@@ -293,7 +304,7 @@ class Assembler:
         sampler = self._sampler(span.source) if handshake else Sampler()
         keep = sample_trace(span.trace_id, None, sampler, notable=span.error is not None).keep
         return Finished(
-            due.closed_at, due.closed_at, due.closed_unix_nano, (span,) if keep else (), int(not keep)
+            due.closing_batch, due.closing_batch, due.closed_unix_nano, (span,) if keep else (), int(not keep)
         )
 
     def _request(self, due: _Due, request: _Request) -> Finished:
@@ -305,7 +316,7 @@ class Assembler:
             dropped=request.dropped,
         )
         if not facts.own:
-            return Finished(due.closed_at, segment.first_batch, due.closed_unix_nano, ())
+            return Finished(due.closing_batch, segment.first_batch, due.closed_unix_nano, ())
         identity, parent = segment.identity(facts, None if earlier is None else earlier.identity)
         if earlier is not None and parent is not None and earlier.decision.keep:
             decision = earlier.decision
@@ -318,10 +329,10 @@ class Assembler:
             common={semconv.SAMPLING: "forced"} if decision.forced else {},
             parent_span_id=parent,
         )
-        if earlier is None and segment.ended and due.closed_at > self._delivered:
+        if earlier is None and segment.ended and due.closing_batch > self._delivered:
             self._remembered.put(request.key, FinishedRequest(identity, decision))
         return Finished(
-            due.closed_at,
+            due.closing_batch,
             segment.first_batch,
             due.closed_unix_nano,
             tuple(spans) if decision.keep else (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class AssemblyLimits:
     """
 
     grace_nano: int = 3 * NANOS
-    long_deferral_nano: int = 1 * NANOS
+    long_deferral_nano: int = int(limits.LONG_WAIT_SECONDS * NANOS)
     max_age_nano: int = 2 * 3600 * NANOS
     max_pending: int = 20_000
     max_bytes: int = 64 << 20
@@ -46,7 +47,7 @@ class FinishedRequest:
     """A request whose spans are finished: what its late entries need of it.
 
     Attributes:
-        open_at: the batch whose grace is not over; what comes meanwhile was finished with that batch,
+        open_batch: the batch whose grace is not over; what comes meanwhile was finished with that batch,
             before the walk began again. 0 if none is.
         open_for_nano: for how long it has been running.
 
@@ -54,7 +55,7 @@ class FinishedRequest:
 
     identity: RequestIdentity
     decision: SamplingDecision
-    open_at: int = 0
+    open_batch: int = 0
     open_for_nano: int = 0
 
 
@@ -63,14 +64,14 @@ class Finished:
     """Spans that were finished together.
 
     Attributes:
-        closed_at: the batch that closed them.
+        closing_batch: the batch that closed them.
         first_batch: the oldest batch that holds an entry of theirs.
         closed_unix_nano: when the closing batch was received.
         sampled_out: how many spans the sampling left out.
 
     """
 
-    closed_at: int
+    closing_batch: int
     first_batch: int
     closed_unix_nano: int
     spans: tuple[Span, ...]

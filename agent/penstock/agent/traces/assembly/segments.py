@@ -37,7 +37,7 @@ class Segment:
         core: epoch of the EngineCore that reported it first; 0 while none has.
         late: the request ended in an earlier one.
         ended: it holds the end of the request.
-        closed_at: the batch that closed it; 0 while it is open. What comes within the grace belongs to it.
+        closing_batch: the batch that closed it; 0 while it is open. What comes within the grace belongs to it.
         closed_unix_nano: when that was received.
         lost_unix_nano: when its engine vanished before the request ended; 0 if it did not.
 
@@ -50,7 +50,7 @@ class Segment:
     core: int = 0
     entries: list[Entry] = field(default_factory=list)
     ended: bool = False
-    closed_at: int = 0
+    closing_batch: int = 0
     closed_unix_nano: int = 0
     lost_unix_nano: int = 0
 
@@ -86,14 +86,14 @@ class Segment:
 
     def close(self, batch: int, received_unix_nano: int) -> bool:
         """Close it with a batch; False if it was closed already."""
-        if self.closed_at:
+        if self.closing_batch:
             return False
-        self.closed_at, self.closed_unix_nano = batch, received_unix_nano
+        self.closing_batch, self.closed_unix_nano = batch, received_unix_nano
         return True
 
     def grace_is_over(self, logged: LoggedBatch, grace_nano: int) -> bool:
         """Return whether its grace is over when the batch *logged* is received."""
-        return bool(self.closed_at) and logged.received_unix_nano >= self.closed_unix_nano + grace_nano
+        return bool(self.closing_batch) and logged.received_unix_nano >= self.closed_unix_nano + grace_nano
 
     def identity(
         self, facts: RequestFacts, ended: RequestIdentity | None
@@ -109,7 +109,7 @@ class Segment:
                 of that; else None, as this segment has the request's span itself.
 
         """
-        apart = self.first_batch if self.closed_at and (self.late or not self.ended) else 0
+        apart = self.first_batch if self.closing_batch and (self.late or not self.ended) else 0
         if ended is None or self.ended:
             return replace(facts.identity, apart=apart), None
         return replace(ended, apart=apart), ended.span_id

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.agent.traces.export.backend_probe import probe_endpoint
 from penstock.agent.traces.export.otlp_config import ExportSettings
-from penstock.agent.traces.export.status import ExportStatus
+from penstock.agent.traces.export.status import ExportStatus, probe_endpoint
 
 __all__ = [
     "ExportSettings",

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+# Seconds between two tries of a call, doubled each time: an outage of seconds is hardly seen, one of hours costs little.
 _FIRST_BACKOFF = 0.25
 _MAX_BACKOFF = 30.0
 # Ambiguous refusals of one call, at the pace of an outage, before it is halved; of a single span, before it is dropped.
 AMBIGUOUS_TRIES = 8
-# Spans that are exported later than this after they ended are marked as replayed.
+# Spans that are exported a minute or more after they ended are marked as replayed.
 _REPLAYED_NANO = 60_000_000_000
 
 

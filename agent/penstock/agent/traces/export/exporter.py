@@ -34,12 +34,14 @@ _log = structlog.get_logger(__name__)
 
 CURSOR = "traces"
 
+# Seconds between two looks at the log, and while the agent ends.
 _POLL_SECONDS = 0.25
 _DRAIN_POLL_SECONDS = 0.05
+# Seconds between two writes of the cursor while nothing is exported.
 _FOLLOW_SECONDS = 5.0
-# Pause after an error; then the export begins again at the cursor.
+# Seconds of a pause after an error; then the export begins again at the cursor.
 _AGAIN_SECONDS = 5.0
-# A call that is interrupted returns within this.
+# Seconds within which a call that is interrupted returns.
 _INTERRUPT_SECONDS = 1.0
 
 

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+# Batches, and their bytes, of one read: the connection is free for others between two.
 _BATCHES_A_READ = 64
 _BYTES_A_READ = 2 << 20
-# A Hello that comes again may say more.
+# Seconds for which a source is remembered: a Hello that comes again may say more.
 _SOURCE_SECONDS = 1.0
 # A batch is stamped before it is committed; what is this much older is in the log or will not come.
 _COMMIT_NANO = 500_000_000
@@ -127,7 +128,7 @@ class JournalTail:
 
     def _deliver(self, finished: Iterable[Finished]) -> bool:
         # What is at or before the cursor was delivered before a restart; the walk only needed its entries.
-        unsent = deque(item for item in finished if item.closed_at > self._delivered)
+        unsent = deque(item for item in finished if item.closing_batch > self._delivered)
         while unsent:
             chunk, spans = _next_call(unsent, self._spans_a_call)
             self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
@@ -137,9 +138,9 @@ class JournalTail:
                 return False
             self.oldest_unexported_unix_nano = 0
             self.sampled_out += sum(item.sampled_out for item in chunk)
-            last = chunk[-1].closed_at
+            last = chunk[-1].closing_batch
             # Part of that batch's spans may be in the next call.
-            self._delivered = last - 1 if unsent and unsent[0].closed_at == last else last
+            self._delivered = last - 1 if unsent and unsent[0].closing_batch == last else last
             self._move_cursor(unsent)
         self._move_cursor(())
         return True

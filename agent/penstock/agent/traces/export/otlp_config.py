@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from penstock.agent.errors import ConfigError
-from penstock.agent.traces.export import otel_values
-from penstock.agent.traces.export.otel_variables import check_refused, unused_variables
+from penstock.agent.traces.export import otel_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROTOCOLS: Final = ("grpc", "http/protobuf")
 DEFAULT_TIMEOUT: Final = 10.0
+"""Seconds of a call: OpenTelemetry's default."""
 _HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 # Stricter than OpenTelemetry's parser, which logs a wrong header, secrets included, and goes on without it.
 _HEADER = re.compile(r"\s*[-!#$%&'*+.^_`|~0-9A-Za-z]+\s*=[\t !#-+\--:<-\[\]-~]*")
@@ -24,6 +24,7 @@ _MIN_TIMEOUT, _MAX_TIMEOUT = 100, 600_000
 _COMPRESSIONS = ("none", "gzip")
 # OpenTelemetry's default; above that many spans a call comes near the 4 MiB that receivers of gRPC take.
 _BATCH_SIZE, _MAX_BATCH_SIZE = 512, 4_096
+# Milliseconds between two calls.
 _MIN_DELAY, _MAX_DELAY = 100, 60_000
 _TRACES_PATH = "/v1/traces"
 _PORTS = {"http": 80, "https": 443}
@@ -65,7 +66,7 @@ class ExportSettings:
     certificate: str = ""
     client_certificate: str = ""
     client_key: str = ""
-    sampler: str = otel_values.DEFAULT_SAMPLER
+    sampler: str = otel_variables.DEFAULT_SAMPLER
     sampler_ratio: float = 1.0
     schedule_delay: float | None = None
     batch_size: int = _BATCH_SIZE
@@ -93,20 +94,25 @@ class ExportSettings:
             )
 
         def number(name: str, least: int, most: int, unit: str) -> int | None:
-            return otel_values.whole(name, environment.get(name, ""), least, most, unit)
+            return otel_variables.whole(name, environment.get(name, ""), least, most, unit)
 
-        check_refused(environment)
-        otel_values.check_resource(environment)
-        otel_values.check_limits(environment)
-        exporter = otel_values.one_of(
+        otel_variables.check_refused(environment)
+        otel_variables.check_resource(environment)
+        otel_variables.check_limits(environment)
+        exporter = otel_variables.one_of(
             "OTEL_TRACES_EXPORTER", environment.get("OTEL_TRACES_EXPORTER", ""), ("otlp", "none")
         )
         for name in _HEADERS:
             _check_headers(name, environment.get(name, ""))
-        protocol = otel_values.one_of(*value("PROTOCOL"), PROTOCOLS)
-        disabled = otel_values.truth("OTEL_SDK_DISABLED", environment.get("OTEL_SDK_DISABLED", ""))
-        sampler, ratio = otel_values.sampler(environment)
-        delay = number("OTEL_BSP_SCHEDULE_DELAY", _MIN_DELAY, _MAX_DELAY, "milliseconds")
+        protocol = otel_variables.one_of(*value("PROTOCOL"), PROTOCOLS)
+        disabled = otel_variables.truth("OTEL_SDK_DISABLED", environment.get("OTEL_SDK_DISABLED", ""))
+        sampler, ratio = otel_variables.sampler(environment)
+        delay = number(
+            "OTEL_BSP_SCHEDULE_DELAY",  # Milliseconds between two calls.
+            _MIN_DELAY,
+            _MAX_DELAY,
+            "milliseconds",
+        )
         batch_size = number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1, _MAX_BATCH_SIZE, "a number of spans")
         return cls(
             endpoint="" if disabled or exporter == "none" else _endpoint(value("ENDPOINT"), protocol),
@@ -114,8 +120,8 @@ class ExportSettings:
             service_name=environment.get("OTEL_SERVICE_NAME", ""),
             headers=value("HEADERS")[1],
             timeout=_timeout(value("TIMEOUT")),
-            gzip=otel_values.one_of(*value("COMPRESSION"), _COMPRESSIONS) == "gzip",
-            insecure=otel_values.truth(*value("INSECURE")),
+            gzip=otel_variables.one_of(*value("COMPRESSION"), _COMPRESSIONS) == "gzip",
+            insecure=otel_variables.truth(*value("INSECURE")),
             certificate=value("CERTIFICATE")[1],
             client_certificate=value("CLIENT_CERTIFICATE")[1],
             client_key=value("CLIENT_KEY")[1],
@@ -123,7 +129,7 @@ class ExportSettings:
             sampler_ratio=ratio,
             schedule_delay=None if delay is None else delay / 1000,
             batch_size=batch_size or _BATCH_SIZE,
-            unused=unused_variables(environment),
+            unused=otel_variables.unused_variables(environment),
         )
 
 
@@ -190,7 +196,7 @@ def _endpoint(found: tuple[str, str], protocol: str) -> str:
 
 
 def _timeout(found: tuple[str, str]) -> float:
-    milliseconds = otel_values.whole(*found, _MIN_TIMEOUT, _MAX_TIMEOUT, "milliseconds")
+    milliseconds = otel_variables.whole(*found, _MIN_TIMEOUT, _MAX_TIMEOUT, "milliseconds")
     return DEFAULT_TIMEOUT if milliseconds is None else milliseconds / 1000
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MAX_TEXT = 300
+"""Characters of a backend's error that are told."""
 # Upper bound of the wait that a backend asks for, in seconds.
 _MAX_WAIT = 300.0
 

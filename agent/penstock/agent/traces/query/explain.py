@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.batch import is_clean_up
 from penstock.agent.quoted_errors import without_advice
 from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
-from penstock.agent.traces.query.first_token import first_token_words
 from penstock.agent.traces.query.leases import lease_clauses, readers_of, released_words, unusual_lease
 from penstock.agent.traces.query.search import find_request_traces
 from penstock.agent.traces.query.suspicions import is_late_read, no_weights, suspicions
-from penstock.agent.traces.query.wait_parts import split_words, wait_parts, waited_words
+from penstock.agent.traces.query.wait_parts import first_token_words, split_words, wait_parts, waited_words
 from penstock.agent.traces.query.words import channel as _channel
 from penstock.agent.traces.query.words import counted as _counted
 from penstock.agent.traces.query.words import duration as _duration
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans import EventEntry, Load, PolicyLookup, RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure
 
+# Items that a sentence names: more are no help to who reads it.
 _MOST_ITEMS = 4
 # Roles that say nothing about an engine.
 _UNNAMED_ROLES = frozenset(("", "unspecified", "unknown", "both"))
-# A wait of this length is worth a sentence of its own.
-_LONG_WAIT = NANOS
 _CLEAN_UP = "vLLM's own clean-up request; ignore"
 
 
@@ -162,7 +161,7 @@ def _troubles(
         yield "ended with its engine, which vanished or was stopped"
     elif facts.closing is None:
         yield _unfinished(facts)
-    elif not (facts.failures or facts.outcomes) and facts.deferred_nano >= _LONG_WAIT:
+    elif not (facts.failures or facts.outcomes) and facts.deferred_nano >= limits.LONG_WAIT_SECONDS * NANOS:
         yield f"{waited_words(facts)}{_loads(facts)}{_end(facts, split=False)}"
 
 

@@ -1,9 +1,10 @@
-"""What the wait of one request was made of: the queue of handshakes, its handshake, its transfer. Pure."""
+"""What the wait of one request was made of: the queue of handshakes, its handshake, its transfer; and its time to first token. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.batch import gate_times
 from penstock.agent.traces.query.words import duration, peer
 from penstock.agent.traces.spans import attributes, covered_time
 from penstock.proto.v1 import common_pb2
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     Interval = tuple[int, int]
 
 QUEUE, HANDSHAKE, TRANSFER, OTHER = "handshake_queue", "handshake", "transfer", "other"
+# A smaller share of the whole is not named.
+_LEAST_SHARE = 0.01
 
 
 class WaitPart(NamedTuple):
@@ -114,3 +117,19 @@ def split_words(facts: RequestFacts) -> str:
         f"{f' ({part.nano / whole:.0%})' if part is largest and len(parts) > 1 else ''}"
         for part in parts
     )
+
+
+def first_token_words(facts: RequestFacts) -> str:
+    """Return where the time to the first token went, the longest gate first; empty if that is not known."""
+    times = gate_times(facts.closing) if facts.closing is not None else None
+    if times is None or not times.total_nano:
+        return ""
+    whole = times.total_nano
+    named = [(gate, nano) for gate, nano in times.largest_first() if nano >= _LEAST_SHARE * whole]
+    gates = ", ".join(
+        f"{gate.replace('_', ' ')} {duration(nano)}"
+        f"{f' ({nano / whole:.0%})' if not place and len(named) > 1 else ''}"
+        for place, (gate, nano) in enumerate(named)
+    )
+    what = "gave its first token after" if times.first_token else "ended without a token after"
+    return f"{what} {duration(whole)}: {gates}"

@@ -1,4 +1,4 @@
-"""Ownership of engines by processes. Pure, in memory, on one thread.
+"""Which process speaks for an engine, and what engines are for. Pure, in memory; ownership on one thread.
 
 gRPC tells a server nothing about the process behind a unix socket. So each engine process draws a secret and sends it in
 the first message of both of its streams. The first EngineCore process holds its engine while it is connected: no other
@@ -12,19 +12,25 @@ Engines older than the secret send none. They hold nothing, and are refused only
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from penstock.agent.errors import HeldError
+from penstock.proto.names import label
+from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.model import EngineKey
+    from penstock.agent.model import EngineKey, Source
+    from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 # Engines in memory; those without a stream are forgotten first.
 _MAX_ENGINES = 1_024
+# Seconds within which an earlier holder that comes back is alive: a stream that breaks is there again in a few.
 _GRACE = 10.0
+MAX_ENGINES: Final = 1_024
+"""Engines that are remembered; beyond it the one that was first is forgotten."""
 
 
 @dataclass(eq=False, slots=True)
@@ -131,3 +137,45 @@ class EngineOwners:
         over = [key for key in idle if now >= self._engines[key].until]
         for key in over or idle:
             del self._engines[key]
+
+
+def engine_role(source: Source, facts: EngineFacts) -> tuple[str, bool]:
+    """Return an engine's role and whether it is guessed.
+
+    Its EngineCore's *facts* count, which learn the role from the requests where ``kv_both`` leaves it open;
+    if they have none, what *source* said when it connected. The role is ``unspecified`` if it is not known.
+    """
+    if facts.role != common_pb2.ROLE_UNSPECIFIED:
+        return label(common_pb2.Role, facts.role), facts.role_guessed
+    return source.role, source.role_guessed
+
+
+class EngineRoles:
+    """The roles and addresses of engines by the last facts of each; written on the loop, read from any thread."""
+
+    def __init__(self) -> None:
+        self._roles: dict[EngineKey, tuple[str, bool]] = {}
+        self._addresses: dict[EngineKey, str] = {}
+
+    def note(self, source: Source, facts: EngineFacts) -> None:
+        """Store what the facts of *source*'s engine say."""
+        self._roles[source.key] = engine_role(source, facts)
+        self._addresses[source.key] = facts.side_channel
+        if len(self._roles) > MAX_ENGINES:
+            self.forget(next(iter(self._roles)))
+
+    def forget(self, key: EngineKey) -> None:
+        """Forget an engine."""
+        self._roles.pop(key, None)
+        self._addresses.pop(key, None)
+
+    def address(self, key: EngineKey) -> str:
+        """Return where an engine had its side channel when it last said so; empty for none."""
+        return self._addresses.get(key, "")
+
+    def described(self, source: Source) -> Source:
+        """Return *source* with the role of its engine; as it is if no facts of the engine are known."""
+        role, guessed = self._roles.get(source.key, (source.role, source.role_guessed))
+        if (role, guessed) == (source.role, source.role_guessed):
+            return source
+        return replace(source, role=role, role_guessed=guessed)

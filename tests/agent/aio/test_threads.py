@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.aio import LetGo
+from penstock.agent.aio import ThreadYield
 
 
 def test_it_sleeps_once_for_each_fifth_of_a_millisecond() -> None:
@@ -14,7 +14,7 @@ def test_it_sleeps_once_for_each_fifth_of_a_millisecond() -> None:
         slept.append(now)
         now += 1.0 + seconds
 
-    let_go = LetGo(clock=lambda: now, sleep=sleep)
+    let_go = ThreadYield(clock=lambda: now, sleep=sleep)
     let_go()
     now = 0.000_15
     let_go()

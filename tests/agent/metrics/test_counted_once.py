@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.agent.batch import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
-from penstock.agent.metrics.catalogue import from_log as c
-from penstock.agent.metrics.suspect_answers import MAX_ANSWERS, SuspectAnswers
+from penstock.agent.metrics.catalogue import from_log
+from penstock.agent.metrics.counted_once import MAX_ANSWERS, SuspectAnswers
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -74,8 +74,8 @@ def test_memory_is_bounded() -> None:
 def _value(aggregator: Aggregator, reason: str) -> int:
     return sum(
         row.total
-        for engine in aggregator.engines([c.SUSPECT_ANSWERS])
-        for row in engine.rows.get(c.SUSPECT_ANSWERS, ())
+        for engine in aggregator.engines([from_log.SUSPECT_ANSWERS])
+        for row in engine.rows.get(from_log.SUSPECT_ANSWERS, ())
         if row.labels == (reason,)
     )
 

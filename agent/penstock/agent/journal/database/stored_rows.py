@@ -1,17 +1,20 @@
-"""Parses batches of the log; a damaged one is left out and counted."""
+"""What the bytes in the rows of the journal mean: batches, of which a damaged one is left out and counted, and sources."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 from google.protobuf.message import DecodeError
 from penstock.agent.journal.database.compression import unpack
 from penstock.agent.journal.database.connection import unsigned
-from penstock.agent.model import LoggedBatch
+from penstock.agent.model import LoggedBatch, Source
 from penstock.agent.state import DamagedError
+from penstock.proto.names import number
+from penstock.proto.v1.common_pb2 import EngineKey, Role
 from penstock.proto.v1.events_pb2 import Event
-from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.proto.v1.ingest_pb2 import Batch, Hello
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,3 +85,37 @@ class BatchParser:
             if len(self.unreadable) < _MAX_NOTED:
                 self.unreadable.add(logged.id)
             return Batch()
+
+
+def encode_source(source: Source) -> bytes:
+    """Return the Hello that describes *source*."""
+    return Hello(
+        schema_version=source.schema_version,
+        key=EngineKey(server=source.key.server, engine=source.key.engine),
+        process=source.process,
+        rank=source.rank,
+        pid=source.pid,
+        start_time_unix_nano=source.start_time_unix_nano,
+        penstock_version=source.penstock_version,
+        vllm_version=source.vllm_version,
+        model=source.model,
+        labels=source.labels,
+        role=_role(source.role),
+        role_guessed=source.role_guessed,
+        # Only the digest: the secret itself is on no disk.
+        secret=source.credential,
+    ).SerializeToString(deterministic=True)
+
+
+def _role(word: str) -> Role:
+    # "unspecified", and "unknown" for a role of a newer engine.
+    try:
+        return cast("Role", number(Role, word))
+    except ValueError:
+        return Role.ROLE_UNSPECIFIED
+
+
+def decode_source(epoch: int, blob: bytes) -> Source:
+    """Undo :func:`encode_source`."""
+    hello = Hello.FromString(blob)
+    return replace(Source.from_hello(epoch, hello), credential=hello.secret)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import HeldError
 from penstock.agent.model import EngineKey, digest
-from penstock.agent.sources import engine_owners as module
-from penstock.agent.sources.engine_owners import EngineOwners
+from penstock.agent.sources import engines as module
+from penstock.agent.sources.engines import EngineOwners
 
 from tests.support.manual_clock import SECOND, ManualClock
 

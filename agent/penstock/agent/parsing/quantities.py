@@ -1,4 +1,4 @@
-"""Durations as text: ``30s``, ``5m``, ``1h30m``, ``500ms``."""
+"""Durations and sizes as text: ``30s``, ``5m``, ``1h30m``, ``500ms``; ``512MiB``, ``1.5TiB``. Pure."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _UNITS = {
 _PART = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|[dhms])")
 DURATION_PATTERN = rf"(?:{_PART.pattern})+"
 _WHOLE = re.compile(DURATION_PATTERN)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
+_MIB = 1 << 20
+_SIZE_UNITS = {"MiB": _MIB, "GiB": _MIB << 10, "TiB": _MIB << 20}
+# What the wire's integers hold.
+_MOST_BYTES = 1 << 62
 
 
 def parse_duration(text: str) -> timedelta:
@@ -41,3 +46,24 @@ def format_duration(value: timedelta) -> str:
         if amount:
             parts.append(f"{amount}{unit}")
     return "".join(parts) or "0s"
+
+
+def parse_size(text: str, least: int = _MIB) -> int:
+    """Return bytes.
+
+    Raises:
+        ValueError: it is no size, or less than *least* bytes.
+
+    """
+    match = _SIZE.fullmatch(text)
+    size = int(float(match[1]) * _SIZE_UNITS[match[2]]) if match is not None else 0
+    if not least <= size <= _MOST_BYTES:
+        raise ValueError(f"expected {least // _MIB}MiB or more, a number with MiB, GiB or TiB, like 1GiB")
+    return size
+
+
+def format_size(size: float) -> str:
+    """Return bytes for a person: ``3.4 MiB``, ``12 KiB``."""
+    if size >= _MIB:
+        return f"{size / _MIB:.1f} MiB"
+    return f"{size / 1024:.0f} KiB"

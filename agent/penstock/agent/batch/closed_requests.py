@@ -1,10 +1,12 @@
-"""What a request waited for before its first token, as its engine reports it when the request ends. Pure."""
+"""What an engine reports of a request that ends: what it waited for before its first token, and whether it is vLLM's clean-up. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
+
+from penstock.proto.v1.common_pb2 import ROLE_DECODE
 
 if TYPE_CHECKING:
     from penstock.proto.v1.events_pb2 import RequestClosed
@@ -22,6 +24,9 @@ GATES: Final = (
 
 # Once for each closed request that an answer reads.
 _nano: Final = attrgetter(*(f"{gate}_nano" for gate in GATES))
+CLEAN_UP: Final = "clean-up"
+"""What lists say of such a request in place of an outcome and a finish reason."""
+_ABORTED = "abort"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +64,18 @@ def gate_times(closing: RequestClosed) -> GateTimes | None:
     if not closing.HasField("gates"):
         return None
     return GateTimes(_nano(closing.gates), bool(closing.first_token_time_unix_nano))
+
+
+def is_clean_up(closing: RequestClosed) -> bool:
+    """Return whether a request is a clean-up: a prompt of one made-up token, aborted as it arrives.
+
+    vLLM's API server sends it (``AsyncLLM.notify_kv_transfer_request_rejected``) with the transfer parameters of a user's
+    request that got an error. No user waits for it. A user's own one-token prompt that was aborted before its first step is
+    taken for one, too: it does the same.
+    """
+    return (
+        closing.finish_reason == _ABORTED
+        and closing.prompt_tokens == 1
+        and closing.kv_role == ROLE_DECODE
+        and not closing.scheduled_time_unix_nano
+    )
