@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     import grpc
     from google.protobuf.message import Message
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
 
 Request = TypeVar("Request")
 Response = TypeVar("Response", bound="Message")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.admin.calls import diagnoses
-from penstock.agent.admin.support import AgentContext, Judge, Retirement, compared_counts
+from penstock.agent.admin.lookups import AgentContext, Judge, Retirement, compared_counts
 from penstock.agent.daemon.addresses_file import remove_addresses, write_addresses
 from penstock.agent.daemon.condition_gauges import condition_families
 from penstock.agent.daemon.distributed_policies import DistributedPolicies, distribute_policies

@@ -16,7 +16,7 @@ from penstock.proto.v1 import admin_pb2_grpc
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
     from penstock.agent.daemon.config import Config
     from penstock.agent.daemon.drain_deadline import DrainDeadline
     from penstock.agent.ingest import IngestService

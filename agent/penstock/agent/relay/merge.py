@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support import DEFAULT_SLOW, ORDERS
+from penstock.agent.admin.lookups import DEFAULT_SLOW, ORDERS
 from penstock.agent.diagnosis import merge_diagnoses
 from penstock.agent.pairs import list_pairs
 from penstock.agent.relay.engine_names import qualify, qualify_all

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from penstock.agent.admin.calls.engines import source_message
 from penstock.agent.admin.calls.policy_rollouts import list_policy_rollouts
 from penstock.agent.admin.calls.status import get_status
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     bundled_looks,
     bundled_sources,
     bundled_stalls,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
 
 DEFAULT_BYTES = 64 << 20
 _DEFAULT_SECONDS = 3600

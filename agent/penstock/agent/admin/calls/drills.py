@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     author_and_reason,
     checked_peer,
     checked_ttl,
@@ -26,7 +26,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
     from penstock.agent.policy.distribution import Subscriber
 
 # By channel: mode labels by their numbers.

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.quarantines import ordered_states
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     ENGINE_METRICS,
     MergedPolicies,
     PeerSources,
@@ -33,7 +33,7 @@ from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.admin.support import AgentContext, FeedState
+    from penstock.agent.admin.lookups import AgentContext, FeedState
     from penstock.agent.model import Source
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import Merged

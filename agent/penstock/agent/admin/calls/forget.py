@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     author_and_reason,
     engine_key_of,
     messages,
@@ -15,7 +15,7 @@ from penstock.agent.errors import ContractError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
 
 
 async def forget(agent: AgentContext, request: admin.ForgetRequest) -> admin.ForgetResponse:

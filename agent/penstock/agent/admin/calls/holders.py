@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import engine_holders, key_message, selected_views, selection_of
+from penstock.agent.admin.lookups import engine_holders, key_message, selected_views, selection_of
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
 
 
 async def list_holders(agent: AgentContext, request: admin.ListHoldersRequest) -> admin.ListHoldersResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import DifferentWeights, clock_offsets, pair_engines
+from penstock.agent.admin.lookups import DifferentWeights, clock_offsets, pair_engines
 from penstock.agent.model import EngineKey
 from penstock.agent.pairs import list_pairs
 from penstock.proto.v1 import admin_pb2 as admin
@@ -13,7 +13,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.agent.admin.support import AgentContext, OtherWeights, Place
+    from penstock.agent.admin.lookups import AgentContext, OtherWeights, Place
     from penstock.agent.metrics import PairKey, Speed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     check_confirmed,
     engine_changes,
     engine_key_of,
@@ -23,7 +23,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from penstock.agent.admin.support import AgentContext, PolicyStates
+    from penstock.agent.admin.lookups import AgentContext, PolicyStates
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import Manifest

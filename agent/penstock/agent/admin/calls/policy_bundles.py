@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     check_confirmed,
     engine_changes,
     policy_warnings,
@@ -19,7 +19,7 @@ from penstock.agent.policy.store import IMPERATIVE, MAX_POLICIES
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
 
 
 async def export_policies(

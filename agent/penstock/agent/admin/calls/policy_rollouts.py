@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.agent.admin.support import author_and_reason, timedelta_of, timestamp_message
+from penstock.agent.admin.lookups import author_and_reason, timedelta_of, timestamp_message
 from penstock.agent.errors import ContractError, ImpossibleError, NotFoundError
 from penstock.agent.policy.manifest import parse_manifest
 from penstock.agent.policy.rollouts import (

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import read_in_turn
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     author_and_reason,
     check_engine_names,
     checked_peer,
@@ -36,7 +36,7 @@ from penstock.proto.v1.events_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock.agent.admin.support import AgentContext, PeerKey
+    from penstock.agent.admin.lookups import AgentContext, PeerKey
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Selection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.admin.calls.events import peers_of, read_in_turn, since_unix_nano
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     DEFAULT_SLOW,
     MAX_UINT32,
     ORDERS,
@@ -36,7 +36,7 @@ from penstock.proto.v1.common_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.admin.support import AgentContext, FoundEvent
+    from penstock.agent.admin.lookups import AgentContext, FoundEvent
     from penstock.agent.journal import Reader
     from penstock.agent.parsing import Selection
     from penstock.proto.v1.events_pb2 import LoadOutcome

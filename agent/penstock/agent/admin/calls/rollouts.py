@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     checked_ttl,
     key_message,
     known_engines,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from google.protobuf.duration_pb2 import Duration
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
 
 _DEFAULT_TIMEOUT = 30.0
 _LONGEST_TIMEOUT = 3600.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.admin.support import author_and_reason, engine_key_of, messages, targets_by_key
+from penstock.agent.admin.lookups import author_and_reason, engine_key_of, messages, targets_by_key
 from penstock.agent.errors import ImpossibleError, NotFoundError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
 
 ANSWER_SECONDS: Final = 4.0
 """Less than a relay waits for an agent in this call (8 s). An engine answers at once, or within a second if its step hangs."""

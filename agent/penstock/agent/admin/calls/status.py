@@ -7,14 +7,14 @@ from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import read_in_thread
-from penstock.agent.admin.support import timestamp_message
+from penstock.agent.admin.lookups import timestamp_message
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
     from penstock.agent.journal import Reader
 
 

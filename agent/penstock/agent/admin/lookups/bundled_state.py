@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.messages import key_message, stall_message, timestamp_message
+from penstock.agent.admin.lookups.messages import key_message, stall_message, timestamp_message
 from penstock.proto.v1.bundle_pb2 import (
     BundledAnswer,
     BundledLook,
@@ -18,7 +18,7 @@ from penstock.proto.v1.policy_pb2 import OrderRefusal, Subscribe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.lookups.context import AgentContext
     from penstock.agent.policy.distribution import Subscriber
     from penstock.agent.sources import LiveSource
     from penstock.proto.v1.admin_pb2 import Source

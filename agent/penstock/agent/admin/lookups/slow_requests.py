@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.bounded_scan import EventScan
-from penstock.agent.admin.support.request_durations import first_token_nano
+from penstock.agent.admin.lookups.bounded_scan import EventScan
+from penstock.agent.admin.lookups.request_durations import first_token_nano
 from penstock.agent.traces.spans import RequestKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.admin.support.bounded_scan import FoundEvent
+    from penstock.agent.admin.lookups.bounded_scan import FoundEvent
     from penstock.agent.journal import Reader
 
 # They say how long a request takes; the newest come first.

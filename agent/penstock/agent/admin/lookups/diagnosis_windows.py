@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.admin.support.bounded_scan import EventScan
+from penstock.agent.admin.lookups.bounded_scan import EventScan
 from penstock.agent.batch import is_clean_up
 from penstock.agent.diagnosis import OF_REQUESTS, RARE, WindowFold
 from penstock.agent.journal import MAX_INTEGER, ReadBudget

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support.known_peers import PEER_METRICS, UNNAMED
-from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
-from penstock.agent.admin.support.peer_conditions import Present
+from penstock.agent.admin.lookups.known_peers import PEER_METRICS, UNNAMED
+from penstock.agent.admin.lookups.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
+from penstock.agent.admin.lookups.peer_conditions import Present
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
@@ -18,7 +18,7 @@ from penstock.proto.v1.snapshot_pb2 import PeerStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
 
-    from penstock.agent.admin.support.known_peers import PeerKey, PeerSources
+    from penstock.agent.admin.lookups.known_peers import PeerKey, PeerSources
     from penstock.agent.metrics import DurationWindow, DurationWindows, Metric, PeerWindows, Row
     from penstock.agent.model import EngineKey
     from penstock.proto.v1.snapshot_pb2 import Snapshot

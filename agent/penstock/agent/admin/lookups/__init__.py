@@ -1,31 +1,31 @@
-"""Shared by the calls: their context, messages and look-ups."""
+"""What the calls look up: the agent's parts, engines, peers, requests and the past; and their messages."""
 
 from __future__ import annotations
 
-from penstock.agent.admin.support import messages
-from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
-from penstock.agent.admin.support.bundled_state import (
+from penstock.agent.admin.lookups import messages
+from penstock.agent.admin.lookups.bounded_scan import EventScan, FoundEvent
+from penstock.agent.admin.lookups.bundled_state import (
     bundled_looks,
     bundled_sources,
     bundled_stalls,
     bundled_subscriptions,
     bundled_weights,
 )
-from penstock.agent.admin.support.context import AgentContext
-from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.diagnosis_windows import ReadWindows, WindowQuestion, read_windows
-from penstock.agent.admin.support.engine_counters import (
+from penstock.agent.admin.lookups.context import AgentContext
+from penstock.agent.admin.lookups.deferrals import deferred_requests
+from penstock.agent.admin.lookups.diagnosis_windows import ReadWindows, WindowQuestion, read_windows
+from penstock.agent.admin.lookups.engine_counters import (
     ENGINE_METRICS,
     compared_counts,
     compared_engine,
     engine_counters,
 )
-from penstock.agent.admin.support.feed_states import FeedState, feed_states
-from penstock.agent.admin.support.holders import engine_holders
-from penstock.agent.admin.support.judge import Judge
-from penstock.agent.admin.support.known_peers import PeerKey, PeerSources, clock_offsets, last_snapshots
-from penstock.agent.admin.support.last_loads import last_loads
-from penstock.agent.admin.support.messages import (
+from penstock.agent.admin.lookups.feed_states import FeedState, feed_states
+from penstock.agent.admin.lookups.holders import engine_holders
+from penstock.agent.admin.lookups.judge import Judge
+from penstock.agent.admin.lookups.known_peers import PeerKey, PeerSources, clock_offsets, last_snapshots
+from penstock.agent.admin.lookups.last_loads import last_loads
+from penstock.agent.admin.lookups.messages import (
     MAX_UINT32,
     clamp_unsigned,
     key_message,
@@ -33,19 +33,19 @@ from penstock.agent.admin.support.messages import (
     rollout_message,
     timestamp_message,
 )
-from penstock.agent.admin.support.order_fields import (
+from penstock.agent.admin.lookups.order_fields import (
     author_and_reason,
     checked_peer,
     checked_ttl,
     new_order_id,
     timedelta_of,
 )
-from penstock.agent.admin.support.other_weights import DifferentWeights, OtherWeights, Place, WeightsMemory
-from penstock.agent.admin.support.pair_sides import pair_engines
-from penstock.agent.admin.support.past_engines import PastEngines, past_engines
-from penstock.agent.admin.support.past_orders import CHANGES_READ, PastOrders, past_orders
-from penstock.agent.admin.support.peer_list import listed_peers
-from penstock.agent.admin.support.policy_impact import (
+from penstock.agent.admin.lookups.other_weights import DifferentWeights, OtherWeights, Place, WeightsMemory
+from penstock.agent.admin.lookups.pair_sides import pair_engines
+from penstock.agent.admin.lookups.past_engines import PastEngines, past_engines
+from penstock.agent.admin.lookups.past_orders import CHANGES_READ, PastOrders, past_orders
+from penstock.agent.admin.lookups.peer_list import listed_peers
+from penstock.agent.admin.lookups.policy_impact import (
     MergedPolicies,
     check_confirmed,
     engine_changes,
@@ -53,11 +53,11 @@ from penstock.agent.admin.support.policy_impact import (
     share_words,
     shares,
 )
-from penstock.agent.admin.support.request_durations import DEFAULT_SLOW, ORDERS, add_durations
-from penstock.agent.admin.support.request_log import RequestLog
-from penstock.agent.admin.support.retirement import Retirement
-from penstock.agent.admin.support.slow_requests import slowest_requests
-from penstock.agent.admin.support.targets import (
+from penstock.agent.admin.lookups.request_durations import DEFAULT_SLOW, ORDERS, add_durations
+from penstock.agent.admin.lookups.request_log import RequestLog
+from penstock.agent.admin.lookups.retirement import Retirement
+from penstock.agent.admin.lookups.slow_requests import slowest_requests
+from penstock.agent.admin.lookups.targets import (
     PolicyStates,
     check_engine_names,
     engine_key_of,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.bounded_scan import MAX_EVENTS
-from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
+from penstock.agent.admin.lookups.bounded_scan import MAX_EVENTS
+from penstock.agent.admin.lookups.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.agent.aio import LetGo
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.messages import clamp_unsigned
+from penstock.agent.admin.lookups.messages import clamp_unsigned
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.policy.manifest import engine_identity
 from penstock.agent.policy.rollouts import EngineCounts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.messages import clamp_unsigned, key_message, timestamp_message
+from penstock.agent.admin.lookups.messages import clamp_unsigned, key_message, timestamp_message
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.snapshot_pb2 import BLOCK_HOLDER_LEASE, HeldBlocks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.admin.support.bounded_scan import EventScan
+from penstock.agent.admin.lookups.bounded_scan import EventScan
 from penstock.agent.model import AGENT_PROCESS
 from penstock.agent.sources import LiveSource, Registry
 from penstock.proto.names import ENGINE_CORE, NANOS
@@ -13,7 +13,7 @@ from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.agent.admin.support.known_peers import PeerKey
+    from penstock.agent.admin.lookups.known_peers import PeerKey
     from penstock.agent.journal import Reader, SourceRow
     from penstock.agent.model import EngineKey, Source
     from penstock.agent.sources import EngineView

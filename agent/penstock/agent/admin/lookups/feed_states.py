@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.lookups.context import AgentContext
     from penstock.agent.model import EngineKey
     from penstock.agent.policy.distribution import EngineAck
     from penstock.agent.policy.orders import Pause

@@ -9,15 +9,15 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.admin.support.peer_conditions import Condition, Present, peer_condition
+from penstock.agent.admin.lookups.peer_conditions import Condition, Present, peer_condition
 from penstock.agent.badness import badness, list_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
-    from penstock.agent.admin.support.judged_peers import JudgedPeers
-    from penstock.agent.admin.support.known_peers import KnownPeers, PeerKey, PeerSources
+    from penstock.agent.admin.lookups.judged_peers import JudgedPeers
+    from penstock.agent.admin.lookups.known_peers import KnownPeers, PeerKey, PeerSources
     from penstock.agent.model import EngineKey
 
 _NOTHING = Present()

@@ -12,7 +12,7 @@ from penstock.agent.policy.distribution import KnownEngine
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.lookups.context import AgentContext
     from penstock.agent.model import Source
     from penstock.agent.policy.distribution import Subscriber
     from penstock.agent.sources import EngineView, LiveSource

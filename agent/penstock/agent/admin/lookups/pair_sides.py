@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.known_peers import clock_offsets
-from penstock.agent.admin.support.messages import key_message, role_of
+from penstock.agent.admin.lookups.known_peers import clock_offsets
+from penstock.agent.admin.lookups.messages import key_message, role_of
 from penstock.agent.metrics import SIZE_CLASSES
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.snapshot_pb2 import PeerStatus

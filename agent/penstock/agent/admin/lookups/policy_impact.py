@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import messages
-from penstock.agent.admin.support.ec_shortfalls import ec_shortfalls
+from penstock.agent.admin.lookups import messages
+from penstock.agent.admin.lookups.ec_shortfalls import ec_shortfalls
 from penstock.agent.errors import ManifestError
 from penstock.agent.parsing import select
 from penstock.agent.policy.manifest import merge_policies, policies_selecting
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.lookups.context import AgentContext
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import FieldSource, Manifest, Merged

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.judged_peers import judged_peers
-from penstock.agent.admin.support.known_peers import known_peers
-from penstock.agent.admin.support.messages import clamp_unsigned, key_message
-from penstock.agent.admin.support.peer_order import PeerOrder
-from penstock.agent.admin.support.peers import peer_summaries
+from penstock.agent.admin.lookups.judged_peers import judged_peers
+from penstock.agent.admin.lookups.known_peers import known_peers
+from penstock.agent.admin.lookups.messages import clamp_unsigned, key_message
+from penstock.agent.admin.lookups.peer_order import PeerOrder
+from penstock.agent.admin.lookups.peers import peer_summaries
 from penstock.agent.aio import LetGo
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from penstock.agent.admin.support.known_peers import PeerSources
+    from penstock.agent.admin.lookups.known_peers import PeerSources
     from penstock.agent.model import EngineKey
 
 
