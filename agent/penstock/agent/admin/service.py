@@ -11,19 +11,19 @@ from penstock.agent.admin.calls import (
     backup,
     bills,
     bundles,
+    deliveries,
     diagnoses,
     drills,
     engines,
     events,
     forget,
     holders,
+    orders,
     page_tokens,
     pairs,
     peers,
     policies,
     policy_bundles,
-    policy_rollouts,
-    quarantines,
     requests,
     rollouts,
     stacks,
@@ -109,11 +109,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ExportPolicies = _unary(policy_bundles.export_policies)
     ImportPolicies = _unary(policy_bundles.import_policies)
 
-    SetPolicyRollout = _unary(policy_rollouts.set_policy_rollout)
-    ListPolicyRollouts = _unary(policy_rollouts.list_policy_rollouts)
+    SetPolicyRollout = _unary(rollouts.set_policy_rollout)
+    ListPolicyRollouts = _unary(rollouts.list_policy_rollouts)
 
-    WatchRollout = _stream(rollouts.watch_rollout)
-    SetPaused = _stream(rollouts.set_paused)
+    WatchRollout = _stream(deliveries.watch_rollout)
+    SetPaused = _stream(deliveries.set_paused)
 
     ListEngines = _unary(engines.list_engines)
     ListPeers = _unary(peers.list_peers)
@@ -122,8 +122,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListHolders = _unary(holders.list_holders)
     ListSuspects = _unary(suspects.list_suspects)
 
-    SetQuarantine = _unary(quarantines.set_quarantine)
-    ListQuarantines = _unary(quarantines.list_quarantines)
+    SetQuarantine = _unary(orders.set_quarantine)
+    ListQuarantines = _unary(orders.list_quarantines)
     StartDrill = _unary(drills.start_drill)
     StopDrill = _unary(drills.stop_drill)
     ListDrills = _unary(drills.list_drills)

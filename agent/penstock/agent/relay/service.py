@@ -25,7 +25,7 @@ from penstock.agent.relay.policies import (
     with_source,
 )
 from penstock.agent.relay.requests import engines_of, for_agent, which_agent
-from penstock.agent.relay.streams import MAX_WATCHES, EventStream, follow_rollouts
+from penstock.agent.relay.streams import MAX_WATCHES, EventStream, follow_deliveries
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
 from penstock.agent.server.page_tokens import PageTokens
 from penstock.agent.server.status_codes import abort_with
@@ -328,7 +328,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         """Stream the progress of all agents: of a write to the source, or what it is now."""
         # Each agent counts its own generations.
         request.store_generation = 0
-        async for progress in follow_rollouts(self._fleet, "WatchRollout", request):
+        async for progress in follow_deliveries(self._fleet, "WatchRollout", request):
             yield progress
 
     async def SetPaused(  # noqa: N802
@@ -337,7 +337,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         """Pause or resume the engines of all agents, and stream the progress."""
         request.author = _author(request.author)
         reached = False
-        async for progress in follow_rollouts(self._fleet, "SetPaused", request):
+        async for progress in follow_deliveries(self._fleet, "SetPaused", request):
             reached = True
             yield progress
         if not reached:
@@ -370,7 +370,7 @@ class RelayService(admin_pb2_grpc.AdminServicer):
         if request.name and led:
             return admin.ListPolicyRolloutsResponse(rollouts=led)
         answers = await self._ask("ListPolicyRollouts", request, context)
-        own = await asyncio.to_thread(merge.policy_rollouts, _named(answers), request)
+        own = await asyncio.to_thread(merge.rollouts, _named(answers), request)
         names = {each.name for each in led}
         led += [each for each in own.rollouts if each.name not in names]
         return admin.ListPolicyRolloutsResponse(rollouts=led)

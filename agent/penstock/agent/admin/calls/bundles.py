@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf import json_format
 from penstock.agent.admin.calls.engines import source_message
-from penstock.agent.admin.calls.policy_rollouts import list_policy_rollouts
+from penstock.agent.admin.calls.rollouts import list_policy_rollouts
 from penstock.agent.admin.calls.status import get_status
 from penstock.agent.admin.lookups import (
     bundled_looks,

@@ -19,7 +19,7 @@ from penstock.agent.admin.lookups import (
 )
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import DRILL_MODES, SLOW, format_duration
-from penstock.agent.policy.distribution import rollout_progress
+from penstock.agent.policy.distribution import delivery_progress
 from penstock.agent.policy.orders import MAX_DELAY, MAX_DRILL, FaultDrill
 from penstock.proto.names import label, number
 from penstock.proto.v1 import admin_pb2 as admin
@@ -128,8 +128,8 @@ def drill_message(drill: FaultDrill) -> admin.Drill:
 
 def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
     message = drill_message(drill)
-    for engine in rollout_progress(agent.feed, known_engines(agent), drill.selection, agent.clock()):
-        entry = messages.engine_rollout(engine)
+    for engine in delivery_progress(agent.feed, known_engines(agent), drill.selection, agent.clock()):
+        entry = messages.engine_delivery(engine)
         subscriber = agent.feed.subscriber(engine.key)
         if entry.state != "contested" and subscriber is not None and subscriber.connected:
             entry.state, entry.error, entry.field = _standing(subscriber, drill)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.quarantines import ordered_states
+from penstock.agent.admin.calls.orders import ordered_states
 from penstock.agent.admin.lookups import (
     ENGINE_METRICS,
     MergedPolicies,

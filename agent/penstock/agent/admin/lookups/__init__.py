@@ -28,9 +28,9 @@ from penstock.agent.admin.lookups.last_loads import last_loads
 from penstock.agent.admin.lookups.messages import (
     MAX_UINT32,
     clamp_unsigned,
+    delivery_message,
     key_message,
     pause_message,
-    rollout_message,
     timestamp_message,
 )
 from penstock.agent.admin.lookups.order_fields import (
@@ -42,7 +42,7 @@ from penstock.agent.admin.lookups.order_fields import (
 )
 from penstock.agent.admin.lookups.other_weights import DifferentWeights, OtherWeights, Place, WeightsMemory
 from penstock.agent.admin.lookups.pair_sides import pair_engines
-from penstock.agent.admin.lookups.past_engines import PastEngines, past_engines
+from penstock.agent.admin.lookups.past import PastEngines, past_engines
 from penstock.agent.admin.lookups.past_orders import CHANGES_READ, PastOrders, past_orders
 from penstock.agent.admin.lookups.peer_list import listed_peers
 from penstock.agent.admin.lookups.policy_impact import (
@@ -54,7 +54,7 @@ from penstock.agent.admin.lookups.policy_impact import (
     shares,
 )
 from penstock.agent.admin.lookups.request_durations import DEFAULT_SLOW, ORDERS, add_durations
-from penstock.agent.admin.lookups.request_log import RequestLog
+from penstock.agent.admin.lookups.requests import RequestLog
 from penstock.agent.admin.lookups.retirement import Retirement
 from penstock.agent.admin.lookups.slow_requests import slowest_requests
 from penstock.agent.admin.lookups.targets import (
@@ -114,6 +114,7 @@ __all__ = [
     "compared_counts",
     "compared_engine",
     "deferred_requests",
+    "delivery_message",
     "engine_changes",
     "engine_counters",
     "engine_holders",
@@ -134,7 +135,6 @@ __all__ = [
     "policy_states",
     "policy_warnings",
     "read_windows",
-    "rollout_message",
     "selected_targets",
     "selected_views",
     "selection_of",

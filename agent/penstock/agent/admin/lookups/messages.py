@@ -92,16 +92,16 @@ def source_messages(sources: Iterable[PolicySource]) -> list[PolicySourceMessage
     return [PolicySourceMessage(**source._asdict()) for source in sources]
 
 
-def rollout_message(generation: int, progress: Progress, names: PolicyNames) -> admin.Rollout:
-    """Return the progress of a rollout; *names* gives the policies behind an engine's hash."""
-    engines = [engine_rollout(engine, names) for engine in progress.engines]
+def delivery_message(generation: int, progress: Progress, names: PolicyNames) -> admin.Rollout:
+    """Return the progress of a delivery; *names* gives the policies behind an engine's hash."""
+    engines = [engine_delivery(engine, names) for engine in progress.engines]
     return admin.Rollout(store_generation=generation, engines=engines, done=progress.done)
 
 
-def engine_rollout(
+def engine_delivery(
     engine: EngineProgress, names: PolicyNames = lambda _key, _hash: ()
 ) -> admin.EngineRollout:
-    """Return the rollout state of one engine; as :func:`rollout_message`."""
+    """Return the delivery state of one engine; as :func:`delivery_message`."""
     message = admin.EngineRollout(
         key=key_message(engine.key),
         state=engine.state,
