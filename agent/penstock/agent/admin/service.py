@@ -8,25 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.admin.calls import (
-    backup,
     bills,
     bundles,
     deliveries,
     diagnoses,
-    drills,
     engines,
     events,
-    forget,
-    holders,
     orders,
-    page_tokens,
     pairs,
     peers,
     policies,
-    policy_bundles,
     requests,
     rollouts,
-    stacks,
     status,
     suspects,
     what_if,
@@ -106,8 +99,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListPolicies = _unary(policies.list_policies)
     GetEffectivePolicy = _unary(policies.get_effective_policy)
     ListAudit = _unary(policies.list_audit)
-    ExportPolicies = _unary(policy_bundles.export_policies)
-    ImportPolicies = _unary(policy_bundles.import_policies)
+    ExportPolicies = _unary(policies.export_policies)
+    ImportPolicies = _unary(policies.import_policies)
 
     SetPolicyRollout = _unary(rollouts.set_policy_rollout)
     ListPolicyRollouts = _unary(rollouts.list_policy_rollouts)
@@ -119,14 +112,14 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListPeers = _unary(peers.list_peers)
     ListPairs = _unary(pairs.list_pairs_of)
     ListRequests = _unary(requests.list_requests)
-    ListHolders = _unary(holders.list_holders)
+    ListHolders = _unary(requests.list_holders)
     ListSuspects = _unary(suspects.list_suspects)
 
     SetQuarantine = _unary(orders.set_quarantine)
     ListQuarantines = _unary(orders.list_quarantines)
-    StartDrill = _unary(drills.start_drill)
-    StopDrill = _unary(drills.stop_drill)
-    ListDrills = _unary(drills.list_drills)
+    StartDrill = _unary(orders.start_drill)
+    StopDrill = _unary(orders.stop_drill)
+    ListDrills = _unary(orders.list_drills)
 
     ListEvents = _unary(events.list_events)
     GetTrace = _unary(events.get_trace_of)
@@ -135,12 +128,12 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     WhatIf = _unary(what_if.what_if)
     GetBill = _unary(bills.get_bill)
 
-    GetStacks = _unary(stacks.get_stacks)
-    Backup = _unary(backup.backup)
+    GetStacks = _unary(engines.get_stacks)
+    Backup = _unary(status.backup)
     GetBundle = _stream(bundles.get_bundle)
-    Forget = _unary(forget.forget)
+    Forget = _unary(engines.forget)
 
-    IssuePageToken = _unary(page_tokens.issue_page_token)
+    IssuePageToken = _unary(status.issue_page_token)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)
         self,

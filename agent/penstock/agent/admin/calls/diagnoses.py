@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.calls.drills import list_drills
 from penstock.agent.admin.calls.engines import list_engines, suspected_peers
 from penstock.agent.admin.calls.events import read_in_turn
-from penstock.agent.admin.calls.orders import list_quarantines
+from penstock.agent.admin.calls.orders import list_drills, list_quarantines
 from penstock.agent.admin.calls.pairs import list_pairs_of
 from penstock.agent.admin.calls.past_diagnoses import LONGEST, past_diagnosis
 from penstock.agent.admin.calls.suspects import MAX_SUSPECTS, list_suspects

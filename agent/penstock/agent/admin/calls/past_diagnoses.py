@@ -7,9 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.admin.calls.drills import drill_message
 from penstock.agent.admin.calls.engines import source_message
 from penstock.agent.admin.calls.events import read_in_turn
+from penstock.agent.admin.calls.orders import drill_message
+from penstock.agent.admin.calls.pairs import pair_engines
 from penstock.agent.admin.calls.suspects import MAX_SUSPECTS, suspects_at
 from penstock.agent.admin.lookups import (
     CHANGES_READ,
@@ -17,7 +18,6 @@ from penstock.agent.admin.lookups import (
     clock_offsets,
     key_message,
     messages,
-    pair_engines,
     past_engines,
     past_orders,
     read_windows,

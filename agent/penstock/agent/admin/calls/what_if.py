@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
-from penstock.agent.admin.calls.policy_bundles import named_manifest
+from penstock.agent.admin.calls.policies import named_manifest
 from penstock.agent.admin.lookups import EventScan, key_message, messages, selection_of, source_target
 from penstock.agent.errors import ManifestError
 from penstock.agent.journal import ReadBudget
