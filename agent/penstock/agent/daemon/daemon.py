@@ -23,7 +23,7 @@ from penstock.agent.daemon.opened_state import open_state
 from penstock.agent.daemon.registration import register_agent
 from penstock.agent.daemon.servers import Servers
 from penstock.agent.daemon.shown_config import shown_config
-from penstock.agent.daemon.state_gauges import StateGauges
+from penstock.agent.daemon.gauges import StateGauges
 from penstock.agent.daemon.status_report import StatusReport
 from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, IngestService, LossDetector, SourceAdmission
