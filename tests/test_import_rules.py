@@ -87,7 +87,7 @@ AGENT_FLOORS = (
     ("page.wire",),
     ("admin",),
     ("admin.calls",),
-    ("admin.support",),
+    ("admin.lookups",),
     ("metrics",),
     ("metrics.gauges", "policy.distribution", "policy.sources"),
     ("metrics.latencies",),

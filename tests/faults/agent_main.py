@@ -68,7 +68,7 @@ def _after(owner: Any, name: str, action: Callable[[], None]) -> None:
 
 def install(place: str, passes: int) -> None:
     """Set the trap."""
-    from penstock.agent.admin.calls import backup
+    from penstock.agent.admin.calls import status
     from penstock.agent.journal.commit.transaction import Transaction
     from penstock.agent.journal.journal import Journal
     from penstock.agent.traces.export.otlp_client import OtlpClient
@@ -91,8 +91,8 @@ def install(place: str, passes: int) -> None:
     elif place == "after-export":
         _after(OtlpClient, "send", trap.step)
     elif place == "slow-backup":
-        backup._PAGES = 1
-        _before(backup._Steps, "__call__", lambda *_: time.sleep(0.2))
+        status._PAGES = 1
+        _before(status._Steps, "__call__", lambda *_: time.sleep(0.2))
     else:
         raise SystemExit(f"FAULT names no place: {place!r}")
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from penstock.agent.admin.calls import events, requests
 from penstock.agent.admin.calls.engines import list_engines
-from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.known_peers import PeerSources, clock_offsets, last_snapshots
-from penstock.agent.admin.support.peer_list import listed_peers
-from penstock.agent.admin.support.targets import selection_of
+from penstock.agent.admin.lookups.known_peers import PeerSources, clock_offsets, last_snapshots
+from penstock.agent.admin.lookups.peers import listed_peers
+from penstock.agent.admin.lookups.requests import deferred_requests
+from penstock.agent.admin.lookups.targets import selection_of
 from penstock.agent.ctl.printing import output
 from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History

@@ -86,13 +86,13 @@ MERGES: Final[dict[str, tuple[Callable[[Named], Any], ...]]] = {
     "ListAudit": (lambda named: merge.audit(named, admin.ListAuditRequest()),),
     "ListQuarantines": (lambda named: merge.quarantines(named, admin.ListQuarantinesRequest()),),
     "ListDrills": (lambda named: merge.drills(named, admin.ListDrillsRequest()),),
-    "ListPolicyRollouts": (lambda named: merge.policy_rollouts(named, admin.ListPolicyRolloutsRequest()),),
+    "ListPolicyRollouts": (lambda named: merge.rollouts(named, admin.ListPolicyRolloutsRequest()),),
     "Diagnose": (_diagnosis, _past_diagnosis),
     "WhatIf": (lambda named: merge.what_if(named, admin.WhatIfRequest()),),
     "GetBill": (lambda named: merge_bills(named, admin.GetBillRequest()),),
     "GetTrace": (merge.trace,),
     "Explain": (lambda named: merge.explanation(named, lambda _: (0.5, 0.1)),),
-    "SetPaused": (lambda named: merge.rollout(named, missing=[("c", "no answer")]),),
+    "SetPaused": (lambda named: merge.delivery(named, missing=[("c", "no answer")]),),
 }
 """The merges of the answers to each method."""
 METHODS: Final = tuple(MERGES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.admin.support.engine_counters import compared_counts
+from penstock.agent.admin.lookups.engine_counters import compared_counts
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.series.capped import IDLE_NANO

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.admin.support.policy_impact import connector_shortfalls
+from penstock.agent.admin.lookups.policy_impact import connector_shortfalls
 from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 FAILS = "it fails and is not recomputed"

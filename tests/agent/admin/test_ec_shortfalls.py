@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.admin.support.ec_shortfalls import ec_shortfalls
+from penstock.agent.admin.lookups.policy_impact import ec_shortfalls
 from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 FIELDS = ("ecLoadFailure.action", "peerQuarantine.failures", "peerQuarantine.window")

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.admin.support import Judge
-from penstock.agent.daemon.condition_gauges import condition_families
+from penstock.agent.admin.lookups import Judge
+from penstock.agent.daemon.gauges import condition_families
 from penstock.agent.errors import StateError
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.last_loads import last_loads
+from penstock.agent.admin.lookups.engine_counters import last_loads
 from penstock.agent.metrics.aggregator import EngineRows
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.metrics.series.capped import Row

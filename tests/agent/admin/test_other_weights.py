@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.admin.support import DifferentWeights, Place, WeightsMemory
+from penstock.agent.admin.lookups import DifferentWeights, Place, WeightsMemory
 from penstock.agent.model import EngineKey
 
 _PLACE = (EngineKey("decode", "0"), "10.0.0.7:5600")

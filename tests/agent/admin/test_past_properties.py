@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.admin.calls.past_diagnoses import PastMoment
-from penstock.agent.admin.support import WindowQuestion, past_engines, past_orders, read_windows
+from penstock.agent.admin.lookups import WindowQuestion, past_engines, past_orders, read_windows
 from penstock.agent.diagnosis import diagnose
 from penstock.agent.journal import create_schema
 from penstock.agent.journal.agent_log import agent_source

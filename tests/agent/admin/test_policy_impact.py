@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.admin.support.messages import engine_change, key_message
-from penstock.agent.admin.support.policy_impact import engine_changes
+from penstock.agent.admin.lookups.messages import engine_change, key_message
+from penstock.agent.admin.lookups.policy_impact import engine_changes
 from penstock.agent.policy.manifest.merge import merge_policies, policies_selecting
 
 from tests.support.policy.policies import NOW, action, manifest, target
@@ -17,7 +17,7 @@ from tests.support.policy.policies import NOW, action, manifest, target
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.lookups.context import AgentContext
     from penstock.agent.policy.manifest import Manifest
     from penstock.proto.v1 import admin_pb2 as admin
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from penstock.agent.admin import service
 from penstock.agent.admin.calls import events, requests
-from penstock.agent.admin.support import bounded_scan
+from penstock.agent.admin.lookups import bounded_scan
 from penstock.agent.journal.query.reader import ReadBudget
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common

@@ -10,10 +10,10 @@ import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.admin.support.judged_peers import judged_peers
-from penstock.agent.admin.support.known_peers import PEER_METRICS, PeerSources
-from penstock.agent.admin.support.peer_conditions import Present, peer_condition
-from penstock.agent.admin.support.peer_list import listed_peers
+from penstock.agent.admin.lookups.judged_peers import judged_peers
+from penstock.agent.admin.lookups.known_peers import PEER_METRICS, PeerSources
+from penstock.agent.admin.lookups.peer_conditions import Present, peer_condition
+from penstock.agent.admin.lookups.peers import listed_peers
 from penstock.agent.badness import list_place
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator

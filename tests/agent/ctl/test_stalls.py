@@ -7,7 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.calls import stacks as stack_calls
+from penstock.agent.admin.calls import engines as engine_calls
 from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.errors import RefusedError
 from penstock.agent.model import EngineKey
@@ -111,7 +111,7 @@ def test_an_engine_that_does_not_answer(
     harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older one ignores the question; one that is away is not asked; an unknown one is not there."""
-    monkeypatch.setattr(stack_calls, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(engine_calls, "STACKS_SECONDS", 0.2)
     engine = harness.engine("0")
     assert "has not answered within 0.2 s" in agentctl("debug", "stacks", "0").stderr
     harness.hang_up(engine)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from penstock.agent.admin.calls.backup import write_backup
+from penstock.agent.admin.calls.status import write_backup
 from penstock.agent.errors import ImpossibleError, StateError
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
@@ -53,7 +53,7 @@ async def test_half_a_backup_is_none(state, tmp_path):
 
 async def test_a_backup_that_is_stopped(state, tmp_path, monkeypatch):
     """It says so, and leaves nothing behind."""
-    monkeypatch.setattr("penstock.agent.admin.calls.backup._PAGES", 1)
+    monkeypatch.setattr("penstock.agent.admin.calls.status._PAGES", 1)
     asked = iter([False, False])
     with pytest.raises(ImpossibleError, match="the agent is stopping; the backup was cancelled"):
         write_backup(state, tmp_path / "copy", lambda: next(asked, True))
@@ -62,7 +62,7 @@ async def test_a_backup_that_is_stopped(state, tmp_path, monkeypatch):
 
 async def test_commits_between_its_steps(state, tmp_path, monkeypatch):
     """They neither begin it anew nor are they in it: each database is as it was at one moment."""
-    monkeypatch.setattr("penstock.agent.admin.calls.backup._PAGES", 1)
+    monkeypatch.setattr("penstock.agent.admin.calls.status._PAGES", 1)
     database = sqlite3.connect(state / "policy.db", isolation_level=None)
     database.execute("CREATE TABLE seen (step INTEGER)")
     steps: list[int] = []

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.daemon.log_stream import LogStream
+from penstock.agent.daemon.logs import LogStream
 
 from tests.support.agent.agent import AgentProcess, short_directory, wait_until
 from tests.support.agent.batches import transfer_failure

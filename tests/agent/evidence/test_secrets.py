@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
-from penstock.agent.daemon.config import resolve
-from penstock.agent.daemon.shown_config import shown_config
+from penstock.agent.daemon.config import resolve, shown_config
 from penstock.agent.parsing import mask_message, mask_urls
 from penstock.proto.v1.admin_pb2 import AgentStatus
 

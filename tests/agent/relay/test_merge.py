@@ -163,9 +163,9 @@ def test_what_each_agent_replays_is_one_answer() -> None:
 def test_progress_is_done_when_all_agents_are() -> None:
     """An agent that does not answer is a row, and nothing is done then."""
     done = admin.Rollout(done=True, engines=[admin.EngineRollout(key=EngineKey(engine="0"))])
-    assert merge.rollout([("a", done), ("b", done)]).done
-    assert not merge.rollout([("a", done), ("b", admin.Rollout())]).done
-    missing = merge.rollout([("a", done)], missing=[("b", "no answer in 2 s")])
+    assert merge.delivery([("a", done), ("b", done)]).done
+    assert not merge.delivery([("a", done), ("b", admin.Rollout())]).done
+    missing = merge.delivery([("a", done)], missing=[("b", "no answer in 2 s")])
     assert not missing.done
     assert [engine.key.server for engine in missing.engines] == ["a", "b"]
     # What an agent said is not changed: it is merged again with the next.

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from penstock.agent.admin.lookups.context import AgentContext
+from penstock.agent.admin.lookups.engine_counters import compared_counts
+from penstock.agent.admin.lookups.retirement import Retirement
 from penstock.agent.admin.service import AdminService
-from penstock.agent.admin.support.context import AgentContext
-from penstock.agent.admin.support.engine_counters import compared_counts
-from penstock.agent.admin.support.retirement import Retirement
 from penstock.agent.journal.journal import Journal
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.model import EngineKey, Source

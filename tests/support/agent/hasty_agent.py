@@ -10,7 +10,7 @@ from functools import partial
 
 def shorten() -> None:
     """Divide the intervals by ten."""
-    from penstock.agent.admin.support import retirement
+    from penstock.agent.admin.lookups import retirement
     from penstock.agent.daemon import earlier_sources
     from penstock.agent.policy.distribution import sample_ratio
     from penstock.agent.policy.files import file_source

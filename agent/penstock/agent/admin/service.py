@@ -8,25 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.admin.calls import (
-    backup,
     bills,
     bundles,
+    deliveries,
     diagnoses,
-    drills,
     engines,
     events,
-    forget,
-    holders,
-    page_tokens,
+    orders,
     pairs,
     peers,
     policies,
-    policy_bundles,
-    policy_rollouts,
-    quarantines,
     requests,
     rollouts,
-    stacks,
     status,
     suspects,
     what_if,
@@ -42,7 +35,7 @@ if TYPE_CHECKING:
 
     import grpc
     from google.protobuf.message import Message
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
 
 Request = TypeVar("Request")
 Response = TypeVar("Response", bound="Message")
@@ -106,27 +99,27 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListPolicies = _unary(policies.list_policies)
     GetEffectivePolicy = _unary(policies.get_effective_policy)
     ListAudit = _unary(policies.list_audit)
-    ExportPolicies = _unary(policy_bundles.export_policies)
-    ImportPolicies = _unary(policy_bundles.import_policies)
+    ExportPolicies = _unary(policies.export_policies)
+    ImportPolicies = _unary(policies.import_policies)
 
-    SetPolicyRollout = _unary(policy_rollouts.set_policy_rollout)
-    ListPolicyRollouts = _unary(policy_rollouts.list_policy_rollouts)
+    SetPolicyRollout = _unary(rollouts.set_policy_rollout)
+    ListPolicyRollouts = _unary(rollouts.list_policy_rollouts)
 
-    WatchRollout = _stream(rollouts.watch_rollout)
-    SetPaused = _stream(rollouts.set_paused)
+    WatchRollout = _stream(deliveries.watch_rollout)
+    SetPaused = _stream(deliveries.set_paused)
 
     ListEngines = _unary(engines.list_engines)
     ListPeers = _unary(peers.list_peers)
     ListPairs = _unary(pairs.list_pairs_of)
     ListRequests = _unary(requests.list_requests)
-    ListHolders = _unary(holders.list_holders)
+    ListHolders = _unary(requests.list_holders)
     ListSuspects = _unary(suspects.list_suspects)
 
-    SetQuarantine = _unary(quarantines.set_quarantine)
-    ListQuarantines = _unary(quarantines.list_quarantines)
-    StartDrill = _unary(drills.start_drill)
-    StopDrill = _unary(drills.stop_drill)
-    ListDrills = _unary(drills.list_drills)
+    SetQuarantine = _unary(orders.set_quarantine)
+    ListQuarantines = _unary(orders.list_quarantines)
+    StartDrill = _unary(orders.start_drill)
+    StopDrill = _unary(orders.stop_drill)
+    ListDrills = _unary(orders.list_drills)
 
     ListEvents = _unary(events.list_events)
     GetTrace = _unary(events.get_trace_of)
@@ -135,12 +128,12 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     WhatIf = _unary(what_if.what_if)
     GetBill = _unary(bills.get_bill)
 
-    GetStacks = _unary(stacks.get_stacks)
-    Backup = _unary(backup.backup)
+    GetStacks = _unary(engines.get_stacks)
+    Backup = _unary(status.backup)
     GetBundle = _stream(bundles.get_bundle)
-    Forget = _unary(forget.forget)
+    Forget = _unary(engines.forget)
 
-    IssuePageToken = _unary(page_tokens.issue_page_token)
+    IssuePageToken = _unary(status.issue_page_token)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)
         self,

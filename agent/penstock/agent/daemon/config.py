@@ -1,14 +1,16 @@
-"""Configuration: flags over environment over a TOML file, checked once, frozen."""
+"""Configuration: flags over environment over a TOML file, checked once, frozen; shown without secrets in a bundle."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import re
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.daemon.registration import Registration, parse_advertised, parse_name, registration_of
 from penstock.agent.errors import ConfigError
-from penstock.agent.parsing import parse_size
+from penstock.agent.parsing import MASK, mask_urls, parse_size
 from penstock.agent.parsing.options import (
     AGENT_PREFIX,
     Option,
@@ -33,6 +35,7 @@ from penstock.agent.server import (
     Address,
     AdminTls,
     TcpAddress,
+    UnixAddress,
     parse_address,
     parse_tcp,
 )
@@ -49,6 +52,11 @@ ENVIRONMENT_PREFIX = AGENT_PREFIX
 # Enough for what happens in a day of trouble.
 _MIN_AUDIT = 100
 _MIN_MEMORY = 128 * MIB
+
+
+# Fields whose text is a secret; those of a file's path have another type, or end so.
+_SECRET_NAME = re.compile(r"header|token|password|passwd|secret|credential|authorization", re.IGNORECASE)
+_SHOWN_AS_PATHS = ("_file", "_key", "certificate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,3 +278,33 @@ def _policy_sources(values: Mapping[str, Any]) -> tuple[SourceSpec, ...]:
             raise ConfigError(f"--policy-source {absolute.name} comes twice; keep one")
         given.append(absolute)
     return tuple(given)
+
+
+def shown_config(config: Config) -> bytes:
+    """Return the configuration as JSON: secrets are masked, files are named and not read."""
+    return (json.dumps(_shown(config), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _shown(value: Any) -> Any:
+    """Return a value for JSON. What is of no type that is known here is left out: it may hold anything."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str | Path | TcpAddress | UnixAddress | SourceSpec):
+        return mask_urls(value.name if isinstance(value, SourceSpec) else str(value))
+    return _shown_parts(value)
+
+
+def _shown_parts(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: _shown_field(each.name, getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: _shown_field(name, getattr(value, name)) for name in value._fields}
+    if isinstance(value, tuple | list):
+        return [_shown(item) for item in value]
+    return MASK
+
+
+def _shown_field(name: str, value: Any) -> Any:
+    if isinstance(value, str) and value and _SECRET_NAME.search(name) and not name.endswith(_SHOWN_AS_PATHS):
+        return MASK
+    return _shown(value)

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.admin.calls import diagnoses
-from penstock.agent.admin.support import AgentContext, Judge, Retirement, compared_counts
-from penstock.agent.daemon.addresses_file import remove_addresses, write_addresses
-from penstock.agent.daemon.condition_gauges import condition_families
+from penstock.agent.admin.lookups import AgentContext, Judge, Retirement, compared_counts
+from penstock.agent.daemon.config import shown_config
 from penstock.agent.daemon.distributed_policies import DistributedPolicies, distribute_policies
-from penstock.agent.daemon.drain_deadline import DrainDeadline
 from penstock.agent.daemon.earlier_sources import restore_sources
+from penstock.agent.daemon.gauges import StateGauges, condition_families
 from penstock.agent.daemon.health import Health
 from penstock.agent.daemon.housekeeping import Housekeeper
 from penstock.agent.daemon.opened_state import open_state
 from penstock.agent.daemon.registration import register_agent
-from penstock.agent.daemon.servers import Servers
-from penstock.agent.daemon.shown_config import shown_config
-from penstock.agent.daemon.state_gauges import StateGauges
+from penstock.agent.daemon.servers import DrainDeadline, Servers, remove_addresses, write_addresses
 from penstock.agent.daemon.status_report import StatusReport
 from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, IngestService, LossDetector, SourceAdmission
@@ -40,7 +37,7 @@ from penstock.agent.traces.export.exporter import TraceExporter
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from penstock.agent.daemon.config import Config
     from penstock.agent.daemon.opened_state import CountedLog, OpenedState
@@ -94,26 +91,14 @@ class Daemon:
         self._report.exporter = self._start_export(
             log.journal, registry, policies, exemplars, metrics.export.observe
         )
-        self._gatherer = Gatherer(
-            log.aggregator,
-            registry.sources,
-            exemplars,
-            metrics,
-            wanted=policies.feed.wanted,
-            pause_ends=stored.pauses.ends_unix_nano,
-            stalls=lambda: stalls.now,
-            look_seconds=lambda: stalls.look_seconds,
-        )
+        self._gatherer = _gather(log, policies, registry, exemplars, metrics, stalls)
         known = log.aggregator.known
         admission = Admission(lambda: {*known(), *registry.connected_engines()}, self._config.memory_limit)
         ingest = self._make_ingest(log, registry, owners, policies, metrics, admission)
         retirement = self._make_retirement(log, registry, policies)
         agent = self._admin_context(directory, log, registry, policies, retirement, rollouts, stalls)
         admin = await self._servers.serve_admin(agent)
-        if self._config.registration is not None:
-            self._health.registration = register_agent(
-                self._config.registration, self._config.nats, admin["admin_tcp"], self._parts
-            )
+        self._register(admin)
         self._end_pauses(registry, policies)
         engines = await self._servers.serve_engines(
             ingest, PolicyFeedService(policies.feed, metrics.count_refused)
@@ -135,6 +120,13 @@ class Daemon:
         addresses = {"listen": str(engines.address), **admin, "http": str(http.address)}
         self._parts.callback(write_addresses(directory.path, addresses))
         _log.info("agent ready", version=__version__, pid=os.getpid(), replayed=log.replayed, **addresses)
+
+    def _register(self, admin: Mapping[str, str]) -> None:
+        """Keep the agent in the registry where relays look for it, by its TCP address of *admin*."""
+        if self._config.registration is not None:
+            self._health.registration = register_agent(
+                self._config.registration, self._config.nats, admin["admin_tcp"], self._parts
+            )
 
     def _own_directory(self) -> StateDirectory:
         directory = self._health.place = StateDirectory(self._config.state_dir, self._config.state_limit)
@@ -359,3 +351,24 @@ def _registry(log: CountedLog) -> Registry:
     registry = Registry(time.time_ns, log.aggregator.account)
     log.journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
     return registry
+
+
+def _gather(
+    log: CountedLog,
+    policies: DistributedPolicies,
+    registry: Registry,
+    exemplars: Exemplars,
+    metrics: AgentMetrics,
+    stalls: StallWatch,
+) -> Gatherer:
+    """Return what renders ``/metrics``."""
+    return Gatherer(
+        log.aggregator,
+        registry.sources,
+        exemplars,
+        metrics,
+        wanted=policies.feed.wanted,
+        pause_ends=policies.stored.pauses.ends_unix_nano,
+        stalls=lambda: stalls.now,
+        look_seconds=lambda: stalls.look_seconds,
+    )

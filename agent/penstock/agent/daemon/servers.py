@@ -1,24 +1,33 @@
-"""The gRPC servers of the daemon: engines on one address, the admin service on several."""
+"""The gRPC servers of the daemon: engines on one address, the admin service on several.
+
+The deadline that all parts of a stop share, and ``addresses.json``: where the running agent listens.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import time
 from typing import TYPE_CHECKING
 
+import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.admin.service import AdminService
 from penstock.agent.page import PageServer, PageSource
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.grpc_server import GrpcServer
 from penstock.agent.server.tls import Certificates
+from penstock.agent.state import file_identity
 from penstock.proto.v1 import admin_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from contextlib import AsyncExitStack
+    from pathlib import Path
 
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
     from penstock.agent.daemon.config import Config
-    from penstock.agent.daemon.drain_deadline import DrainDeadline
     from penstock.agent.ingest import IngestService
     from penstock.agent.policy.distribution import PolicyFeedService
 
@@ -26,6 +35,12 @@ _INGEST_MODE = 0o660
 _ADMIN_MODE = 0o600
 # Part of the drain's deadline, for open calls.
 _LAST_CALLS_SECONDS = 1.0
+
+
+_log = structlog.get_logger(__name__)
+_ADDRESSES = "addresses.json"
+
+_LEAST_DRAIN_SECONDS = 0.1
 
 
 class Servers:
@@ -78,3 +93,48 @@ class Servers:
             lambda: server.stop(min(_LAST_CALLS_SECONDS, self._deadline.remaining()))
         )
         await server.start()
+
+
+def remove_addresses(state_dir: Path) -> None:
+    """Remove the file of an agent that was killed."""
+    state_dir.joinpath(_ADDRESSES).unlink(missing_ok=True)
+
+
+def write_addresses(state_dir: Path, addresses: Mapping[str, str]) -> Callable[[], None]:
+    """Write the file for its owner alone; returns what removes it. A full disk is logged: the log has the addresses as well."""
+    path = state_dir / _ADDRESSES
+    written = path.with_suffix(".tmp")
+    try:
+        written.unlink(missing_ok=True)
+        with open(written, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            json.dump({"pid": os.getpid(), **addresses}, file)
+        written.replace(path)
+    except OSError as error:
+        _log.warning("addresses not written", path=str(path), error=str(error))
+        return lambda: None
+    ours = file_identity(path)
+
+    def remove() -> None:
+        # Another agent may have taken the directory and written its own.
+        if file_identity(path) == ours:
+            path.unlink(missing_ok=True)
+
+    return remove
+
+
+class DrainDeadline:
+    """Seconds left for a stop; they run from :meth:`start` or the first question on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._stop_at: float | None = None
+
+    def start(self) -> float:
+        """Start the clock if it does not run; return its end, of the monotonic clock."""
+        if self._stop_at is None:
+            self._stop_at = time.monotonic() + self._seconds
+        return self._stop_at
+
+    def remaining(self) -> float:
+        """Return the seconds left, at least 0.1."""
+        return max(_LEAST_DRAIN_SECONDS, self.start() - time.monotonic())

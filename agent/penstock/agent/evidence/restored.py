@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from google.protobuf import json_format
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     AgentContext,
     DifferentWeights,
     Retirement,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
-    from penstock.agent.admin.support import Place
+    from penstock.agent.admin.lookups import Place
     from penstock.agent.policy.store import Clock
     from penstock.proto.v1.admin_pb2 import AgentStatus
     from penstock.proto.v1.bundle_pb2 import BundledAnswer, BundledSource, BundledSubscription, BundledWeights

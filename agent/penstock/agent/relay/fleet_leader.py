@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.admin.calls import policy_rollouts
+from penstock.agent.admin.calls import rollouts
 from penstock.agent.errors import NotFoundError, PenstockError
 from penstock.agent.policy.rollouts import LOOK_SECONDS, RolloutLeader
 from penstock.agent.relay.policies import ComparedEngines, LedPolicies
@@ -100,7 +100,7 @@ class FleetLeader:
         """
         async with self._turn:
             await self._read()
-            return await policy_rollouts.set_policy_rollout(self, request)
+            return await rollouts.set_policy_rollout(self, request)
 
     async def list(self, request: admin.ListPolicyRolloutsRequest) -> list[admin.PolicyRollout]:
         """Return the roll-outs of the source; comparisons are known to the leading relay only.
@@ -112,7 +112,7 @@ class FleetLeader:
         async with self._turn:
             await self._read()
             try:
-                return list((await policy_rollouts.list_policy_rollouts(self, request)).rollouts)
+                return list((await rollouts.list_policy_rollouts(self, request)).rollouts)
             except NotFoundError:
                 return []
 

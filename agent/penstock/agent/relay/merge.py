@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support import DEFAULT_SLOW, ORDERS
+from penstock.agent.admin.lookups import DEFAULT_SLOW, ORDERS
 from penstock.agent.diagnosis import merge_diagnoses
 from penstock.agent.pairs import list_pairs
 from penstock.agent.relay.engine_names import qualify, qualify_all
@@ -209,7 +209,7 @@ def name_drill(drill: admin.Drill, agent: str) -> None:
     qualify_all((each.key for each in drill.engines), agent)
 
 
-def policy_rollouts(
+def rollouts(
     answers: Sequence[Named], _: admin.ListPolicyRolloutsRequest
 ) -> admin.ListPolicyRolloutsResponse:
     """Return the roll-outs of all; the author says at which agent."""
@@ -221,7 +221,7 @@ def policy_rollouts(
     return merged
 
 
-def rollout(parts: Iterable[Named], *, missing: Iterable[tuple[str, str]] = ()) -> admin.Rollout:
+def delivery(parts: Iterable[Named], *, missing: Iterable[tuple[str, str]] = ()) -> admin.Rollout:
     """Return the progress of all; *missing* are agents whose engines are not known."""
     merged = admin.Rollout(done=True)
     for name, part in parts:

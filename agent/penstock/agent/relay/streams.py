@@ -37,7 +37,7 @@ _GRACE_SECONDS = 1.0
 _NO_INDEX = 1 << 32
 
 
-async def follow_rollouts(fleet: Fleet, method: str, request: Any) -> AsyncIterator[admin.Rollout]:
+async def follow_deliveries(fleet: Fleet, method: str, request: Any) -> AsyncIterator[admin.Rollout]:
     """Yield the progress of all agents until each has ended its own stream.
 
     Agents that refuse because they have no such engine are left out; those that do not answer are rows.
@@ -76,7 +76,7 @@ class _Progress:
         self.changed = asyncio.Event()
 
     def merged(self) -> admin.Rollout:
-        return merge.rollout(sorted(self.parts.items()), missing=sorted(self.missing.items()))
+        return merge.delivery(sorted(self.parts.items()), missing=sorted(self.missing.items()))
 
     async def follow(self, agent: AgentConnection, method: str, request: Any) -> None:
         """Follow one agent to the end of its stream."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
-from penstock.agent.admin.support import EventScan, key_message, messages, selection_of, source_target
+from penstock.agent.admin.lookups import EventScan, key_message, messages, selection_of, source_target
 from penstock.agent.bill import (
     KINDS,
     BillAccount,
@@ -23,7 +23,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
     from penstock.agent.bill import Charge
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey, PolicySource, Source

@@ -1,4 +1,4 @@
-"""``GetBundle``: the evidence of one agent, streamed."""
+"""``GetBundle``: the evidence of one agent, streamed; and what a bundle keeps of its memory."""
 
 from __future__ import annotations
 
@@ -8,28 +8,34 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf import json_format
 from penstock.agent.admin.calls.engines import source_message
-from penstock.agent.admin.calls.policy_rollouts import list_policy_rollouts
+from penstock.agent.admin.calls.rollouts import list_policy_rollouts
 from penstock.agent.admin.calls.status import get_status
-from penstock.agent.admin.support import (
-    bundled_looks,
-    bundled_sources,
-    bundled_stalls,
-    bundled_subscriptions,
-    bundled_weights,
-)
+from penstock.agent.admin.lookups.messages import key_message, stall_message, timestamp_message
 from penstock.agent.aio import to_completion
 from penstock.agent.errors import ContractError, ImpossibleError, StateError
 from penstock.agent.journal import WindowReader, connect_reader, journal_errors
 from penstock.agent.parsing import mask_message, mask_urls
 from penstock.agent.policy.store import FILE_NAME as POLICIES
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.bundle_pb2 import BundledState
+from penstock.proto.v1.bundle_pb2 import (
+    BundledAnswer,
+    BundledLook,
+    BundledSource,
+    BundledStall,
+    BundledState,
+    BundledSubscription,
+    BundledWeights,
+)
+from penstock.proto.v1.policy_pb2 import OrderRefusal, Subscribe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
 
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
+    from penstock.agent.policy.distribution import Subscriber
+    from penstock.agent.sources import LiveSource
+    from penstock.proto.v1.admin_pb2 import Source
 
 DEFAULT_BYTES = 64 << 20
 _DEFAULT_SECONDS = 3600
@@ -130,3 +136,84 @@ def _masked_json(state: BundledState) -> bytes:
 def _policies(path: Path) -> bytes:
     with journal_errors(path), closing(connect_reader(path)) as database:
         return database.serialize()
+
+
+def bundled_sources(agent: AgentContext, message: Callable[[LiveSource], Source]) -> Iterator[BundledSource]:
+    """Yield all sources; *message* describes one as ``ListEngines`` does."""
+    for live in agent.registry.sources():
+        kept = BundledSource(
+            source=message(live),
+            snapshot=live.snapshot,
+            said_goodbye=live.said_goodbye,
+            kill_switch_unread=live.kill_switch_unread,
+            accounted=live.account is not None,
+            awaited=agent.is_awaited(live.source.epoch),
+        )
+        if not live.connected:
+            kept.retires_after_seconds = agent.retirement.seconds_left(live.source.key)
+        yield kept
+
+
+def bundled_subscriptions(agent: AgentContext) -> Iterator[BundledSubscription]:
+    """Yield the subscription of each engine."""
+    for subscriber in agent.feed.subscribers():
+        target = subscriber.target
+        yield BundledSubscription(
+            subscribe=Subscribe(
+                schema_version=1,
+                epoch=subscriber.epoch,
+                key=key_message(target.key),
+                model=target.model,
+                labels=target.labels,
+                hash_in_force=subscriber.hash_taken,
+                supported_fields=sorted(subscriber.supported),
+                faults_allowed=subscriber.faults_allowed,
+                paused=subscriber.paused_before,
+                takes_policy_names=subscriber.takes_policy_names,
+            ),
+            connected=subscriber.connected,
+            hash_taken=subscriber.hash_taken,
+            answer=_answer(subscriber),
+        )
+
+
+def bundled_stalls(agent: AgentContext) -> Iterator[BundledStall]:
+    """Yield the stalls of all engines, also those that are over."""
+    for key, stalls in (*agent.stalls().items(), *agent.ended_stalls().items()):
+        for stall in stalls:
+            yield BundledStall(key=key_message(key), stall=stall_message(stall))
+
+
+def bundled_looks(agent: AgentContext) -> Iterator[BundledLook]:
+    """Yield how often the workers of each engine look at their transfers, where that is known."""
+    for key, seconds in agent.look_seconds().items():
+        yield BundledLook(key=key_message(key), seconds=seconds)
+
+
+def bundled_weights(agent: AgentContext) -> Iterator[BundledWeights]:
+    """Yield which engines had read from peers with other weights, as far as that is over."""
+    for (key, address), each in agent.weights.ended:
+        yield BundledWeights(
+            key=key_message(key),
+            peer=address,
+            peer_key=key_message(each.peer_key),
+            evidence=each.evidence,
+            since_unix_nano=each.since,
+            until_unix_nano=each.until,
+        )
+
+
+def _answer(subscriber: Subscriber) -> BundledAnswer | None:
+    answer = subscriber.answer
+    if answer is None:
+        return None
+    return BundledAnswer(
+        settled=subscriber.settled,
+        hash=answer.hash,
+        paused=answer.paused,
+        error=answer.error,
+        field=answer.field,
+        refused_orders=[OrderRefusal(id=name, error=text) for name, text in answer.refused_orders.items()],
+        time=timestamp_message(int(answer.time * 1e9)),
+        took_seconds=answer.took,
+    )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.calls.drills import list_drills
 from penstock.agent.admin.calls.engines import list_engines, suspected_peers
 from penstock.agent.admin.calls.events import read_in_turn
+from penstock.agent.admin.calls.orders import list_drills, list_quarantines
 from penstock.agent.admin.calls.pairs import list_pairs_of
 from penstock.agent.admin.calls.past_diagnoses import LONGEST, past_diagnosis
-from penstock.agent.admin.calls.quarantines import list_quarantines
 from penstock.agent.admin.calls.suspects import MAX_SUSPECTS, list_suspects
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     WindowQuestion,
     check_engine_names,
     clock_offsets,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from google.protobuf.duration_pb2 import Duration
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
     from penstock.agent.journal import Reader
     from penstock.agent.sources import EngineView
     from penstock.proto.v1.admin_pb2 import EngineSelector

@@ -1,30 +1,33 @@
-"""The call about engines, and what the judge is told of their peers."""
+"""The calls about engines: list, stacks, forget; and what the judge is told of their peers."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.agent.admin.calls.quarantines import ordered_states
-from penstock.agent.admin.support import (
+from penstock.agent.admin.calls.orders import ordered_states
+from penstock.agent.admin.lookups import (
     ENGINE_METRICS,
     MergedPolicies,
     PeerSources,
+    author_and_reason,
     clock_offsets,
     compared_counts,
     compared_engine,
     engine_counters,
+    engine_key_of,
     feed_states,
     last_loads,
     last_snapshots,
     listed_peers,
     messages,
     policy_states,
+    selected_targets,
     selected_views,
     selection_of,
     targets_by_key,
 )
-from penstock.agent.errors import ContractError
+from penstock.agent.errors import ContractError, ImpossibleError, NotFoundError
 from penstock.agent.model import engines_by_server
 from penstock.agent.policy.rollouts import EngineCounts
 from penstock.proto.v1 import admin_pb2 as admin
@@ -33,7 +36,7 @@ from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.admin.support import AgentContext, FeedState
+    from penstock.agent.admin.lookups import AgentContext, FeedState
     from penstock.agent.model import Source
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import Merged
@@ -46,6 +49,10 @@ _ENGINE_STATES = {"": {True, False}, "connected": {True}, "disconnected": {False
 # interpreter to no thread that waits for it: a commit would not end before the list does.
 _AT_ONCE = 8
 _REST_SECONDS = 0.001
+
+
+STACKS_SECONDS: Final = 4.0
+"""Less than a relay waits for an agent in this call (8 s). An engine answers at once, or within a second if its step hangs."""
 
 
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
@@ -259,3 +266,43 @@ def _hello(source: Source) -> Hello:
         role=messages.role_of(source.role),
         role_guessed=source.role_guessed,
     )
+
+
+async def forget(agent: AgentContext, request: admin.ForgetRequest) -> admin.ForgetResponse:
+    """Forget a disconnected engine, or a peer not in use, before --retire-after ends."""
+    if request.HasField("engine") == bool(request.peer):
+        raise ContractError("give either engine or peer")
+    who = author_and_reason(request.author, request.reason)
+    if request.HasField("engine"):
+        keys = [engine_key_of(request.engine)]
+        await agent.retirement.forget_engine(keys[0], **who)
+    else:
+        selection = selection_of(request.selector)
+        chosen = None if selection.everything else selected_targets(agent, selection)
+        keys = await agent.retirement.forget_peer(
+            request.peer, None if chosen is None else [target.key for target in chosen], **who
+        )
+    return admin.ForgetResponse(engines=map(messages.key_message, keys))
+
+
+async def get_stacks(agent: AgentContext, request: admin.GetStacksRequest) -> admin.EngineStacks:
+    """Ask the EngineCore of one engine; the question is in the audit log whatever the answer is."""
+    key = engine_key_of(request.key)
+    if key not in targets_by_key(agent):
+        raise NotFoundError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
+    await agent.orders.record_question(f"engine {key}", **author_and_reason(request.author, request.reason))
+    subscriber = agent.feed.subscriber(key)
+    if subscriber is None or not subscriber.connected:
+        raise ImpossibleError(
+            f"engine {key} is not connected to the policy feed, which carries the request; "
+            f"'agentctl describe engine {key}' says since when"
+        )
+    dump = await agent.feed.ask_stacks(subscriber, STACKS_SECONDS)
+    if dump is None:
+        raise ImpossibleError(
+            f"engine {key} has not answered within {STACKS_SECONDS:g} s: its penstock is too old for this call, or the "
+            "whole process stands still (a native call that holds Python's lock)"
+        )
+    if dump.refusal:
+        raise ImpossibleError(f"engine {key}: {dump.refusal}")
+    return admin.EngineStacks(key=messages.key_message(key), processes=[dump])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.agent.admin.calls.pairs import other_weights_of
-from penstock.agent.admin.support import EventScan, messages, selection_of, source_target
+from penstock.agent.admin.lookups import EventScan, messages, selection_of, source_target
 from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import event_request_ids, journal_errors
@@ -20,7 +20,7 @@ from penstock.proto.v1.events_pb2 import Event
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
     from penstock.agent.journal import Journal, Reader
     from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.parsing import Selection

@@ -7,17 +7,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.admin.calls.drills import drill_message
 from penstock.agent.admin.calls.engines import source_message
 from penstock.agent.admin.calls.events import read_in_turn
+from penstock.agent.admin.calls.orders import drill_message
+from penstock.agent.admin.calls.pairs import pair_engines
 from penstock.agent.admin.calls.suspects import MAX_SUSPECTS, suspects_at
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     CHANGES_READ,
     WindowQuestion,
     clock_offsets,
     key_message,
     messages,
-    pair_engines,
     past_engines,
     past_orders,
     read_windows,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from google.protobuf.timestamp_pb2 import Timestamp
-    from penstock.agent.admin.support import AgentContext, PastEngines, PastOrders, ReadWindows
+    from penstock.agent.admin.lookups import AgentContext, PastEngines, PastOrders, ReadWindows
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey, PolicySource
     from penstock.agent.parsing import Selection, Target

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.admin.calls.diagnoses import judgement
 from penstock.agent.admin.calls.engines import peer_sources, retired_before
-from penstock.agent.admin.support import listed_peers
+from penstock.agent.admin.lookups import listed_peers
 from penstock.agent.errors import ContractError
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
     from penstock.proto.v1 import admin_pb2 as admin
 
 _log = structlog.get_logger(__name__)

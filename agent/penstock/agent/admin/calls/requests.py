@@ -1,11 +1,14 @@
-"""``ListRequests``: outcomes and deferred requests, from the journal's index and the live snapshots."""
+"""``ListRequests`` and ``ListHolders``: requests, and KV blocks that none of them computes with.
+
+From the journal's index and the live snapshots.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.admin.calls.events import peers_of, read_in_turn, since_unix_nano
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     DEFAULT_SLOW,
     MAX_UINT32,
     ORDERS,
@@ -15,6 +18,7 @@ from penstock.agent.admin.support import (
     clamp_unsigned,
     deferred_requests,
     key_message,
+    selected_views,
     selection_of,
     slowest_requests,
     source_target,
@@ -32,14 +36,17 @@ from penstock.proto.v1.common_pb2 import (
     OUTCOME_UNSPECIFIED,
     DeferralEnding,
 )
+from penstock.proto.v1.snapshot_pb2 import BLOCK_HOLDER_LEASE, HeldBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from penstock.agent.admin.support import AgentContext, FoundEvent
+    from penstock.agent.admin.lookups import AgentContext, FoundEvent
     from penstock.agent.journal import Reader
+    from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Selection
     from penstock.proto.v1.events_pb2 import LoadOutcome
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 # Kinds of events that name a request.
 _KINDS = ("request_closed", "load_outcome", "transfer_failure", "deferral_start")
@@ -191,4 +198,73 @@ def _summary(facts: RequestFacts, asked: LoadOutcome | None, *, engine_lost: boo
         summary.finish_reason = _LOST
     elif facts.open_deferrals:
         summary.deferred = facts.open_deferrals[-1].event.deferral_start.reason
+    return summary
+
+
+async def list_holders(agent: AgentContext, request: admin.ListHoldersRequest) -> admin.ListHoldersResponse:
+    """Return who holds blocks in the selected engines, most blocks of an engine first."""
+    response = admin.ListHoldersResponse()
+    for view in selected_views(agent, selection_of(request.selector)):
+        snapshots = [live.snapshot for live in view.sources if live.connected and live.snapshot is not None]
+        if not snapshots:
+            response.unknown.append(key_message(view.key))
+            continue
+        blocks = view.facts.num_gpu_blocks if view.facts is not None else 0
+        response.holders.extend(engine_holders(view.key, snapshots, blocks))
+    return response
+
+
+def engine_holders(
+    key: EngineKey, snapshots: Iterable[Snapshot], all_blocks: int
+) -> list[admin.HolderSummary]:
+    """Return who holds blocks of one engine, most blocks first.
+
+    The processes of an engine hold the same requests: as in the metrics, the highest of them counts.
+
+    Args:
+        key: the engine.
+        snapshots: of its connected processes.
+        all_blocks: that the engine has; 0 if not known.
+
+    """
+    merged: dict[tuple[int, str], HeldBlocks] = {}
+    for snapshot in snapshots:
+        for row in _holder_rows(snapshot):
+            present = merged.setdefault((row.holder, row.peer.address), row)
+            if present is row:
+                continue
+            present.requests = max(present.requests, row.requests)
+            present.blocks = max(present.blocks, row.blocks)
+            starts = {present.oldest_start_time_unix_nano, row.oldest_start_time_unix_nano} - {0}
+            present.oldest_start_time_unix_nano = min(starts, default=0)
+    found = [_holder_summary(key, row, all_blocks) for row in merged.values() if row.blocks or row.requests]
+    return sorted(found, key=lambda row: (-row.blocks, row.holder, row.peer.address))
+
+
+def _holder_rows(snapshot: Snapshot) -> Iterator[HeldBlocks]:
+    for row in snapshot.held:
+        copy = HeldBlocks()
+        copy.CopyFrom(row)
+        yield copy
+    leases = snapshot.leases
+    if leases.count:
+        yield HeldBlocks(
+            holder=BLOCK_HOLDER_LEASE,
+            requests=leases.count,
+            blocks=leases.blocks,
+            oldest_start_time_unix_nano=leases.oldest_start_time_unix_nano,
+        )
+
+
+def _holder_summary(key: EngineKey, row: HeldBlocks, all_blocks: int) -> admin.HolderSummary:
+    summary = admin.HolderSummary(
+        key=key_message(key),
+        holder=row.holder,
+        peer=row.peer,
+        requests=row.requests,
+        blocks=clamp_unsigned(row.blocks),
+        oldest=timestamp_message(row.oldest_start_time_unix_nano),
+    )
+    if all_blocks:
+        summary.share = row.blocks / all_blocks
     return summary

@@ -1,145 +1,131 @@
-"""The streaming calls: rollout progress and the kill switch."""
+"""The calls about roll-outs: a policy to more and more engines."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from penstock.agent.admin.support import (
-    checked_ttl,
-    key_message,
-    known_engines,
-    pause_message,
-    rollout_message,
-    selected_targets,
-    selection_of,
-    targets_by_key,
+from penstock.agent.admin.lookups import author_and_reason, timedelta_of, timestamp_message
+from penstock.agent.errors import ContractError, ImpossibleError, NotFoundError
+from penstock.agent.policy.manifest import parse_manifest
+from penstock.agent.policy.rollouts import (
+    DEFAULT_CONDITIONS,
+    DEFAULT_HOLD,
+    DEFAULT_STEPS,
+    RolloutPlan,
+    parse_conditions,
 )
-from penstock.agent.errors import ContractError, ImpossibleError
-from penstock.agent.parsing import Selection, select
-from penstock.agent.policy.distribution import follow_delivery
-from penstock.agent.policy.orders import MAX_PAUSE, with_front_ends
+from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Iterable
 
-    from google.protobuf.duration_pb2 import Duration
-    from penstock.agent.admin.support import AgentContext
-
-_DEFAULT_TIMEOUT = 30.0
-_LONGEST_TIMEOUT = 3600.0
-_LEAST_TIMEOUT = 0.1
-# Between looks at what the agent has read of a source.
-_LOOK_SECONDS = 0.05
+    from penstock.agent.policy.rollouts import Comparison, RolloutLeader, RolloutState
+    from penstock.agent.policy.store import StoredPolicy
 
 
-async def watch_rollout(
-    agent: AgentContext, request: admin.WatchRolloutRequest
-) -> AsyncIterator[admin.Rollout]:
-    """Stream the rollout of a store generation until every selected engine has answered, or the timeout."""
-    present = agent.store.generation
-    if request.store_generation > present:
-        raise ContractError(
-            f"store generation {request.store_generation} does not exist; the newest is {present}"
-        )
-    selection, end = selection_of(request.selector), time.monotonic() + _seconds(request.timeout)
-    if request.HasField("source"):
-        async for message in _until_read(agent, request.source, selection, end):
-            yield message
-    async for message in _follow(agent, selection, max(end - time.monotonic(), _LEAST_TIMEOUT)):
-        yield message
+class Leads(Protocol):
+    """What may lead roll-outs: an agent, or a relay."""
+
+    @property
+    def rollouts(self) -> RolloutLeader | None:
+        """What leads them; None for nothing."""
 
 
-async def _until_read(
-    agent: AgentContext, written: admin.SourceWrite, selection: Selection, end: float
-) -> AsyncIterator[admin.Rollout]:
-    """Wait until the agent has a policy as it was written to its source; say first who waits for it.
-
-    Raises:
-        ImpossibleError: the agent does not follow that source, refuses the policy, or has not read it until *end*
-            (monotonic seconds).
-
-    """
-    said = False
-    while True:
-        if agent.sources is None:
-            raise ImpossibleError("the agent follows no policy source; see --policy-source of penstock-agent")
-        if agent.sources.brings(written.kind, written.place, written.name, written.content, written.revision):
-            return
-        if time.monotonic() >= end:
-            problem = agent.sources.problem()
-            raise ImpossibleError(
-                f"the agent does not have policy {written.name!r} as it was written to {written.kind} "
-                f"{written.place!r}: it has not read it in time, or it was changed since"
-                + (f"; {problem}" if problem else "")
-            )
-        if not said:
-            said = True
-            connected = [engine.target for engine in known_engines(agent) if engine.connected]
-            waiting = [
-                admin.EngineRollout(key=key_message(target.key), state="waiting")
-                for target in select(connected, selection)
-            ]
-            yield admin.Rollout(store_generation=agent.store.generation, engines=waiting)
-        await asyncio.sleep(_LOOK_SECONDS)
+_START = "start"
+# More than any roll-out has.
+_MAX_CONDITIONS = 16
 
 
-def _seconds(within: Duration) -> float:
-    return min(within.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT, _LONGEST_TIMEOUT)
-
-
-async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> AsyncIterator[admin.Rollout]:
-    """Pause or resume engines, and stream the progress until every process of each follows."""
-    selection = selection_of(request.selector)
-    ttl = _ttl(request)
-    if selection.everything:
-        await agent.pauses.set(
-            None, request.paused, author=request.author, which="all engines", reason=request.reason, ttl=ttl
-        )
+async def set_policy_rollout(agent: Leads, request: admin.SetPolicyRolloutRequest) -> admin.PolicyRollout:
+    """Start, pause, resume, promote or abort the roll-out of a policy."""
+    leader = _leader(agent)
+    how = author_and_reason(request.author, request.reason)
+    if request.action == _START:
+        change = parse_manifest(request.manifest_json) if request.manifest_json else None
+        await leader.start(request.name, _plan(request), change=change, **how)
     else:
-        selected = [target.key for target in selected_targets(agent, selection)]
-        selection = Selection(keys=frozenset(selected))
-        keys = with_front_ends(selected, targets_by_key(agent), request.paused, agent.pauses.is_paused)
-        which = "engine " + ", ".join(str(key) for key in sorted(selected))
-        await agent.pauses.set(
-            keys, request.paused, author=request.author, which=which, reason=request.reason, ttl=ttl
+        if (
+            request.steps
+            or request.abort_if
+            or request.HasField("hold")
+            or request.proceed_undecided
+            or request.manifest_json
+        ):
+            raise ContractError(
+                f"steps, hold, conditions and a change belong to a start, but the action is {request.action!r:.40}"
+            )
+        await leader.order(request.name, request.action, **how)
+    (found,) = _rollouts(leader, request.name)
+    return found
+
+
+async def list_policy_rollouts(
+    agent: Leads, request: admin.ListPolicyRolloutsRequest
+) -> admin.ListPolicyRolloutsResponse:
+    """Return all roll-outs, or that of one policy; those that are over stay until the policy is replaced."""
+    found = _rollouts(_leader(agent), request.name)
+    if request.name and not found:
+        raise NotFoundError(
+            f"policy {request.name!r} has no roll-out; 'agentctl rollout status' lists all roll-outs"
         )
-    async for message in _follow(agent, selection, _seconds(request.timeout), pausing=request.paused):
-        yield message
+    return admin.ListPolicyRolloutsResponse(rollouts=found)
 
 
-async def _follow(
-    agent: AgentContext, selection: Selection, within: float, *, pausing: bool | None = None
-) -> AsyncIterator[admin.Rollout]:
-    steps = follow_delivery(
-        agent.feed,
-        lambda: known_engines(agent, with_processes=pausing is not None),
-        selection,
-        within=within,
-        clock=agent.clock,
-        pausing=pausing,
+def _leader(agent: Leads) -> RolloutLeader:
+    if agent.rollouts is None:
+        raise ImpossibleError("this agent leads no roll-outs")
+    return agent.rollouts
+
+
+def _plan(request: admin.SetPolicyRolloutRequest) -> RolloutPlan:
+    if len(request.abort_if) > _MAX_CONDITIONS:
+        raise ContractError(
+            f"there are {len(request.abort_if)} abort conditions; give at most one for each measure"
+        )
+    hold = timedelta_of(request.hold).total_seconds() if request.HasField("hold") else DEFAULT_HOLD
+    conditions = parse_conditions(request.abort_if or DEFAULT_CONDITIONS)
+    return RolloutPlan(
+        tuple(request.steps) or DEFAULT_STEPS, hold, conditions, proceed_undecided=request.proceed_undecided
     )
-    async for progress in steps:
-        message = rollout_message(agent.store.generation, progress, agent.policies.now)
-        for item, engine in zip(progress.engines, message.engines, strict=True):
-            order = agent.pauses.of(item.key) if pausing else None
-            if order is not None:
-                engine.pause.CopyFrom(pause_message(order))
-        yield message
 
 
-def _ttl(request: admin.SetPausedRequest) -> timedelta | None:
-    """Return the time to live of a pause; None for one without an end.
+def _rollouts(leader: RolloutLeader, name: str) -> list[admin.PolicyRollout]:
+    return [
+        _message(leader, policy, state, comparisons)
+        for policy, state, comparisons in leader.rollouts()
+        if name in {"", policy.manifest.name}
+    ]
 
-    Raises:
-        ContractError: it is out of range, or given to a resume.
 
-    """
-    if not request.HasField("ttl"):
-        return None
-    if not request.paused:
-        raise ContractError("a resume has no ttl; give one to a pause")
-    return timedelta(microseconds=checked_ttl(request.ttl, MAX_PAUSE, "a pause") // 1000)
+def _message(
+    leader: RolloutLeader, policy: StoredPolicy, state: RolloutState, comparisons: Iterable[Comparison]
+) -> admin.PolicyRollout:
+    selected, matched = leader.shares(policy.manifest)
+    plan = state.plan
+    message = admin.PolicyRollout(
+        name=policy.manifest.name,
+        generation=policy.generation,
+        state=state.phase,
+        percent=state.percent,
+        steps=plan.steps,
+        abort_if=map(str, plan.abort_if),
+        proceed_undecided=plan.proceed_undecided,
+        author=state.author,
+        message="; ".join(filter(None, (state.message, leader.obstacle(policy)))),
+        comparisons=[
+            admin.RolloutComparison(
+                condition=str(comparison.condition), verdict=comparison.verdict, evidence=comparison.evidence
+            )
+            for comparison in comparisons
+        ],
+        engines_selected=selected,
+        engines_matched=matched,
+        changes=state.changes,
+        started=timestamp_message(int(state.started * NANOS)),
+    )
+    message.hold.FromNanoseconds(int(plan.hold * NANOS))
+    if state.live:
+        message.step_began.FromNanoseconds(int(state.began * NANOS))
+        message.step_ends.FromNanoseconds(int(state.ends * NANOS))
+    return message

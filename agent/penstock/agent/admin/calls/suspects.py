@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
 from penstock.agent.admin.calls.pairs import other_weights_of
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     MAX_UINT32,
     EventScan,
     RequestLog,
@@ -28,7 +28,7 @@ from penstock.proto.v1.events_pb2 import SUSPECT_REASON_LATE_READ, SUSPECT_REASO
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.admin.support import AgentContext, FoundEvent, OtherWeights
+    from penstock.agent.admin.lookups import AgentContext, FoundEvent, OtherWeights
     from penstock.agent.journal import Reader
     from penstock.agent.parsing import Selection
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
-from penstock.agent.admin.calls.policy_bundles import named_manifest
-from penstock.agent.admin.support import EventScan, key_message, messages, selection_of, source_target
+from penstock.agent.admin.calls.policies import named_manifest
+from penstock.agent.admin.lookups import EventScan, key_message, messages, selection_of, source_target
 from penstock.agent.errors import ManifestError
 from penstock.agent.journal import ReadBudget
 from penstock.agent.policy.distribution import body_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from google.protobuf.duration_pb2 import Duration
-    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.admin.lookups import AgentContext
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Selection, Target

@@ -1,17 +1,17 @@
-"""Agent to engine, as in xDS: full state per push, nonce, ACK/NACK, rollout."""
+"""Agent to engine, as in xDS: full state per push, nonce, ACK/NACK, delivery."""
 
 from __future__ import annotations
 
-from penstock.agent.policy.distribution.feed import PolicyFeed
-from penstock.agent.policy.distribution.policy_sources import PolicySources
-from penstock.agent.policy.distribution.push_encoding import body_of
-from penstock.agent.policy.distribution.rollout import (
+from penstock.agent.policy.distribution.delivery import (
     EngineProgress,
     KnownEngine,
     Progress,
+    delivery_progress,
     follow_delivery,
-    rollout_progress,
 )
+from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.distribution.policy_sources import PolicySources
+from penstock.agent.policy.distribution.push_encoding import body_of
 from penstock.agent.policy.distribution.sample_ratio import SampleRatios
 from penstock.agent.policy.distribution.service import PolicyFeedService
 from penstock.agent.policy.distribution.subscriber import EngineAck, Subscriber
@@ -27,6 +27,6 @@ __all__ = [
     "SampleRatios",
     "Subscriber",
     "body_of",
+    "delivery_progress",
     "follow_delivery",
-    "rollout_progress",
 ]

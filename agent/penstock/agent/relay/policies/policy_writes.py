@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.admin.support import check_confirmed
+from penstock.agent.admin.lookups import check_confirmed
 from penstock.agent.errors import ConflictError, ManifestError, NotFoundError
 from penstock.agent.policy.manifest import Manifest, check_manifest, parse_manifest
 from penstock.agent.relay.policies.fleet_policies import FleetPolicy

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.admin.support.peer_conditions import Present
-from penstock.agent.admin.support.retirement import is_held
+from penstock.agent.admin.lookups.peer_conditions import Present
+from penstock.agent.admin.lookups.retirement import is_held
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.model import EngineKey
 

@@ -1,4 +1,4 @@
-"""The progress of a rollout, as engines answer over real gRPC."""
+"""The delivery of a push, as engines answer over real gRPC."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Selection, Target
-from penstock.agent.policy.distribution.rollout import KnownEngine, follow_delivery
+from penstock.agent.policy.distribution.delivery import KnownEngine, follow_delivery
 
 from tests.support.policy.feed import Engine, FeedServer, eventually
 from tests.support.policy.policies import action, manifest

@@ -1,11 +1,13 @@
-"""The engines of a moment of the past, as far as the log and the processes that still run tell of them."""
+"""Engines, orders and policies of a moment of the past: from the log, the processes that still run, and the audit log."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.admin.support.bounded_scan import EventScan
+from penstock.agent.admin.lookups.bounded_scan import EventScan
 from penstock.agent.model import AGENT_PROCESS
+from penstock.agent.policy.orders import quarantines_for, read_drill, read_quarantine
 from penstock.agent.sources import LiveSource, Registry
 from penstock.proto.names import ENGINE_CORE, NANOS
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -13,9 +15,12 @@ from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.agent.admin.support.known_peers import PeerKey
+    from penstock.agent.admin.lookups.known_peers import PeerKey
     from penstock.agent.journal import Reader, SourceRow
     from penstock.agent.model import EngineKey, Source
+    from penstock.agent.parsing import Target
+    from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
+    from penstock.agent.policy.store import AuditEntry
     from penstock.agent.sources import EngineView
 
 _ENDS: Final = ("source_lost", "source_stopped", "forgotten")
@@ -27,6 +32,13 @@ _BACK: Final = 7 * 86_400 * NANOS
 # Batches in which a sign of an engine that came back is looked for.
 _SIGN_BATCHES: Final = 50_000
 _BY_ORDER: Final = "operator"
+
+
+CHANGES_READ = 4_096
+"""Entries of the audit log, the newest."""
+_OF_POLICIES = frozenset({"apply", "import", "release", "rollback", "delete"})
+# What is written of an order of another version.
+_UNREADABLE = (ValueError, KeyError, TypeError)
 
 
 class AppliedPolicy(NamedTuple):
@@ -189,3 +201,51 @@ def _changes(
         elif policy.accepted and source.process == ENGINE_CORE:
             applied.setdefault(source.key, AppliedPolicy(source, policy.hash, policy.cause == "pause"))
     return applied, [place for place, cut_off in sorted(states.items()) if cut_off], scan.cut
+
+
+class PastOrders(NamedTuple):
+    """What was ordered.
+
+    Attributes:
+        drills: that ran.
+        quarantines: of which some may have ended, the oldest first.
+        policy_changes: the newest change of each policy, nanoseconds.
+        cut: there were more changes since than are read: orders may be missing.
+
+    """
+
+    drills: Sequence[FaultDrill]
+    quarantines: Sequence[QuarantineOrder]
+    policy_changes: Mapping[str, int]
+    cut: bool
+
+    def quarantines_of(self, target: Target, at: int) -> tuple[QuarantineOrder, ...]:
+        """Return the orders about peers that were in force in an engine."""
+        return quarantines_for(self.quarantines, target, at)
+
+
+def past_orders(entries: Sequence[AuditEntry], at: int) -> PastOrders:
+    """Return what *entries* of the audit log, the newest first, say of a moment, nanoseconds."""
+    drills: dict[str, FaultDrill] = {}
+    quarantines: list[QuarantineOrder] = []
+    changes: dict[str, int] = {}
+    for entry in reversed(entries):
+        change = entry.change
+        if entry.time_unix_nano > at:
+            break
+        if change.action in _OF_POLICIES:
+            changes[change.name] = entry.time_unix_nano
+        with suppress(*_UNREADABLE):
+            if change.action in {"quarantine-add", "quarantine-lift"}:
+                quarantines.append(read_quarantine(change.new_manifest))
+            elif change.action == "drill-start":
+                drill = read_drill(change.new_manifest)
+                drills[drill.id] = drill
+            elif change.action == "drill-stop":
+                drills.pop(read_drill(change.old_manifest).id, None)
+    return PastOrders(
+        [drill for drill in drills.values() if drill.left_nano(at)],
+        quarantines,
+        changes,
+        len(entries) >= CHANGES_READ and entries[-1].time_unix_nano > at,
+    )

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.agent.admin.support.judge import Judge
-from penstock.agent.admin.support.other_weights import WeightsMemory
+from penstock.agent.admin.lookups.judge import Judge
+from penstock.agent.admin.lookups.other_weights import WeightsMemory
 from penstock.agent.policy.distribution import PolicySources
 from penstock.agent.policy.manifest import effective_schedule
 from penstock.agent.server.page_tokens import PageTokens
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from penstock.agent.admin.support.retirement import Retirement
+    from penstock.agent.admin.lookups.retirement import Retirement
     from penstock.agent.journal import Journal
     from penstock.agent.metrics import Aggregator
     from penstock.agent.model import EngineKey

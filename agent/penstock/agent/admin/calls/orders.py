@@ -1,16 +1,18 @@
-"""The calls about quarantine: operator orders, and the state of peers in each engine."""
+"""The calls about operator orders: quarantines and fault drills; the state of peers in each engine."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import read_in_turn
-from penstock.agent.admin.support import (
+from penstock.agent.admin.lookups import (
     author_and_reason,
     check_engine_names,
     checked_peer,
     checked_ttl,
+    known_engines,
     last_snapshots,
     messages,
     new_order_id,
@@ -19,12 +21,16 @@ from penstock.agent.admin.support import (
     selection_of,
     subscribed_engines,
     targets_by_key,
+    timedelta_of,
 )
 from penstock.agent.aio import ThreadYield
 from penstock.agent.errors import ContractError, ImpossibleError
-from penstock.agent.parsing import select
-from penstock.agent.policy.orders import MAX_QUARANTINE, QuarantineOrder
+from penstock.agent.parsing import DRILL_MODES, SLOW, format_duration, select
+from penstock.agent.policy.distribution import delivery_progress
+from penstock.agent.policy.orders import MAX_DELAY, MAX_DRILL, MAX_QUARANTINE, FaultDrill, QuarantineOrder
+from penstock.proto.names import label, number
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.common_pb2 import Peer
 from penstock.proto.v1.events_pb2 import (
     QUARANTINE_STATE_CLOSED,
@@ -36,15 +42,27 @@ from penstock.proto.v1.events_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock.agent.admin.support import AgentContext, PeerKey
+    from penstock.agent.admin.lookups import AgentContext, PeerKey
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Selection
+    from penstock.agent.policy.distribution import Subscriber
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
 _CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)
 # Log entries searched for the reason of a quarantine.
 _CHANGES_READ = 2000
+
+
+# By channel: mode labels by their numbers.
+_MODES = {
+    number(common.Channel, channel): {
+        common.FAILURE_MODE_UNSPECIFIED if word == SLOW else number(common.FailureMode, word): word
+        for word in words
+    }
+    for channel, words in DRILL_MODES.items()
+}
+_NOT_ALLOWED = "not started with PENSTOCK_ALLOW_FAULTS=1"
 
 
 async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineRequest) -> admin.Quarantine:
@@ -190,3 +208,108 @@ def _ordered(order: QuarantineOrder, state: int) -> admin.Quarantine:
         until=messages.timestamp_message(order.ends_unix_nano),
         author=order.author,
     )
+
+
+async def start_drill(agent: AgentContext, request: admin.StartDrillRequest) -> admin.Drill:
+    """Start a drill in all selected engines, or in none."""
+    drill = _drill(agent, request)
+    subscribers = list(subscribed_engines(agent, selected_targets(agent, drill.selection)))
+    if not subscribers:
+        raise ImpossibleError("none of the selected engines is connected; 'agentctl get engines' shows them")
+    for subscriber in subscribers:
+        if not subscriber.faults_allowed:
+            raise ImpossibleError(
+                f"engine {subscriber.target.key} does not allow faults: {_NOT_ALLOWED} in its environment; "
+                "restart it with that, or exclude it with --selector"
+            )
+    await agent.orders.start_drill(drill)
+    return _message(agent, drill)
+
+
+async def stop_drill(agent: AgentContext, request: admin.StopDrillRequest) -> admin.Drill:
+    """Stop a drill before its time to live ends."""
+    return _message(agent, await agent.orders.stop_drill(request.id, author=request.author))
+
+
+async def list_drills(agent: AgentContext, _: admin.ListDrillsRequest) -> admin.ListDrillsResponse:
+    """Return the running drills with their state in each engine."""
+    return admin.ListDrillsResponse(drills=[_message(agent, drill) for drill in agent.orders.drills()])
+
+
+def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
+    """Validate a request; the engines check the same bounds."""
+    channel = request.channel or common.CHANNEL_KV
+    modes = _MODES.get(channel)
+    if modes is None:
+        raise ContractError(
+            f"channel {label(common.Channel, channel)} cannot be injected; use channel kv or ec, or omit it"
+        )
+    if request.mode not in modes:
+        raise ContractError(
+            f"mode {label(common.FailureMode, request.mode)} of channel {label(common.Channel, channel)} cannot be "
+            f"injected; use one of {', '.join(modes.values())}"
+        )
+    if not 0 < request.rate <= 1:
+        raise ContractError(
+            f"rate {request.rate:g} is not a share of attempts; use a number above 0 and up to 1, such as 0.2"
+        )
+    delay, slow = timedelta_of(request.delay), not request.mode
+    if slow != bool(delay) or not timedelta() <= delay <= MAX_DELAY:
+        raise ContractError(
+            f"delay {format_duration(delay)} is not valid for mode {modes[request.mode]}; "
+            "use up to 60s with mode slow, and none with other modes"
+        )
+    began = agent.orders.now_unix_nano
+    return FaultDrill(
+        id=new_order_id(),
+        selection=selection_of(request.selector),
+        **author_and_reason(request.author, request.reason),
+        began_unix_nano=began,
+        ends_unix_nano=began + checked_ttl(request.ttl, MAX_DRILL, "a fault drill"),
+        channel=channel,
+        mode=request.mode,
+        rate=request.rate,
+        peer=checked_peer(request.peer) if request.peer else "",
+        delay_nano=request.delay.ToNanoseconds(),
+    )
+
+
+def drill_message(drill: FaultDrill) -> admin.Drill:
+    """Return a drill without its engines."""
+    message = admin.Drill(
+        id=drill.id,
+        spec=admin.StartDrillRequest(
+            selector=messages.selector_message(drill.selection),
+            channel=drill.channel,  # type: ignore[arg-type]
+            mode=drill.mode,  # type: ignore[arg-type]
+            rate=drill.rate,
+            peer=drill.peer,
+            author=drill.author,
+            reason=drill.reason,
+        ),
+        started=messages.timestamp_message(drill.began_unix_nano),
+        expires=messages.timestamp_message(drill.ends_unix_nano),
+    )
+    message.spec.ttl.FromNanoseconds(drill.ends_unix_nano - drill.began_unix_nano)
+    if drill.delay_nano:
+        message.spec.delay.FromNanoseconds(drill.delay_nano)
+    return message
+
+
+def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
+    message = drill_message(drill)
+    for engine in delivery_progress(agent.feed, known_engines(agent), drill.selection, agent.clock()):
+        entry = messages.engine_delivery(engine)
+        subscriber = agent.feed.subscriber(engine.key)
+        if entry.state != "contested" and subscriber is not None and subscriber.connected:
+            entry.state, entry.error, entry.field = _standing(subscriber, drill)
+        message.engines.append(entry)
+    return message
+
+
+def _standing(subscriber: Subscriber, drill: FaultDrill) -> tuple[str, str, str]:
+    """Return state, error and field of a drill in a connected engine, whatever the state of its policy."""
+    error = subscriber.order_error(drill.id) if subscriber.faults_allowed else _NOT_ALLOWED
+    if error is None:
+        return "waiting", "", ""
+    return ("refused", error, "") if error else ("paused" if subscriber.paused else "acknowledged", "", "")

@@ -1,15 +1,18 @@
-"""Converts the agent's objects to messages of the admin service. Pure."""
+"""Converts the agent's objects to messages of the admin service, and the fields that orders share to checked values."""
 
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from penstock.agent.parsing import format_labels
+from penstock.agent.errors import ContractError
+from penstock.agent.parsing import format_duration, format_labels
 from penstock.agent.policy.manifest import unflatten
-from penstock.agent.policy.store import policy_sources
+from penstock.agent.policy.store import MAX_TEXT, policy_sources
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 from penstock.proto.v1.common_pb2 import PolicySource as PolicySourceMessage
@@ -29,9 +32,14 @@ if TYPE_CHECKING:
 
     # The policies behind a hash that is in force in an engine now.
     PolicyNames: TypeAlias = Callable[[EngineKey, str], Iterable[PolicySource]]
+    from google.protobuf.duration_pb2 import Duration
 
 _MOST, _MOST_SIGNED = (1 << 64) - 1, (1 << 63) - 1
 MAX_UINT32 = (1 << 32) - 1
+
+
+_SHORTEST = timedelta(seconds=1)
+_PEER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]]{1,253}):\d{1,5}")
 
 
 def clamp_unsigned(number: int, most: int = _MOST) -> int:
@@ -92,16 +100,16 @@ def source_messages(sources: Iterable[PolicySource]) -> list[PolicySourceMessage
     return [PolicySourceMessage(**source._asdict()) for source in sources]
 
 
-def rollout_message(generation: int, progress: Progress, names: PolicyNames) -> admin.Rollout:
-    """Return the progress of a rollout; *names* gives the policies behind an engine's hash."""
-    engines = [engine_rollout(engine, names) for engine in progress.engines]
+def delivery_message(generation: int, progress: Progress, names: PolicyNames) -> admin.Rollout:
+    """Return the progress of a delivery; *names* gives the policies behind an engine's hash."""
+    engines = [engine_delivery(engine, names) for engine in progress.engines]
     return admin.Rollout(store_generation=generation, engines=engines, done=progress.done)
 
 
-def engine_rollout(
+def engine_delivery(
     engine: EngineProgress, names: PolicyNames = lambda _key, _hash: ()
 ) -> admin.EngineRollout:
-    """Return the rollout state of one engine; as :func:`rollout_message`."""
+    """Return the delivery state of one engine; as :func:`delivery_message`."""
     message = admin.EngineRollout(
         key=key_message(engine.key),
         state=engine.state,
@@ -218,3 +226,51 @@ def _fields(merged: Merged) -> Mapping[str, FieldSource]:
     return dict(merged.body) | {
         f"observed.{path}": given for path, given in observed.items() if merged.body.get(path) != given
     }
+
+
+def new_order_id() -> str:
+    """Return a random id of 8 hex digits."""
+    return secrets.token_hex(4)
+
+
+def author_and_reason(author: str, reason: str) -> dict[str, str]:
+    """Return both as fields of an order, cut to the audit log's limit."""
+    return {"author": author[:MAX_TEXT], "reason": reason[:MAX_TEXT]}
+
+
+def checked_peer(peer: str) -> str:
+    """Return *peer*.
+
+    Raises:
+        ContractError: it is not ``host:port``.
+
+    """
+    if not _PEER.fullmatch(peer):
+        raise ContractError(
+            f"peer {peer!r} is not valid; give its side channel as host:port ('agentctl get peers' lists them)"
+        )
+    return peer
+
+
+def timedelta_of(duration: Duration) -> timedelta:
+    """Return *duration*, clamped to Python's range."""
+    try:
+        return duration.ToTimedelta()
+    except OverflowError:
+        return timedelta.max if duration.seconds > 0 else timedelta.min
+
+
+def checked_ttl(ttl: Duration, most: timedelta, what: str) -> int:
+    """Return *ttl* in nanoseconds.
+
+    Raises:
+        ContractError: it is not between 1 s and *most*; *what* names the order in the sentence.
+
+    """
+    given = timedelta_of(ttl)
+    if not _SHORTEST <= given <= most:
+        raise ContractError(
+            f"the ttl of {what} is {format_duration(given)}; "
+            f"give one from {format_duration(_SHORTEST)} to {format_duration(most)}"
+        )
+    return ttl.ToNanoseconds()

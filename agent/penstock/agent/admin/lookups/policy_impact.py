@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.agent.admin.support import messages
-from penstock.agent.admin.support.ec_shortfalls import ec_shortfalls
+from penstock.agent.admin.lookups import messages
 from penstock.agent.errors import ManifestError
 from penstock.agent.parsing import select
 from penstock.agent.policy.manifest import merge_policies, policies_selecting
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.lookups.context import AgentContext
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import FieldSource, Manifest, Merged
@@ -52,6 +51,16 @@ _DEADLINES = ("deferral.maxStartWait", "deferral.maxTransferWait")
 
 Selected = tuple[str, ...]
 """Texts of the policies that select an engine, each in the version that it has, in their order in the store."""
+
+
+_EC_PRODUCER: Final = "ec_producer"
+# They name a peer before they ask it.
+_GATED_EC: Final = frozenset({"ECCPUConnector", "ZmqECConnector"})
+_WHY_NOT_EC: Final[Mapping[str, str]] = {
+    "ECExampleConnector": "its items lie in a directory and have no peer",
+    "ECMooncakeConnector": "encoders push their items to it, and it asks none",
+}
+_NO_PEER_ASKED: Final = "it does not say which peer it would ask"
 
 
 class MergedPolicies:
@@ -256,3 +265,15 @@ def _unsupported(agent: AgentContext, manifest: Manifest, target: Target) -> Ite
 
 def _snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def ec_shortfalls(paths: Collection[str], facts: EngineFacts) -> Iterator[str]:
+    """Yield a sentence for each of the fields *paths* that the EC connector in *facts* cannot apply."""
+    connector = facts.ec_connector
+    if not connector or facts.ec_role == _EC_PRODUCER or connector in _GATED_EC:
+        return
+    if any(path.startswith("peerQuarantine.") for path in paths):
+        yield (
+            f"spec.peerQuarantine keeps {connector} from no encoder: {_WHY_NOT_EC.get(connector, _NO_PEER_ASKED)}; "
+            f"KV loads are quarantined as usual"
+        )

@@ -1,4 +1,4 @@
-"""The progress of a rollout: the answer of each engine."""
+"""The delivery of a push: the answer of each engine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class KnownEngine:
 
 @dataclass(frozen=True, slots=True)
 class EngineProgress:
-    """The rollout state of one engine.
+    """The delivery state of one engine.
 
     Attributes:
         hash: in force as reported by the engine; empty for vLLM's own configuration.
@@ -113,7 +113,7 @@ async def follow_delivery(
     last: Progress | None = None
     while True:
         seen = feed.changed.version
-        engines = rollout_progress(feed, known(), selection, clock(), pausing=pausing)
+        engines = delivery_progress(feed, known(), selection, clock(), pausing=pausing)
         awaited |= {engine.key for engine in engines if engine.state != "disconnected"}
         open_ = [engine for engine in engines if engine.key in awaited and not _answered(engine)]
         present = Progress(engines, done=not open_)
@@ -134,7 +134,7 @@ async def follow_delivery(
             await asyncio.sleep(_PACE)
 
 
-def rollout_progress(
+def delivery_progress(
     feed: PolicyFeed,
     known: Iterable[KnownEngine],
     selection: Selection,

@@ -1,0 +1,141 @@
+"""What the calls look up: the agent's parts, engines, peers, requests and the past; and their messages."""
+
+from __future__ import annotations
+
+from penstock.agent.admin.lookups import messages
+from penstock.agent.admin.lookups.bounded_scan import (
+    EventScan,
+    FoundEvent,
+    ReadWindows,
+    WindowQuestion,
+    read_windows,
+)
+from penstock.agent.admin.lookups.context import AgentContext
+from penstock.agent.admin.lookups.engine_counters import (
+    ENGINE_METRICS,
+    compared_counts,
+    compared_engine,
+    engine_counters,
+    last_loads,
+)
+from penstock.agent.admin.lookups.judge import Judge
+from penstock.agent.admin.lookups.known_peers import PeerKey, PeerSources, clock_offsets, last_snapshots
+from penstock.agent.admin.lookups.messages import (
+    MAX_UINT32,
+    author_and_reason,
+    checked_peer,
+    checked_ttl,
+    clamp_unsigned,
+    delivery_message,
+    key_message,
+    new_order_id,
+    pause_message,
+    timedelta_of,
+    timestamp_message,
+)
+from penstock.agent.admin.lookups.other_weights import DifferentWeights, OtherWeights, Place, WeightsMemory
+from penstock.agent.admin.lookups.past import CHANGES_READ, PastEngines, PastOrders, past_engines, past_orders
+from penstock.agent.admin.lookups.peers import listed_peers
+from penstock.agent.admin.lookups.policy_impact import (
+    MergedPolicies,
+    check_confirmed,
+    engine_changes,
+    policy_warnings,
+    share_words,
+    shares,
+)
+from penstock.agent.admin.lookups.requests import (
+    DEFAULT_SLOW,
+    ORDERS,
+    RequestLog,
+    add_durations,
+    deferred_requests,
+    slowest_requests,
+)
+from penstock.agent.admin.lookups.retirement import Retirement
+from penstock.agent.admin.lookups.targets import (
+    FeedState,
+    PolicyStates,
+    check_engine_names,
+    engine_key_of,
+    feed_states,
+    find_target,
+    known_engines,
+    policy_states,
+    selected_targets,
+    selected_views,
+    selection_of,
+    source_target,
+    subscribed_engines,
+    targets_by_key,
+    view_target,
+)
+
+__all__ = [
+    "CHANGES_READ",
+    "DEFAULT_SLOW",
+    "ENGINE_METRICS",
+    "MAX_UINT32",
+    "ORDERS",
+    "AgentContext",
+    "DifferentWeights",
+    "EventScan",
+    "FeedState",
+    "FoundEvent",
+    "Judge",
+    "MergedPolicies",
+    "OtherWeights",
+    "PastEngines",
+    "PastOrders",
+    "PeerKey",
+    "PeerSources",
+    "Place",
+    "PolicyStates",
+    "ReadWindows",
+    "RequestLog",
+    "Retirement",
+    "WeightsMemory",
+    "WindowQuestion",
+    "add_durations",
+    "author_and_reason",
+    "check_confirmed",
+    "check_engine_names",
+    "checked_peer",
+    "checked_ttl",
+    "clamp_unsigned",
+    "clock_offsets",
+    "compared_counts",
+    "compared_engine",
+    "deferred_requests",
+    "delivery_message",
+    "engine_changes",
+    "engine_counters",
+    "engine_key_of",
+    "feed_states",
+    "find_target",
+    "key_message",
+    "known_engines",
+    "last_loads",
+    "last_snapshots",
+    "listed_peers",
+    "messages",
+    "new_order_id",
+    "past_engines",
+    "past_orders",
+    "pause_message",
+    "policy_states",
+    "policy_warnings",
+    "read_windows",
+    "selected_targets",
+    "selected_views",
+    "selection_of",
+    "share_words",
+    "shares",
+    "slowest_requests",
+    "source_target",
+    "subscribed_engines",
+    "targets_by_key",
+    "timedelta_of",
+    "timestamp_message",
+    "view_target",
+]
