@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from importlib import import_module
@@ -145,6 +146,19 @@ def test_every_area_says_what_it_decides():
     for area in AREAS:
         module = import_module(f"benchmarks.areas.{area}")
         assert module.MEANING.endswith("."), area
+
+
+def test_every_area_that_a_document_names_is_there():
+    """As ``make bench ONLY=…``, by way of a line break, too."""
+    from benchmarks.__main__ import AREAS
+
+    root = Path(__file__).parents[2]
+    documents = [root / "README.md", root / "benchmarks/README.md", *(root / "docs").rglob("*.md")]
+    gone = root / "docs/decisions/0072-benchmarks-that-went.md"
+    text = " ".join(path.read_text() for path in documents if path != gone)
+    named = re.findall(r"make\s+bench(?:-quick)?\s+ONLY=(?:\"([^\"]*)\"|(\w+))", text)
+    assert named
+    assert {area for several, one in named for area in (several or one).split()} <= set(AREAS)
 
 
 @pytest.mark.parametrize(
