@@ -141,7 +141,7 @@ fuzz: setup ## Fuzz engines' messages, values of policy sources, agents' answers
 	@$(PYTHON_IN_VENV) -m tests.fuzz.bundles -max_total_time=$$(($(or $(MINUTES),10) * 60)) -max_len=65536 \
 		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/bundle_corpus tests/fuzz/bundle_corpus
 
-bench: setup nats valgrind ## All benchmarks, beside their peers; writes docs/benchmarks.md (half an hour; ONLY="emit scrape" for a part).
+bench: setup nats valgrind ## All benchmarks, beside their peers; ratios into docs/benchmarks.md, all numbers into .cache/benchmarks (half an hour; ONLY="emit scrape" for a part).
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
 
 bench-quick: setup ## Ratios to peers in seconds, no engine; judges and writes nothing (ONLY="emit scrape" for a part).

@@ -1,4 +1,6 @@
-"""Runs all benchmarks beside their peers and writes the document: ``make bench``, ``make bench-quick``.
+"""Runs all benchmarks beside their peers: ``make bench``, ``make bench-quick``.
+
+All numbers of a run go below ``.cache/benchmarks``; the ratios and the page made of them are in the tree.
 
 Each area runs in its own process and session: a Ctrl-C reaches only this process, which interrupts the area once and waits until
 it has stopped its children. Finished areas are written; a failed area does not stop the next one.
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.harness import plots
-from benchmarks.harness.document import IMAGES, PAGE, TABLES, Results, terminal
+from benchmarks.harness.document import IMAGES, PAGE, TABLES, Results, ratios_of, terminal
 from benchmarks.harness.interleave import Run
 from benchmarks.harness.machine import circumstances, load
 from benchmarks.harness.results import Section
@@ -30,17 +32,18 @@ if TYPE_CHECKING:
     from typing import IO
 
 AREAS: Final = (
-    "emit", "step", "instructions", "deferral", "engine", "idle", "agent", "scrape", "policy", "relay", "page", "ec",
-    "integrity", "diagnosis",
+    "emit", "instructions", "engine", "idle", "agent", "scrape", "policy", "relay", "page", "ec", "diagnosis",
 )  # fmt: skip
 """In the order of the document; each is a module with ``measure(run) -> Section``."""
 
-QUICK: Final = ("emit", "deferral", "agent", "scrape", "policy", "relay", "integrity")
+QUICK: Final = ("emit", "agent", "scrape", "policy", "relay")
 """Areas that need no engine."""
 
 _HERE: Final = Path(__file__).resolve().parent
-RESULTS: Final = _HERE / "results.json"
+RATIOS: Final = _HERE / "ratios.json"
 DOCS: Final = _HERE.parent / "docs"
+RUNS: Final = _HERE.parent / ".cache" / "benchmarks"
+RESULTS: Final = "results.json"
 
 _AREA_SECONDS: Final = 15 * 60
 _END_SECONDS: Final = 180
@@ -116,11 +119,17 @@ def _terminate(child: subprocess.Popen[str]) -> None:
 # All areas.
 
 
-def write_documents(results: Results) -> None:
-    """Write the page, the tables behind it and the plots."""
-    (DOCS / PAGE).write_text(results.page(AREAS))
-    (DOCS / TABLES).write_text(results.tables(AREAS))
-    plots.write(results.sections(AREAS), DOCS / IMAGES)
+def write(section: Section) -> None:
+    """Put a section in the place of its area's: all of it into the results and tables of the runs, its ratios into the tree."""
+    runs = Results.load(RUNS / RESULTS)
+    runs.replace(section)
+    runs.save(RUNS / RESULTS)
+    (RUNS / TABLES).write_text(runs.tables(AREAS))
+    ratios = Results.load(RATIOS)
+    ratios.replace(ratios_of(section))
+    ratios.save(RATIOS)
+    (DOCS / PAGE).write_text(ratios.page(AREAS))
+    plots.write(ratios.sections(AREAS), DOCS / IMAGES)
 
 
 def measure_all(areas: Sequence[str], *, quick: bool) -> int:
@@ -134,10 +143,7 @@ def measure_all(areas: Sequence[str], *, quick: bool) -> int:
             failed.append(area)
             continue
         if not quick:
-            results = Results.load(RESULTS)
-            results.replace(section)
-            results.save(RESULTS)
-            write_documents(results)
+            write(section)
         print(terminal(section), flush=True)
     if failed:
         say(f"Not measured: {', '.join(failed)}{'' if quick else '. Their sections are unchanged.'}")

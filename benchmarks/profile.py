@@ -29,8 +29,8 @@ import grpc
 from benchmarks.harness.stack_samples import Profile, top
 from benchmarks.load.engines import MODULE, VARIANT, pids, start_servers
 from benchmarks.load.otlp_peer import running_peer
+from benchmarks.load.sources import Result, Sender
 from benchmarks.load.traffic import Load, Route, run_under_load
-from benchmarks.sources import Result, Sender
 from demo.common.agent import Agent
 from demo.servers import ServerSpec
 from tests.support.agent.agent import running_agent

@@ -1,6 +1,6 @@
 """The agent's intake and cost: ``make bench ONLY=agent``.
 
-How its cost grows with the number of sources is measured as :mod:`benchmarks.sources` does it. The peer is a server in Python that takes spans
+How its cost grows with the number of sources is measured as :mod:`benchmarks.load.sources` does it. The peer is a server in Python that takes spans
 over OTLP/gRPC from ``opentelemetry-sdk``, parses them and forgets them: no log, no metrics, no acknowledgement after a commit.
 """
 
@@ -19,7 +19,7 @@ from benchmarks.harness.thread_time import cpu_seconds
 from benchmarks.load import otlp_load
 from benchmarks.load.mixes import MIXES
 from benchmarks.load.otlp_peer import ATTRIBUTES, grpc_exporter, provider, running_peer
-from benchmarks.sources import Intake, Result, flood, load, own
+from benchmarks.load.sources import Intake, Result, flood, load, own
 from tests.support.agent.agent import running_agent
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ _NOTES: Final = (
     (
         "*Throughput*: output tokens a second. *Inter-token latency*: between two parts of a streamed answer, at the client. *Step*: the time of the turn by vLLM's count of "
         "its steps. *CPU*: of all of the server's processes, for the same work. NIXL's progress threads sleep for a millisecond between two polls, in all pairs alike "
-        "([decision 6](decisions/0006-polling-intervals-on-two-cores.md)): those of six engines would take the cores for themselves."
+        "(decision 6): those of six engines would take the cores for themselves."
     ),
 )
 _WITHOUT, _AGAIN = "without", "without, again"

@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness.interleave import take_turns
 from benchmarks.harness.results import Budget, Section, against
-from benchmarks.series import fill
+from benchmarks.load.label_sets import fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

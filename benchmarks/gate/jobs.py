@@ -132,7 +132,7 @@ def scrape(meter: Meter, _: Path) -> None:
     from penstock.agent.metrics.gatherer import Gatherer
     from penstock.agent.sources.registry import Registry
 
-    from benchmarks.series import fill
+    from benchmarks.load.label_sets import fill
 
     aggregator = Aggregator()
     fill(aggregator, _LABEL_SETS)

@@ -1,4 +1,4 @@
-"""Renders ``docs/benchmarks.md`` and the tables behind it from ``results.json``; a new run of an area replaces its section.
+"""Renders ``docs/benchmarks.md`` from the ratios that are stored, and a run's tables; a new run of an area replaces its section.
 
 Pure, but for :class:`Results`.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from benchmarks.harness.plots import BUDGETS, shown
-from benchmarks.harness.results import Section
+from benchmarks.harness.results import FAILS, OPEN, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 PAGE: Final = "benchmarks.md"
 TABLES: Final = "benchmarks-tables.md"
 IMAGES: Final = "images/benchmarks"
-"""Places below ``docs``, as the two documents name them."""
+"""The page and its pictures lie below ``docs``; the tables with the results of the runs, in no version control."""
 
-_PAGE_HEAD: Final = f"""\
+_PAGE_HEAD: Final = """\
 # Benchmarks
 
-What Penstock costs, each number beside a named peer of the same run. Written by `make bench`; do
-not edit it. [All numbers]({TABLES}), with machine, load and versions;
+What Penstock costs, beside a named peer of the same run. Written by `make bench`; do not edit it.
+All numbers of a run, with load and versions, are in `.cache/benchmarks` afterwards;
 [the method](../benchmarks/README.md).
 
 *Penstock ÷ peer* is the ratio of the two, taken round by round while they took turns: below 1
@@ -37,8 +38,8 @@ interval contains the limit.
 _TABLES_HEAD: Final = f"""\
 # Benchmarks: all numbers
 
-Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. What
-they mean: [benchmarks]({PAGE}). The method: [benchmarks](../benchmarks/README.md).
+Written by `make bench` (`ONLY=emit` runs one area and replaces its section). What they mean:
+`docs/{PAGE}`. The method: `benchmarks/README.md`.
 
 Numbers compare only with the peer's of the same run: the two took turns, and the ratio
 (Penstock ÷ peer) is taken round by round. Numbers are medians over the rounds, quartiles in
@@ -56,7 +57,8 @@ _COLUMNS: Final = (
     "budget",
     "verdict",
 )
-_BUDGET_COLUMNS: Final = ("budget", "limit", "measured", "verdict", "section")
+_BUDGET_COLUMNS: Final = ("budget", "limit", "measured", "verdict")
+_SHOWN_CIRCUMSTANCES: Final = ("Measured", "on")
 
 
 class Results:
@@ -75,10 +77,10 @@ class Results:
         return cls(Section.from_json(each) for each in json.loads(text))
 
     def save(self, path: Path) -> None:
-        """Write it atomically."""
-        sections = [section.as_json() for section in self._sections.values()]
+        """Write it atomically, a row a line."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".new")
-        new.write_text(json.dumps(sections, indent=1, ensure_ascii=False) + "\n")
+        new.write_text("[\n" + ",\n".join(_lines(each) for each in self._sections.values()) + "\n]\n")
         new.replace(path)
 
     def replace(self, section: Section) -> None:
@@ -90,13 +92,43 @@ class Results:
         return [self._sections[area] for area in order if area in self._sections]
 
     def page(self, order: Sequence[str]) -> str:
-        """Return the page that a person reads: budgets, and of each area a plot and what it means."""
+        """Return the page that a person reads: of each area what it means, a plot of its ratios and its budgets."""
         sections = self.sections(order)
-        return _joined([_PAGE_HEAD, _budgets(sections), *(_summary(each) for each in sections)])
+        return _joined([_PAGE_HEAD, _verdicts(sections), *(_summary(each) for each in sections)])
 
     def tables(self, order: Sequence[str]) -> str:
         """Return the tables of all numbers."""
         return _joined([_TABLES_HEAD, *(_section(each) for each in self.sections(order))])
+
+
+def ratios_of(section: Section) -> Section:
+    """Return what the page shows of a section: rows with a budget or in the plot, without the peers' own numbers."""
+    drawn = shown(section)
+    rows = [
+        replace(
+            row,
+            value=row.value.rounded if row.value is not None and _limits(row, "value") else None,
+            theirs=None,
+            ratio=row.ratio.rounded
+            if row.ratio is not None and (row in drawn or _limits(row, "ratio"))
+            else None,
+        )
+        for row in section.rows
+        if row.budget is not None or row in drawn
+    ]
+    return replace(section, notes=(), rows=rows)
+
+
+def _limits(row: Row, what: str) -> bool:
+    return row.budget is not None and row.budget.of == what
+
+
+def _lines(section: Section) -> str:
+    """Return a section as JSON with a row a line, so that a run changes the lines of what it measured."""
+    given = section.as_json()
+    rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in given.pop("rows"))
+    rest = ",\n".join(f' "{name}": {json.dumps(value, ensure_ascii=False)}' for name, value in given.items())
+    return f'{{\n{rest},\n "rows": [\n{rows}\n ]\n}}'
 
 
 def number(value: float) -> str:
@@ -155,19 +187,33 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _budgets(sections: Iterable[Section]) -> str:
-    lines = []
-    for section in sections:
-        for row in section.rows:
-            if row.budget is not None:
-                limited, unit = (row.value, row.unit) if row.budget.of == "value" else (row.ratio, "")
-                measured = f"{'' if unit else 'ratio '}{spread(limited, unit)}"
-                if within := interval(limited):
-                    measured += f", median {within}"
-                where = f"[{section.title}](#{anchor(section.title)})"
-                lines.append((row.budget.name, limit(row.budget, row.unit), measured, row.verdict, where))
+def _verdicts(sections: Iterable[Section]) -> str:
+    """Return the plot of all budgets, and how many of which section do not hold or are not decided; empty without a budget."""
+    limited = [(each, [row.verdict for row in each.rows if row.budget is not None]) for each in sections]
+    if not any(verdicts for _, verdicts in limited):
+        return ""
+    said = []
+    for verdict, words in ((FAILS, "do not hold"), (OPEN, "are not decided")):
+        where = [
+            f"{verdicts.count(verdict)} of {len(verdicts)} in [{each.title}](#{anchor(each.title)})"
+            for each, verdicts in limited
+            if verdict in verdicts
+        ]
+        said += [f"{', '.join(where)} {words}."] if where else []
     picture = f"![Of each limit the share that is used]({IMAGES}/{BUDGETS}.svg)"
-    return f"## Budgets\n\n{picture}\n\n{table(_BUDGET_COLUMNS, lines)}" if lines else ""
+    return f"## Budgets\n\n{picture}\n\n{_wrap(' '.join([*said, 'All others hold.']))}\n"
+
+
+def _budgets(section: Section) -> str:
+    lines = []
+    for row in section.rows:
+        if row.budget is not None:
+            limited, unit = (row.value, row.unit) if row.budget.of == "value" else (row.ratio, "")
+            measured = f"{'' if unit else 'ratio '}{spread(limited, unit)}"
+            if within := interval(limited):
+                measured += f", median {within}"
+            lines.append((row.budget.name, limit(row.budget, row.unit), measured, row.verdict))
+    return table(_BUDGET_COLUMNS, lines) if lines else ""
 
 
 def _summary(section: Section) -> str:
@@ -176,8 +222,8 @@ def _summary(section: Section) -> str:
         parts.append(f"{_wrap(section.meaning)}\n")
     if shown(section):
         parts.append(f"![{section.title}: Penstock ÷ peer]({IMAGES}/{section.area}.svg)\n")
-    parts.append(f"[The numbers]({TABLES}#{anchor(section.title)})\n")
-    return _joined(parts)
+    kept = {name: value for name, value in section.circumstances.items() if name in _SHOWN_CIRCUMSTANCES}
+    return _joined([*parts, _budgets(section), _circumstances(kept)])
 
 
 def anchor(title: str) -> str:
@@ -196,9 +242,12 @@ def _section(section: Section) -> str:
         filled = [index for index in range(len(_COLUMNS)) if any(line[index] for line in cells)]
         columns = [_COLUMNS[index] for index in filled]
         parts.append(table(columns, [[line[index] for index in filled] for line in cells]))
-    circumstances = "; ".join(f"{name} {value}" for name, value in section.circumstances.items())
-    parts.append(_wrap(f"<sub>{circumstances}</sub>") + "\n" if circumstances else "")
-    return _joined(parts)
+    return _joined([*parts, _circumstances(section.circumstances)])
+
+
+def _circumstances(given: Mapping[str, str]) -> str:
+    said = "; ".join(f"{name} {value}" for name, value in given.items())
+    return _wrap(f"<sub>{said}</sub>") + "\n" if said else ""
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -1,13 +1,13 @@
 """Result rows: a value with its spread, its peer's from the same run, and its budget.
 
-Pure. An area's rows travel between processes, and into ``results.json``, as plain JSON.
+Pure. An area's rows travel between processes, and into files, as plain JSON without what is a default.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 if TYPE_CHECKING:
@@ -87,6 +87,21 @@ class Spread:
     def varies(self) -> bool:
         """Whether there is any spread."""
         return self.low != self.high
+
+    @property
+    def rounded(self) -> Spread:
+        """The same to six digits, more than are shown."""
+        return Spread(*(float(f"{each:.6g}") for each in astuple(self)))
+
+    def as_json(self) -> float | list[float]:
+        """Return its five numbers in their order; one where they are all the same."""
+        numbers = astuple(self)
+        return self.median if len(set(numbers)) == 1 else list(numbers)
+
+    @classmethod
+    def from_json(cls, given: float | list[float]) -> Self:
+        """Parse the result of :meth:`as_json`."""
+        return cls(*given) if isinstance(given, list) else cls.one(given)
 
 
 def _outside(count: int) -> int:
@@ -230,7 +245,8 @@ class Section:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return asdict(self)
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"}
+        return {**given, "rows": [_stored(row) for row in self.rows]}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
@@ -238,9 +254,21 @@ class Section:
         return cls(**{**given, "rows": [_row(each) for each in given["rows"]]})
 
 
+_SPREADS: Final = ("value", "theirs", "ratio")
+
+
+def _stored(row: Row) -> dict[str, Any]:
+    """Return a row as JSON values, without what is a default."""
+    found: dict[str, Any] = {}
+    for each in fields(row):
+        value = getattr(row, each.name)
+        if value is not None and value != each.default:
+            found[each.name] = value
+    spreads = {name: found[name].as_json() for name in _SPREADS if found.get(name) is not None}
+    return {**found, **spreads, **({"budget": asdict(row.budget)} if row.budget is not None else {})}
+
+
 def _row(given: Mapping[str, Any]) -> Row:
-    spreads = {
-        name: Spread(**given[name]) for name in ("value", "theirs", "ratio") if given[name] is not None
-    }
-    budget = Budget(**given["budget"]) if given["budget"] is not None else None
-    return Row(**{**given, **spreads, "budget": budget})
+    spreads = {name: Spread.from_json(given[name]) for name in _SPREADS if given.get(name) is not None}
+    budget = Budget(**given["budget"]) if "budget" in given else None
+    return Row(**{"value": None, **given, **spreads, "budget": budget})

@@ -1,4 +1,4 @@
-"""The peer's load beside :mod:`benchmarks.sources`'s: the same rate of spans from as many sources, sent every 200 ms.
+"""The peer's load beside :mod:`benchmarks.load.sources`'s: the same rate of spans from as many sources, sent every 200 ms.
 
 The bodies are those of ``opentelemetry-sdk``'s exporter; as with our own simulated engines, all sources share one process and one channel.
 """

@@ -2,7 +2,7 @@
 
 Real agents, and engines that send to them over gRPC; at each point of a variable the agent is asked everything. All parts take
 about ten minutes on two cores (uptime five, journal four, the others half a minute each); each that is finished is written into
-benchmarks/scale.json, docs/scale.md and docs/images/scale-*.svg, beside what was measured of the others before.
+benchmarks/scale.json and docs/scale.md, beside what was measured of the others before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.harness.document import Results, terminal
 from benchmarks.harness.machine import circumstances, load
-from benchmarks.scale import plots
 from benchmarks.scale.document import inserted
 from benchmarks.scale.variables import VARIABLES, measure
 
@@ -27,14 +26,12 @@ if TYPE_CHECKING:
 _ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = _ROOT / "benchmarks" / "scale.json"
 DOCUMENT: Final = _ROOT / "docs" / "scale.md"
-IMAGES: Final = _ROOT / "docs" / "images"
 
 
 def write_documents(results: Results) -> None:
-    """Write the generated part of the document, and the plots."""
+    """Write the generated part of the document."""
     sections = results.sections(tuple(VARIABLES))
     DOCUMENT.write_text(inserted(DOCUMENT.read_text(), sections))
-    plots.write(sections, IMAGES)
 
 
 def run(names: Sequence[str]) -> None:

@@ -27,10 +27,10 @@ _BLOCK: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One plot and one table.
+    """One bound and a line of the table of growth for each of its rows.
 
     Attributes:
-        name: of the plot.
+        name: in a word.
         title: what is measured, as a heading.
         rows: what its rows are named.
         bound: in *unit*, of all rows.
@@ -88,7 +88,7 @@ def measured(subject: Subject, asked: Sequence[str], group: str) -> list[Row]:
 
 def rows_of(found: Mapping[str, Spread], group: str) -> list[Row]:
     """Return the rows of all answers in their order."""
-    return [Row(what, answer.unit, found[what], group) for answer in ANSWERS for what in answer.rows]
+    return [Row(what, answer.unit, found[what].rounded, group) for answer in ANSWERS for what in answer.rows]
 
 
 def oldest_kept(agent: AgentProcess, asked: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The generated part of ``docs/scale.md``: the bounds, and a plot and a table of each answer."""
+"""The generated part of ``docs/scale.md``: the bounds, and how each answer grows."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ BEGIN: Final = "<!-- From here on by: make scale -->"
 END: Final = "<!-- Until here by: make scale -->"
 _WIDTH: Final = 100
 _COLUMNS: Final = ("answer", "bound", "worst measured", "at", "verdict")
+_CIRCUMSTANCES: Final = ("Measured", "on")
 # The worst of several rows.
 _SEVERITY: Final = (HOLDS, OPEN, FAILS)
 
@@ -40,11 +41,10 @@ def inserted(document: str, sections: Sequence[Section]) -> str:
 
 def generated(sections: Sequence[Section]) -> str:
     """Return what *sections* say."""
-    parts = [table(_COLUMNS, [_bound(answer, sections) for answer in ANSWERS]), _notes(sections)]
-    for answer in ANSWERS:
-        picture = f"![{answer.title.replace('`', '')}, over each variable](images/scale-{answer.name}.svg)"
-        parts += [f"### {answer.title}\n", f"{picture}\n", _points(answer, sections)]
-    return "\n".join(parts)
+    columns = ["median, at", *(f"{_points(each)} {VARIABLES[each.area].unit}" for each in sections)]
+    grown = [_growth(answer, what, sections) for answer in ANSWERS for what in answer.rows]
+    bounds = table(_COLUMNS, [_bound(answer, sections) for answer in ANSWERS])
+    return "\n".join([bounds, table(columns, grown), _notes(sections)])
 
 
 def _bound(answer: Answer, sections: Sequence[Section]) -> list[str]:
@@ -57,32 +57,36 @@ def _bound(answer: Answer, sections: Sequence[Section]) -> list[str]:
 
 
 def _notes(sections: Sequence[Section]) -> str:
+    """Return what each variable means, and when and on which machines all was measured."""
     lines = []
     for section in sections:
         variable = VARIABLES[section.area]
-        measured = "; ".join(f"{name} {value}" for name, value in section.circumstances.items())
-        lines.append(_wrapped(f"{variable.note}. <sub>{measured}</sub>", f"- **{variable.unit}** "))
-    return "\n".join(lines) + "\n"
+        lines.append(_wrapped(f"{variable.note}.", f"- **{variable.unit}** "))
+    told = []
+    for name in _CIRCUMSTANCES:
+        found = dict.fromkeys(each.circumstances.get(name, "") for each in sections)
+        told.append(f"{name} {', '.join(filter(None, found))}")
+    return "\n".join(lines) + f"\n\n{_wrapped('; '.join(told), '<sub>', '')}</sub>\n"
 
 
-def _wrapped(text: str, mark: str) -> str:
+def _wrapped(text: str, mark: str, indent: str = "  ") -> str:
     return textwrap.fill(
-        mark + text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        mark + text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _points(answer: Answer, sections: Sequence[Section]) -> str:
-    """Return the table of an answer: of each variable, and each kind of request, the median at each point."""
-    lines = []
-    for section in sections:
-        for what in answer.rows:
-            rows = [row for row in section.rows if row.what == what]
-            which = what.partition(", ")[2]
-            name = f"{VARIABLES[section.area].unit}{f', {which}' if which else ''}"
-            lines.append([name, *(f"{int(row.group):,}: {number(_median(row))}" for row in rows)])
-    most = max(map(len, lines))
-    columns = [f"median, {answer.unit}, at", *[""] * (most - 1)]
-    return table(columns, [line + [""] * (most - len(line)) for line in lines])
+def _points(section: Section) -> str:
+    return "/".join(f"{int(point):,}" for point in dict.fromkeys(row.group for row in section.rows))
+
+
+def _growth(answer: Answer, what: str, sections: Sequence[Section]) -> list[str]:
+    """Return a line of the table: of each variable the median at each point."""
+    which = what.partition(", ")[2]
+    name = f"{answer.title}{f', {which}' if which else ''}, {answer.unit}"
+    return [
+        name,
+        *("/".join(number(_median(row)) for row in each.rows if row.what == what) for each in sections),
+    ]
 
 
 def _median(row: Row) -> float:

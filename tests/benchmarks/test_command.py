@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks.harness.document import PAGE, TABLES
+from benchmarks.harness.document import PAGE, TABLES, Results
 from benchmarks.harness.results import Section, against
 from tests.support.agent.agent import wait_until
 
@@ -114,21 +114,25 @@ def areas(monkeypatch, tmp_path):
         return found[area]
 
     monkeypatch.setattr(command, "measure_area", measure_area)
-    for name in ("RESULTS", "DOCS"):
+    for name in ("RATIOS", "DOCS", "RUNS"):
         monkeypatch.setattr(command, name, tmp_path / name)
     command.DOCS.mkdir()
     return found
 
 
 def test_an_area_that_fails_keeps_no_other_from_running(areas, capsys):
-    """The command fails; what was found before and after is written."""
+    """The command fails; what was found before and after is written: ratios into the tree, tables beside the results."""
     areas |= {"emit": _section("emit", 1.0), "agent": command.AreaError("agent: ended with 1")}
     areas |= {"scrape": _section("scrape", 1.0)}
     assert command.measure_all(list(areas), quick=False) == 1
-    for name in (PAGE, TABLES):
-        written = (command.DOCS / name).read_text()
+    for path in (command.DOCS / PAGE, command.RUNS / TABLES):
+        written = path.read_text()
         assert "## emit" in written
         assert "## scrape" in written
+    assert [
+        len(Results.load(path).sections(("emit", "scrape")))
+        for path in (command.RATIOS, command.RUNS / command.RESULTS)
+    ] == [2, 2]
     assert "Not measured: agent. Their sections are unchanged" in capsys.readouterr().err
 
 
@@ -139,7 +143,8 @@ def test_a_quick_run_shows_ratios_and_judges_none(areas, capsys):
     assert "100" in capsys.readouterr().out
     areas["agent"] = command.AreaError("agent: ended with 1")
     assert command.measure_all(list(areas), quick=True) == 1
-    assert not command.RESULTS.exists()
+    assert not command.RATIOS.exists()
+    assert not command.RUNS.exists()
     assert not list(command.DOCS.iterdir())
 
 
@@ -153,4 +158,4 @@ def test_an_unknown_area_is_named():
         check=False,
     )
     assert done.returncode == 2
-    assert "no such area: engine; there are emit, deferral, agent, scrape, policy" in done.stderr
+    assert "no such area: engine; there are emit, agent, scrape, policy" in done.stderr

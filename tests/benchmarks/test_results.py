@@ -131,7 +131,7 @@ def test_a_section_is_the_same_after_json():
         ),
         Row("alone", "MiB", Spread.one(7)),
         Row("p99", "ms", Spread.percentile([1, 2], 99)),
-        Row("ratio only", "", None, ratio=Spread.one(1), peer="peer"),
+        Row("ratio only", "", None, ratio=Spread(1, 0.5, 2, 0.5, 2), peer="peer"),
     )
     section = Section("area", "Title", ("note",), rows, {"on": "this"})
     again = Section.from_json(json.loads(json.dumps(section.as_json())))

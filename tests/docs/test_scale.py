@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.harness.document import Results
-from benchmarks.scale.__main__ import DOCUMENT, IMAGES, RESULTS
-from benchmarks.scale.answers import ANSWERS
+from benchmarks.scale.__main__ import DOCUMENT, RESULTS
 from benchmarks.scale.document import inserted
 from benchmarks.scale.variables import VARIABLES
 
@@ -17,10 +16,3 @@ def test_the_document_is_that_of_the_results() -> None:
     assert measured == {name: VARIABLES[name].points for name in measured}
     text = DOCUMENT.read_text()
     assert inserted(text, sections) == text
-
-
-def test_each_answer_has_its_plot() -> None:
-    """The document shows it."""
-    for answer in ANSWERS:
-        assert (IMAGES / f"scale-{answer.name}.svg").exists()
-        assert f"images/scale-{answer.name}.svg" in DOCUMENT.read_text()

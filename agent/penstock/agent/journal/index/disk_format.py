@@ -3,7 +3,7 @@
 A *run* holds the keys of many batches that follow each other, in 256 buckets by a key's first eight bits. In a bucket come the
 keys first, then their batches, counted from the run's first one, so that a look-up is one search through a few hundred keys.
 Its filter excludes most keys that are not in the run.
-See ``docs/decisions/0012-requests-are-indexed-in-runs.md``.
+See ``docs/decisions/0020-the-request-index.md``.
 """
 
 from __future__ import annotations

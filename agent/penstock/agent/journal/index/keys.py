@@ -1,6 +1,6 @@
 """Index keys of a batch: the kinds of its events and the requests that it names.
 
-Why a kind has one row in a batch and a request a hash: ``docs/decisions/0003-requests-are-indexed-by-a-hash.md``.
+Why a kind has one row in a batch and a request a hash: ``docs/decisions/0020-the-request-index.md``.
 """
 
 from __future__ import annotations

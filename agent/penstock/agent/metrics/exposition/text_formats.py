@@ -1,8 +1,8 @@
 """Families of samples, and the two text formats of Prometheus that they are written in: 0.0.4 and OpenMetrics 1.0.
 
 Metrics of engines have a writer of their own, because prometheus_client's takes 110 to 200 ms for 10,000 series
-(docs/decisions/metrics-exposition.md); the text is the same byte for byte, which a test compares. The agent's own
-metrics are in a registry of prometheus_client, and its writers write them.
+(docs/decisions/0062-metrics-our-own-parts.md); the text is the same byte for byte, which a test compares. The
+agent's own metrics are in a registry of prometheus_client, and its writers write them.
 """
 
 from __future__ import annotations

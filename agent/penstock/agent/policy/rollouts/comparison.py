@@ -6,7 +6,7 @@ fails, is no evidence. Engines differ from each other, and failures of one engin
 divided by the dispersion between engines of one group (quasi-likelihood), of which an upper bound is taken. It is at
 least what comes at once: one prompt of 8,192 tokens is one piece of evidence, and not 8,192. Where one
 engine alone makes the difference, that is the engine's and not the policy's: each one is left out in turn.
-docs/decisions/0037-roll-outs.md has the assumptions and what they cost.
+docs/decisions/0073-how-a-roll-out-compares.md has the assumptions and what they cost.
 """
 
 from __future__ import annotations

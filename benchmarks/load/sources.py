@@ -1,22 +1,15 @@
-"""How the agent's cost grows with the number of sources: ``python -m benchmarks.sources``.
+"""Simulated engine processes that send to an agent over real gRPC, as many as it takes.
 
-For each number of sources, simulated engine processes send to a new agent over real gRPC: one stream each, one batch in flight,
-a batch every 200 ms at most and a snapshot every second, as the exporter of an engine with failures does (a healthy one sends a
-batch a second). They send
-
-1. 2,000 events a second in all, a wait's start, its end and the request's end for each request, for some seconds;
-2. as many full batches as it acknowledges, of what real engines send (:mod:`benchmarks.load.mixes`).
-
-The times of acknowledgements are measured in the sender, from the send. All of this shares the machine with the
-sender, which takes about as much of it as the agent.
+One stream each, one batch in flight, a batch every 200 ms at most and a snapshot every second, as the exporter of an engine with
+failures does (a healthy one sends a batch a second). They send a steady rate of events (a wait's start, its end and the request's
+end for each request), or as many full batches as the agent acknowledges, of what real engines send (:mod:`benchmarks.load.mixes`).
+The times of acknowledgements are measured in the sender, from the send.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import os
 import random
 import sqlite3
 import statistics
@@ -34,12 +27,11 @@ from penstock.proto.v1.ingest_pb2 import Ack, Batch, Hello
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from benchmarks.load.mixes import FULL, MIXES, decode_events, request_id
-from tests.support.agent.agent import AgentProcess, running_agent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from penstock.proto.v1.events_pb2 import Event
+
+    from tests.support.agent.agent import AgentProcess
 
 PEERS = 8
 _METHOD = "/penstock.v1.Ingest/Publish"
@@ -50,10 +42,9 @@ _DIFFERENT = 64
 
 @dataclass
 class Result:
-    """One row of the table; times in milliseconds."""
+    """What a number of sources gave; times in milliseconds, CPU in % of a core, memory in MiB."""
 
     sources: int
-    rate: float = 0.0
     acks: list[float] = field(default_factory=list)
     memory: float = 0.0
     cpu: float = 0.0
@@ -61,22 +52,6 @@ class Result:
     scrape: float = 0.0
     throughput: float = 0.0
     peak: float = 0.0
-
-    def cells(self) -> list[str]:
-        """Return the row's text."""
-        cuts = statistics.quantiles(self.acks, n=100)
-        return [
-            str(self.sources),
-            f"{self.rate:,.0f}",
-            f"{cuts[49]:.1f}",
-            f"{cuts[98]:.1f}",
-            f"{self.memory:.0f}",
-            f"{self.cpu:.0f}",
-            f"{self.bytes_per_entry:.0f}",
-            f"{self.scrape:.0f}",
-            f"{self.throughput:,.0f}",
-            f"{self.peak:.0f}",
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +67,6 @@ class Intake:
     def per_core(self) -> float:
         """Entries a second of CPU of all the agent's threads."""
         return self.entries / self.cpu_seconds
-
-
-HEADERS = (
-    "sources", "events/s", "ack p50 ms", "ack p99 ms", "RSS MiB", "CPU %", "bytes/event", "scrape ms",
-    "most entries/s", "RSS then MiB",
-)  # fmt: skip
 
 
 @cache
@@ -246,7 +215,6 @@ async def load(agent: AgentProcess, result: Result, rate: float, seconds: float)
             *(each.trickle(rate / len(senders), begun + seconds) for each in senders)
         )
         took = time.monotonic() - begun
-        result.rate = sum(counts) / took
         result.cpu = 100 * (own(agent, "process_cpu_seconds_total") - cpu) / took
         result.memory = own(agent, "process_resident_memory_bytes") / _MIB
         result.bytes_per_entry = (size_of(agent) - size) / sum(counts)
@@ -256,28 +224,3 @@ async def load(agent: AgentProcess, result: Result, rate: float, seconds: float)
         counts = await asyncio.gather(*(each.flood(begun + seconds / 4, "engine") for each in senders))
         result.throughput = sum(counts) / (time.monotonic() - begun)
         result.peak = own(agent, "process_resident_memory_bytes") / _MIB
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as Markdown."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def main() -> None:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sources", type=int, nargs="+", default=[1, 8, 64, 256])
-    parser.add_argument("--rate", type=float, default=2_000, help="events a second, of all sources together")
-    parser.add_argument("--seconds", type=float, default=20)
-    options = parser.parse_args()
-    print(table([HEADERS, ["---:"] * len(HEADERS)]))
-    for count in options.sources:
-        result = Result(count)
-        with running_agent(["--log-level=warning"]) as agent:
-            asyncio.run(load(agent, result, options.rate, options.seconds))
-        print(table([result.cells()]), flush=True)
-    print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end (2 or less: no other work)")
-
-
-if __name__ == "__main__":
-    main()
