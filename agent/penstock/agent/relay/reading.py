@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import both_sides, merge
-from penstock.agent.relay.addresses import name_peers
-from penstock.agent.relay.asking import AskingService, Context, author_at_agents, named_answers
-from penstock.agent.relay.bills import merge_bills
+from penstock.agent.relay.asking import AskingService, Context, author_at_agents, for_agent, named_answers
+from penstock.agent.relay.both_sides import causes_between_agents
 from penstock.agent.relay.engine_names import qualify
-from penstock.agent.relay.pair_causes import causes_between_agents
-from penstock.agent.relay.peers import add_cells, cells_request, merge_peers
+from penstock.agent.relay.merge import merge_bills
+from penstock.agent.relay.peers import add_cells, cells_request, merge_peers, name_peers
 from penstock.agent.relay.policies import (
     with_source,
 )
-from penstock.agent.relay.requests import for_agent
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
 from penstock.agent.views.coverage import COVERAGE
 from penstock.proto.v1 import admin_pb2 as admin
