@@ -12,7 +12,7 @@ import yaml
 from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
 from penstock.agent.metrics.catalogue import METRICS
-from penstock.agent.relay.metrics import AGENTS, LEASE_HELD, ROLLOUT_ABORTS, STATUS_PATCHES
+from penstock.agent.relay.run import AGENTS, LEASE_HELD, ROLLOUT_ABORTS, STATUS_PATCHES
 from penstock.agent.traces.spans import semconv
 from penstock.proto.names import words
 from penstock.proto.v1.common_pb2 import DecidedBy, ErrorType, FailureMode

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.agent.answers import read_agents_answer, read_answer
 from penstock.agent.errors import ContractError, ManifestError
 from penstock.agent.policy.manifest import parse_manifest
-from penstock.agent.relay import merge, suspects
-from penstock.agent.relay.bills import merge_bills
-from penstock.agent.relay.pair_causes import causes_between_agents
+from penstock.agent.relay import both_sides, merge
+from penstock.agent.relay.both_sides import causes_between_agents
+from penstock.agent.relay.merge import merge_bills
 from penstock.agent.relay.peers import add_cells, cells_request, merge_peers
 from penstock.agent.relay.policies import FleetPolicy, FoundPolicies, with_source
 from penstock.agent.views.text import printable
@@ -34,9 +34,9 @@ def _peers(named: Named) -> admin.ListPeersResponse:
 
 
 def _suspects(named: Named) -> admin.ListSuspectsResponse:
-    late = suspects.halves(named)
-    suspects.qualify_suspects(named)
-    return suspects.joined(named, late, named, admin.ListSuspectsRequest())
+    late = both_sides.halves(named)
+    both_sides.qualify_suspects(named)
+    return both_sides.joined(named, late, named, admin.ListSuspectsRequest())
 
 
 def _diagnosis(named: Named) -> admin.Diagnosis:

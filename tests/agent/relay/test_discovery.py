@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import ConfigError
-from penstock.agent.relay.agent_tls import AgentTls
+from penstock.agent.relay.config import AgentTls
 from penstock.agent.relay.connection import UP
 from penstock.agent.relay.discovery import AgentFinder, AgentPlace, AgentSet
 from penstock.agent.relay.discovery.agent_finder import choose

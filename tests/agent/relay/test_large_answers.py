@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from penstock.agent.relay.calls import RelayCalls
 from penstock.agent.relay.discovery import AgentFinder, AgentSet
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.large_answers import LargeAnswers, Room, weight
+from penstock.agent.relay.service import RelayCalls
 from penstock.proto.v1 import admin_pb2 as admin
 
 MIB = 1 << 20

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from penstock.agent.relay import merge
-from penstock.agent.relay.pair_causes import causes_between_agents
+from penstock.agent.relay.both_sides import causes_between_agents
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL, Role
 from penstock.proto.v1.snapshot_pb2 import EngineFacts

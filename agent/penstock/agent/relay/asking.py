@@ -1,4 +1,4 @@
-"""How a relay asks agents: each call asks all, and says who did not answer."""
+"""How a relay asks agents: what of a request for all it asks one, and who did not answer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.quoted_errors import in_one_line
-from penstock.agent.relay.addresses import FleetAddresses
+from penstock.agent.relay.engine_names import own_key, own_selector
 from penstock.agent.relay.fleet import FULL
-from penstock.agent.relay.requests import engines_of, for_agent
+from penstock.agent.relay.peers import FleetAddresses
 from penstock.agent.server.page_tokens import PageTokens
 from penstock.agent.views.coverage import COVERAGE
+from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.agent.relay.fleet import Answers, Fleet
     from penstock.agent.relay.fleet_leader import FleetLeader
     from penstock.agent.relay.policies import FleetPolicies
@@ -25,6 +28,16 @@ _NAMED = 3
 _MAX_DETAILS = 500
 # What a caller may have to give otherwise: any agent's word is as good as another's.
 _WRONG_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
+
+
+_NAMED_ENGINES = 5
+_LISTED_AGENTS = 20
+# Which field names one engine.
+_KEYS: dict[type[Any], str] = {
+    admin.GetEffectivePolicyRequest: "key",
+    admin.GetStacksRequest: "key",
+    admin.ForgetRequest: "engine",
+}
 
 
 class AskingService(admin_pb2_grpc.AdminServicer):
@@ -103,3 +116,47 @@ def author_at_agents(author: str) -> str:
 
 def _details(error: grpc.aio.AioRpcError) -> str:
     return in_one_line(error.details() or "", _MAX_DETAILS)
+
+
+def for_agent(request: Any, agent: str) -> Any:
+    """Return *request* with the engines' own names; None if it names only engines of other agents."""
+    selector = getattr(request, "selector", None)
+    if selector is not None and selector.engines:
+        own = own_selector(selector, agent)
+        return None if own is None else _with(request, "selector", own)
+    field = _KEYS.get(type(request))
+    if field is not None and request.HasField(field):
+        key = own_key(getattr(request, field), agent)
+        return None if key is None else _with(request, field, key)
+    return request
+
+
+def engines_of(request: Any) -> str:
+    """Return the engines that a request names; empty for none."""
+    keys = list(request.selector.engines) if hasattr(request, "selector") else []
+    field = _KEYS.get(type(request))
+    if field is not None and request.HasField(field):
+        keys.append(getattr(request, field))
+    more = f" and {len(keys) - _NAMED_ENGINES} more" if len(keys) > _NAMED_ENGINES else ""
+    return ", ".join(f"{key.server}/{key.engine}".lstrip("/") for key in keys[:_NAMED_ENGINES]) + more
+
+
+def which_agent(asked: str, known: Iterable[str]) -> str:
+    """Return a sentence about a call that needs one agent, for a name that is empty or not *known*."""
+    names = sorted(known)
+    more = (
+        f" and {len(names) - _LISTED_AGENTS} more; 'agentctl doctor' names all"
+        if len(names) > _LISTED_AGENTS
+        else ""
+    )
+    listed = (", ".join(names[:_LISTED_AGENTS]) or "none") + more
+    if asked:
+        return f"this relay has no agent {asked!r}; it has {listed}"
+    return f"a bundle is of one agent; name it with --agent: {listed}"
+
+
+def _with(request: Any, field: str, value: Any) -> Any:
+    changed = type(request)()
+    changed.CopyFrom(request)
+    getattr(changed, field).CopyFrom(value)
+    return changed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge
-from penstock.agent.relay.asking import AskingService, Context, author_at_agents, named_answers
+from penstock.agent.relay.asking import AskingService, Context, author_at_agents, for_agent, named_answers
 from penstock.agent.relay.engine_names import qualify, qualify_all
 from penstock.agent.relay.policies import (
     affected,
@@ -16,7 +16,6 @@ from penstock.agent.relay.policies import (
     delete_policy,
     export_policies,
 )
-from penstock.agent.relay.requests import for_agent
 from penstock.agent.server.status_codes import abort_with
 from penstock.agent.views.coverage import COVERAGE
 from penstock.proto.v1 import admin_pb2 as admin

@@ -1,10 +1,15 @@
-"""The relay's configuration: flags over environment over a TOML file, checked once, frozen."""
+"""The relay's configuration: flags over environment over a TOML file, checked once, frozen.
+
+What it shows to agents over TCP: its certificate, which the agents' allow-lists name.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import grpc
+import structlog
 from penstock.agent.errors import ConfigError
 from penstock.agent.parsing.options import (
     Option,
@@ -16,7 +21,6 @@ from penstock.agent.parsing.options import (
 from penstock.agent.policy.sources import SourceSpec, parse_sources
 from penstock.agent.policy.sources.kube_options import KUBE_OPTIONS
 from penstock.agent.policy.sources.nats_options import NATS_ATTRIBUTES, NATS_OPTIONS, NatsFiles, nats_files
-from penstock.agent.relay.agent_tls import AgentTls
 from penstock.agent.relay.discovery import parse_agents
 from penstock.agent.server import parse_tcp
 from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, admin_tls
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 
     from penstock.agent.relay.discovery import AgentSet
     from penstock.agent.server import Address, AdminTls, TcpAddress
+
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +184,60 @@ def _agent_tls(values: Mapping[str, Any], agents: AgentSet) -> AgentTls | None:
         values["agent_tls_key"],
         values["agent_tls_server_name"],
     )
+
+
+class AgentTls:
+    """The files; they are read anew for each new connection, because they are renewed."""
+
+    def __init__(self, ca: Path, cert: Path, key: Path, server_name: str = "") -> None:
+        """Read them.
+
+        Args:
+            ca: CA bundle for the agents' certificates.
+            cert: the relay's certificate and chain.
+            key: private key of *cert*.
+            server_name: the name in the agents' certificates, if they share one; empty for each address's host.
+
+        Raises:
+            ConfigError: one cannot be read.
+
+        """
+        self._files = (("ca", ca), ("key", key), ("cert", cert))
+        self._server_name = server_name
+        self._error = ""
+        self._last = self._read()
+
+    def contents(self) -> tuple[bytes, bytes, bytes]:
+        """Return CA, key and certificate; while one cannot be read, those of the last time."""
+        try:
+            self._last = self._read()
+        except ConfigError as error:
+            if str(error) != self._error:
+                self._error = str(error)
+                _log.warning(
+                    "new certificates cannot be read; the present ones stay in use", reason=self._error
+                )
+        else:
+            self._error = ""
+        return self._last
+
+    def _read(self) -> tuple[bytes, bytes, bytes]:
+        found = []
+        for flag, path in self._files:
+            try:
+                found.append(path.read_bytes())
+            except OSError as error:
+                raise ConfigError(
+                    f"--agent-tls-{flag} {str(path)!r} cannot be read ({error.strerror}); name a PEM file"
+                ) from None
+        return found[0], found[1], found[2]
+
+    def channel_options(self) -> list[tuple[str, Any]]:
+        """Return the channel options of these settings."""
+        return [("grpc.ssl_target_name_override", self._server_name)] if self._server_name else []
+
+
+def credentials_of(contents: tuple[bytes, bytes, bytes]) -> grpc.ChannelCredentials:
+    """Return the credentials of CA, key and certificate."""
+    ca, key, cert = contents
+    return grpc.ssl_channel_credentials(ca, key, cert)

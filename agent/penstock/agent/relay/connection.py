@@ -12,14 +12,14 @@ import structlog
 from penstock.agent.answers import path_of, read_agents_answer
 from penstock.agent.errors import ContractError
 from penstock.agent.quoted_errors import in_one_line
-from penstock.agent.relay.agent_tls import credentials_of
+from penstock.agent.relay.config import credentials_of
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from google.protobuf.message import Message
-    from penstock.agent.relay.agent_tls import AgentTls
+    from penstock.agent.relay.config import AgentTls
     from penstock.agent.relay.discovery import AgentPlace
 
 _log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from google.protobuf.message import Message
-    from penstock.agent.relay.agent_tls import AgentTls
+    from penstock.agent.relay.config import AgentTls
     from penstock.agent.relay.discovery import AgentFinder
 
     _Take = Callable[[int], bool]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.admin.lookups import DEFAULT_SLOW, ORDERS
+from penstock.agent.bill import bounded_lines, sum_costs
 from penstock.agent.diagnosis import merge_diagnoses
 from penstock.agent.pairs import list_pairs
 from penstock.agent.relay.engine_names import qualify, qualify_all
@@ -27,6 +28,9 @@ _OF_NOW = "its version answers for now only; upgrade it"
 _NO_PAIRS = "what engines of two agents differed in then is not known: agents keep what engines are, and not what they were"
 
 Named = tuple[str, Any]
+
+
+_MAX_UINT32, _MAX_UINT64 = (1 << 32) - 1, (1 << 64) - 1
 
 
 def engines(answers: Sequence[Named], _: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
@@ -298,3 +302,26 @@ def _apart(first: str, other: str, seconds: float, uncertainty: float) -> str:
         return f"The clocks of {first} and {other} agree {exact}."
     way = "ahead of" if seconds > 0 else "behind"
     return f"The clock of {other} is {abs(seconds) * 1e3:.1f} ms {way} that of {first} {exact}."
+
+
+def merge_bills(answers: Sequence[tuple[str, Any]], _: admin.GetBillRequest) -> admin.Bill:
+    """Return the lines of all agents, the most expensive first; a line that sums several engines stays without one."""
+    merged = admin.Bill()
+    lines: list[admin.BillLine] = []
+    for name, answer in answers:
+        for line in answer.lines:
+            if line.HasField("key"):
+                qualify(line.key, name)
+        qualify_all((price.key for price in answer.prices), name)
+        lines += answer.lines
+        merged.prices.extend(answer.prices)
+        merged.entries = min(merged.entries + answer.entries, _MAX_UINT64)
+        merged.unreadable_batches = min(merged.unreadable_batches + answer.unreadable_batches, _MAX_UINT32)
+        merged.truncated |= answer.truncated
+        # What is whole since then is whole at every agent.
+        for mine, theirs in ((merged.oldest, answer.oldest), (merged.log_begins, answer.log_begins)):
+            if theirs.ToNanoseconds() > mine.ToNanoseconds():
+                mine.CopyFrom(theirs)
+    merged.lines.extend(bounded_lines(lines))
+    merged.total.CopyFrom(sum_costs(line.costs for line in merged.lines))
+    return merged

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.errors import PenstockError
-from penstock.agent.relay import merge, suspects
-from penstock.agent.relay.addresses import name_peers
-from penstock.agent.relay.asking import AskingService, Context, author_at_agents, named_answers
-from penstock.agent.relay.bills import merge_bills
+from penstock.agent.relay import both_sides, merge
+from penstock.agent.relay.asking import AskingService, Context, author_at_agents, for_agent, named_answers
+from penstock.agent.relay.both_sides import causes_between_agents
 from penstock.agent.relay.engine_names import qualify
-from penstock.agent.relay.pair_causes import causes_between_agents
-from penstock.agent.relay.peers import add_cells, cells_request, merge_peers
+from penstock.agent.relay.merge import merge_bills
+from penstock.agent.relay.peers import add_cells, cells_request, merge_peers, name_peers
 from penstock.agent.relay.policies import (
     with_source,
 )
-from penstock.agent.relay.requests import for_agent
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
 from penstock.agent.views.coverage import COVERAGE
 from penstock.proto.v1 import admin_pb2 as admin
@@ -161,20 +159,20 @@ class ReadingCalls(AskingService):
             fleet.CopyFrom(request)
             fleet.ClearField("selector")
             everywhere = await self._ask("ListSuspects", fleet, context)
-        late = await asyncio.to_thread(suspects.halves, named_answers(everywhere))
+        late = await asyncio.to_thread(both_sides.halves, named_answers(everywhere))
         readers: list[tuple[str, Any]] = []
         if late:
             asked = admin.ListSuspectsRequest()
             asked.CopyFrom(request)
-            asked.limit = suspects.MAX_LATE_IDS
+            asked.limit = both_sides.MAX_LATE_IDS
             asked.late_request_ids.extend(dict.fromkeys(half.peer_request_id for half in late))
             readers = named_answers(await self._ask("ListSuspects", asked, context))
         answers = [named_answers(own), readers, *([] if everywhere is own else [named_answers(everywhere)])]
 
         def join() -> admin.ListSuspectsResponse:
             for named in answers:
-                suspects.qualify_suspects(named)
-            return suspects.joined(named_answers(own), late, readers, request)
+                both_sides.qualify_suspects(named)
+            return both_sides.joined(named_answers(own), late, readers, request)
 
         return await asyncio.to_thread(join)
 

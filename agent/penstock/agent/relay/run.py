@@ -1,9 +1,10 @@
-"""Runs one relay until a signal ends it."""
+"""Runs one relay until a signal ends it; its own metrics: its agents by state, and its process."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,12 @@ import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.aio import stop_event
 from penstock.agent.page import PageServer, PageSource
-from penstock.agent.relay.calls import RelayCalls
+from penstock.agent.relay.connection import AWAY, CONNECTING, UP
 from penstock.agent.relay.discovery import AgentFinder, pod_reader, registry_reader
-from penstock.agent.relay.duties import Duties
 from penstock.agent.relay.fleet import Fleet
-from penstock.agent.relay.metrics import render_metrics
+from penstock.agent.relay.fleet_leader import Duties
 from penstock.agent.relay.policies import open_source
-from penstock.agent.relay.service import RelayService
+from penstock.agent.relay.service import RelayCalls, RelayService
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.full_collections import short_full_collections
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
@@ -25,6 +25,14 @@ from penstock.agent.server.http_server import HttpServer
 from penstock.agent.server.page_tokens import PageTokens
 from penstock.agent.server.tls import Certificates
 from penstock.proto.v1 import admin_pb2_grpc
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Gauge,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 
 if TYPE_CHECKING:
     from penstock.agent.relay.config import RelayConfig
@@ -33,6 +41,12 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _ADMIN_MODE = 0o600
 _LAST_CALLS_SECONDS = 1.0
+
+
+AGENTS = "penstock_relay_agents"
+LEASE_HELD = "penstock_relay_lease_held"
+STATUS_PATCHES = "penstock_relay_status_patches"
+ROLLOUT_ABORTS = "penstock_relay_rollout_aborts"
 
 
 async def run(config: RelayConfig) -> None:
@@ -115,3 +129,33 @@ async def _ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+def render_metrics(fleet: Fleet, duties: Duties | None = None) -> tuple[bytes, str]:
+    """Return the exposition and its content type."""
+    registry = CollectorRegistry()
+    agents = Gauge(AGENTS, "Agents of this relay by state.", ["state"], registry=registry)
+    states = Counter(agent.state for agent in fleet.agents())
+    for state in (CONNECTING, UP, AWAY):
+        agents.labels(state).set(states[state])
+    if duties is not None:
+        _add_duties(registry, duties)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _add_duties(registry: CollectorRegistry, duties: Duties) -> None:
+    held = Gauge(
+        LEASE_HELD, "1 while this relay leads roll-outs and writes the status of policies.", registry=registry
+    )
+    held.set(duties.lease.held)
+    aborts = Gauge(
+        ROLLOUT_ABORTS, "Roll-outs that this relay has aborted by their comparison.", registry=registry
+    )
+    aborts.set(duties.leader.aborts)
+    if duties.writer is None:
+        return
+    patches = Gauge(STATUS_PATCHES, "Writes of a policy's status.", ["result"], registry=registry)
+    for result in ("ok", "failed"):
+        patches.labels(result).set(duties.writer.patches[result])

@@ -12,8 +12,8 @@ import grpc
 from penstock.agent.aio import is_cancelled
 from penstock.agent.errors import ContractError
 from penstock.agent.relay import merge
+from penstock.agent.relay.asking import for_agent
 from penstock.agent.relay.connection import AWAY, CLOSED
-from penstock.agent.relay.requests import for_agent
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from penstock.agent.admin.calls.engines import source_message
 from penstock.agent.admin.calls.rollouts import list_policy_rollouts
 from penstock.agent.admin.calls.status import get_status
-from penstock.agent.admin.lookups.messages import key_message, stall_message, timestamp_message
+from penstock.agent.admin.lookups import key_message, stall_message, timestamp_message
 from penstock.agent.aio import to_completion
 from penstock.agent.errors import ContractError, ImpossibleError, StateError
 from penstock.agent.journal import WindowReader, connect_reader, journal_errors

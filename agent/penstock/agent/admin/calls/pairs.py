@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.lookups import DifferentWeights, clock_offsets
-from penstock.agent.admin.lookups.messages import key_message, role_of
+from penstock.agent.admin.lookups import DifferentWeights, clock_offsets, key_message, role_of
 from penstock.agent.metrics import SIZE_CLASSES
 from penstock.agent.model import EngineKey
 from penstock.agent.pairs import list_pairs

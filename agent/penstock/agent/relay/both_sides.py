@@ -1,10 +1,16 @@
-"""Joins both sides of answers that may be wrong: the owner of blocks knows that they were read late, the reader who answered. Pure."""
+"""What takes what the agents of both sides know: answers that may be wrong, and what is wrong between two agents. Pure.
+
+The owner of blocks knows that they were read late, the reader who answered; of a pair neither agent knows the other end.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.agent.relay.engine_names import qualify
+from penstock.agent.diagnosis import diagnose_pairs
+from penstock.agent.pairs import versions_apart
+from penstock.agent.relay import merge
+from penstock.agent.relay.engine_names import agent_of, qualify
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -16,6 +22,10 @@ MAX_LATE_IDS = 1_000
 """Ids that one call may name; what is above it stays without its other side."""
 
 Named = tuple[str, Any]
+
+
+# What an agent says of a peer that is a pair's other end: then it has seen it itself.
+_SEEN: Final = frozenset({"incompatible_pair", "incompatible_peer", "weights_differ"})
 
 
 def halves(answers: Sequence[Named]) -> list[admin.Suspect]:
@@ -97,3 +107,45 @@ def _join(present: admin.Suspect, half: admin.Suspect, match: admin.Suspect) -> 
     # The owner knows when it was read.
     present.seen.CopyFrom(min((present.seen, half.seen), key=lambda each: each.ToNanoseconds()))
     present.rehearsal = present.rehearsal and half.rehearsal
+
+
+def causes_between_agents(
+    pairs: Sequence[tuple[str, Any]],
+    diagnoses: Sequence[tuple[str, Any]],
+    request: admin.DiagnoseRequest,
+    now: int,
+) -> list[admin.DiagnosedCause]:
+    """Return the causes of pairs whose two ends are of two agents; none of an earlier moment, or of labels and models.
+
+    Args:
+        pairs: the agents' ``ListPairs``, by name; their keys become those of the fleet.
+        diagnoses: the agents' ``Diagnose``, by name.
+        request: what was asked.
+        now: nanoseconds.
+
+    """
+    asked = request.selector
+    if request.HasField("at") or asked.labels or asked.models:
+        return []
+    wanted = {(key.server, key.engine) for key in asked.engines}
+    seen = {
+        cause.peer
+        for _, each in diagnoses
+        for whole in each.causes
+        for cause in (whole, *whole.effects)
+        if cause.kind in _SEEN
+    }
+    found = [
+        pair
+        for pair in merge.pairs(pairs, admin.ListPairsRequest()).pairs
+        if pair.HasField("peer_key")
+        and agent_of(pair.key) != agent_of(pair.peer_key)
+        and (not (pair.peer.address and pair.peer.address in seen) or versions_apart(pair))
+        and (not wanted or {(key.server, key.engine) for key in (pair.key, pair.peer_key)} & wanted)
+    ]
+    causes = diagnose_pairs(found, now)
+    for cause in causes:
+        untold = [each for each in cause.effects if not each.peer or each.peer not in seen]
+        del cause.effects[:]
+        cause.effects.extend(untold)
+    return causes
