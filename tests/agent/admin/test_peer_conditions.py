@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.agent.admin.lookups.peer_conditions import Present, peer_condition
+from penstock.agent.admin.lookups.known_peers import Present
+from penstock.agent.admin.lookups.peer_conditions import peer_condition
 from penstock.agent.metrics.latencies.peers import PeerWindows
 from penstock.agent.metrics.latencies.time_slots import DurationWindow, DurationWindows
 from penstock.proto.v1 import admin_pb2 as admin

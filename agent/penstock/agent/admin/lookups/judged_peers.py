@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.admin.lookups.peer_conditions import Condition
+from penstock.agent.admin.lookups.known_peers import Condition
 from penstock.agent.badness import badness
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.admin.lookups.peer_conditions import Present
 from penstock.agent.admin.lookups.retirement import is_held
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.agent.model import EngineKey
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -174,3 +175,40 @@ def _add_orders(known: KnownPeers, sources: PeerSources) -> None:
 def _earlier(one: int, other: int) -> int:
     """Return the earlier of two times; 0 means unknown."""
     return min(one, other) if one and other else one or other
+
+
+class Condition(NamedTuple):
+    """What is wrong now.
+
+    Attributes:
+        severity: orders peers of one condition, the worst highest.
+        reason: in words; empty for OK and QUARANTINED, which the status explains.
+        since: by the engine's clock, nanoseconds; 0 for not known.
+
+    """
+
+    condition: admin.PeerCondition
+    severity: float = 0.0
+    reason: str = ""
+    since: int = 0
+
+
+@dataclass(slots=True)
+class Present:
+    """What an engine's last snapshots and acknowledged orders say about a peer; times in nanoseconds, 0 for none.
+
+    Attributes:
+        quarantine: ``QuarantineState``.
+
+    """
+
+    in_flight: int = 0
+    oldest_in_flight: int = 0
+    deferred: int = 0
+    oldest_deferred: int = 0
+    quarantine: int = 0
+
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether loads from it are kept back, all or all but a probe."""
+        return self.quarantine > QUARANTINE_STATE_CLOSED

@@ -6,15 +6,14 @@ the judge has found. All others are fine, so that the worst of many are found wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent import limits
+from penstock.agent.admin.lookups.known_peers import Condition, Present
 from penstock.agent.badness import badness, list_place
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,43 +23,6 @@ if TYPE_CHECKING:
     from penstock.agent.admin.lookups.known_peers import KnownPeers, PeerKey, PeerSources
     from penstock.agent.metrics import DurationWindow, DurationWindows, PeerWindows
     from penstock.agent.model import EngineKey
-
-
-class Condition(NamedTuple):
-    """What is wrong now.
-
-    Attributes:
-        severity: orders peers of one condition, the worst highest.
-        reason: in words; empty for OK and QUARANTINED, which the status explains.
-        since: by the engine's clock, nanoseconds; 0 for not known.
-
-    """
-
-    condition: admin.PeerCondition
-    severity: float = 0.0
-    reason: str = ""
-    since: int = 0
-
-
-@dataclass(slots=True)
-class Present:
-    """What an engine's last snapshots and acknowledged orders say about a peer; times in nanoseconds, 0 for none.
-
-    Attributes:
-        quarantine: ``QuarantineState``.
-
-    """
-
-    in_flight: int = 0
-    oldest_in_flight: int = 0
-    deferred: int = 0
-    oldest_deferred: int = 0
-    quarantine: int = 0
-
-    @property
-    def is_quarantined(self) -> bool:
-        """Whether loads from it are kept back, all or all but a probe."""
-        return self.quarantine > QUARANTINE_STATE_CLOSED
 
 
 _NOTHING = Present()
