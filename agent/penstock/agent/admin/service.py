@@ -26,14 +26,13 @@ from penstock.agent.admin.calls import (
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
-from penstock.agent.server.status_codes import abort_with
+from penstock.agent.server.status_codes import Call, abort_with
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    import grpc
     from google.protobuf.message import Message
     from penstock.agent.admin.lookups import AgentContext
 
@@ -43,10 +42,8 @@ Response = TypeVar("Response", bound="Message")
 
 def _unary(
     call: Callable[[AgentContext, Request], Awaitable[Response]],
-) -> Callable[[AdminService, Request, grpc.aio.ServicerContext[Request, Response]], Awaitable[Response]]:
-    async def method(
-        self: AdminService, request: Request, context: grpc.aio.ServicerContext[Request, Response]
-    ) -> Response:
+) -> Callable[[AdminService, Request, Call], Awaitable[Response]]:
+    async def method(self: AdminService, request: Request, context: Call) -> Response:
         try:
             return _checked(await call(self.agent, request))
         except PenstockError as error:
@@ -67,10 +64,8 @@ def _checked(response: Response) -> Response:
 
 def _stream(
     call: Callable[[AgentContext, Request], AsyncIterator[Response]],
-) -> Callable[[AdminService, Request, grpc.aio.ServicerContext[Request, Response]], AsyncIterator[Response]]:
-    async def method(
-        self: AdminService, request: Request, context: grpc.aio.ServicerContext[Request, Response]
-    ) -> AsyncIterator[Response]:
+) -> Callable[[AdminService, Request, Call], AsyncIterator[Response]]:
+    async def method(self: AdminService, request: Request, context: Call) -> AsyncIterator[Response]:
         try:
             async for response in call(self.agent, request):
                 yield response
@@ -138,7 +133,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def WatchEvents(  # noqa: N802  (the wire's name)
         self,
         request: admin.ListEventsRequest,
-        context: grpc.aio.ServicerContext[admin.ListEventsRequest, admin.LoggedEvent],
+        context: Call,
     ) -> AsyncIterator[admin.LoggedEvent]:
         """Follow the log until the caller or the agent ends."""
         try:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from penstock.agent.relay.fleet import Answers, Fleet
     from penstock.agent.relay.fleet_leader import FleetLeader
     from penstock.agent.relay.policies import FleetPolicies
+    from penstock.agent.server.status_codes import Call
 
-Context = grpc.aio.ServicerContext[Any, Any]
 _NAMED = 3
 # Characters of an agent's own sentence.
 _MAX_DETAILS = 500
@@ -62,14 +62,14 @@ class AskingService(admin_pb2_grpc.AdminServicer):
         self._start_time = time.time_ns()
         self._watching = 0
 
-    async def _ask(self, method: str, request: Any, context: Context) -> Answers:
+    async def _ask(self, method: str, request: Any, context: Call) -> Answers:
         answers = await self._fleet.ask(
             method, lambda agent: for_agent(request, agent.place.name), context.time_remaining()
         )
         await self._check(answers, context, request)
         return answers
 
-    async def _check(self, answers: Answers, context: Context, request: Any = None) -> None:
+    async def _check(self, answers: Answers, context: Call, request: Any = None) -> None:
         """Name the agents without an answer; abort if none answered, or the request is wrong."""
         if answers.missing:
             context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
@@ -91,7 +91,7 @@ class AskingService(admin_pb2_grpc.AdminServicer):
             )
         await self._abort_without_engines(context, request)
 
-    async def _abort_without_engines(self, context: Context, request: Any) -> None:
+    async def _abort_without_engines(self, context: Call, request: Any) -> None:
         if not self._fleet.agents():
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge
-from penstock.agent.relay.asking import AskingService, Context, author_at_agents, for_agent, named_answers
+from penstock.agent.relay.asking import AskingService, author_at_agents, for_agent, named_answers
 from penstock.agent.relay.engine_names import qualify, qualify_all
 from penstock.agent.relay.policies import (
     affected,
@@ -16,7 +16,7 @@ from penstock.agent.relay.policies import (
     delete_policy,
     export_policies,
 )
-from penstock.agent.server.status_codes import abort_with
+from penstock.agent.server.status_codes import Call, abort_with
 from penstock.agent.views.coverage import COVERAGE
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -34,8 +34,8 @@ _NO_SOURCE = (
 
 def _written(
     call: Callable[[FleetPolicies, Any], Awaitable[Any]],
-) -> Callable[[ChangingCalls, Any, Context], Awaitable[Any]]:
-    async def write(self: ChangingCalls, request: Any, context: Context) -> Any:
+) -> Callable[[ChangingCalls, Any, Call], Awaitable[Any]]:
+    async def write(self: ChangingCalls, request: Any, context: Call) -> Any:
         if self._policies is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _NO_SOURCE)
         changes = isinstance(request, admin.ApplyPolicyRequest | admin.DeletePolicyRequest)
@@ -58,8 +58,8 @@ def _written(
     return write
 
 
-def _refused(sentence: str) -> Callable[[ChangingCalls, Any, Context], Awaitable[Any]]:
-    async def call(_self: ChangingCalls, _request: Any, context: Context) -> Any:
+def _refused(sentence: str) -> Callable[[ChangingCalls, Any, Call], Awaitable[Any]]:
+    async def call(_self: ChangingCalls, _request: Any, context: Call) -> Any:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
 
     return call
@@ -85,7 +85,7 @@ class ChangingCalls(AskingService):
     Backup = _refused("a relay has no state to copy; back an agent up by its own address")
 
     async def SetPolicyRollout(  # noqa: N802
-        self, request: admin.SetPolicyRolloutRequest, context: Context
+        self, request: admin.SetPolicyRolloutRequest, context: Call
     ) -> admin.PolicyRollout:
         """Order something about a roll-out of the source's policies."""
         if self._leader is None:
@@ -100,7 +100,7 @@ class ChangingCalls(AskingService):
             await abort_with(context, error)
 
     async def SetQuarantine(  # noqa: N802
-        self, request: admin.SetQuarantineRequest, context: Context
+        self, request: admin.SetQuarantineRequest, context: Call
     ) -> admin.Quarantine:
         """Order it at all agents; return the order of one."""
         request.author = author_at_agents(request.author)
@@ -110,12 +110,12 @@ class ChangingCalls(AskingService):
             qualify(found.key, name)
         return found
 
-    async def StartDrill(self, request: admin.StartDrillRequest, context: Context) -> admin.Drill:  # noqa: N802
+    async def StartDrill(self, request: admin.StartDrillRequest, context: Call) -> admin.Drill:  # noqa: N802
         """Start it at all agents that have such an engine; the id names all of them."""
         request.author = author_at_agents(request.author)
         return await self._drill("StartDrill", lambda agent: for_agent(request, agent.place.name), context)
 
-    async def StopDrill(self, request: admin.StopDrillRequest, context: Context) -> admin.Drill:  # noqa: N802
+    async def StopDrill(self, request: admin.StopDrillRequest, context: Call) -> admin.Drill:  # noqa: N802
         """Stop it at the agents that the id names."""
         ids = dict(part.split("/", 1) for part in request.id.split(",") if "/" in part)
         author = author_at_agents(request.author)
@@ -126,9 +126,7 @@ class ChangingCalls(AskingService):
 
         return await self._drill("StopDrill", own, context)
 
-    async def _drill(
-        self, method: str, own: Callable[[AgentConnection], Any], context: Context
-    ) -> admin.Drill:
+    async def _drill(self, method: str, own: Callable[[AgentConnection], Any], context: Call) -> admin.Drill:
         answers = await self._fleet.ask(method, own, context.time_remaining())
         await self._check(answers, context)
         named = named_answers(answers)
@@ -141,7 +139,7 @@ class ChangingCalls(AskingService):
         return whole
 
     async def IssuePageToken(  # noqa: N802
-        self, request: admin.IssuePageTokenRequest, context: Context
+        self, request: admin.IssuePageTokenRequest, context: Call
     ) -> admin.IssuePageTokenResponse:
         """Return the address of the relay's own page and a token for the caller; no agent is asked."""
         try:
@@ -149,7 +147,7 @@ class ChangingCalls(AskingService):
         except PenstockError as error:
             await abort_with(context, error)
 
-    async def Forget(self, request: admin.ForgetRequest, context: Context) -> admin.ForgetResponse:  # noqa: N802
+    async def Forget(self, request: admin.ForgetRequest, context: Call) -> admin.ForgetResponse:  # noqa: N802
         """Forget an engine, or a peer at all agents."""
         request.author = author_at_agents(request.author)
         merged = admin.ForgetResponse()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import both_sides, merge
-from penstock.agent.relay.asking import AskingService, Context, author_at_agents, for_agent, named_answers
+from penstock.agent.relay.asking import AskingService, author_at_agents, for_agent, named_answers
 from penstock.agent.relay.both_sides import causes_between_agents
 from penstock.agent.relay.engine_names import qualify
 from penstock.agent.relay.merge import merge_bills
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.agent.relay.connection import AgentConnection
+    from penstock.agent.server.status_codes import Call
 
 # Of an answer that makes all of them too large: without it the others are sent.
 _LARGE_BYTES = MAX_SEND_BYTES // 4
@@ -37,8 +38,8 @@ _TOO_LARGE = (
 
 def _merged(
     method: str, merging: Callable[[Sequence[tuple[str, Any]], Any], Any]
-) -> Callable[[ReadingCalls, Any, Context], Awaitable[Any]]:
-    async def call(self: ReadingCalls, request: Any, context: Context) -> Any:
+) -> Callable[[ReadingCalls, Any, Call], Awaitable[Any]]:
+    async def call(self: ReadingCalls, request: Any, context: Call) -> Any:
         left_out: dict[str, tuple[AgentConnection, str]] = {}
         while True:
             answers = await self._fleet.ask(
@@ -80,7 +81,7 @@ class ReadingCalls(AskingService):
     GetBill = _merged("GetBill", merge_bills)
 
     async def GetStatus(  # noqa: N802  (the wire's names, so below)
-        self, request: admin.GetStatusRequest, context: Context
+        self, request: admin.GetStatusRequest, context: Call
     ) -> admin.AgentStatus:
         """Return the relay's agents with the status of each; it answers without any of them, too."""
         # To try the trace backends takes longer than agents have for an answer.
@@ -95,7 +96,7 @@ class ReadingCalls(AskingService):
         return status
 
     async def ListPeers(  # noqa: N802
-        self, request: admin.ListPeersRequest, context: Context
+        self, request: admin.ListPeersRequest, context: Call
     ) -> admin.ListPeersResponse:
         """Return the peers of all agents, with the engines of other agents named; of a table, all cells."""
         named = named_answers(await self._ask("ListPeers", request, context))
@@ -112,7 +113,7 @@ class ReadingCalls(AskingService):
         return merged
 
     async def ListPolicies(  # noqa: N802
-        self, request: admin.ListPoliciesRequest, context: Context
+        self, request: admin.ListPoliciesRequest, context: Call
     ) -> admin.ListPoliciesResponse:
         """Return the policies of the source, with what agents have of them, and those of agents alone."""
         found = None
@@ -138,7 +139,7 @@ class ReadingCalls(AskingService):
         return admin.ListPoliciesResponse(policies=listed)
 
     async def GetEffectivePolicy(  # noqa: N802
-        self, request: admin.GetEffectivePolicyRequest, context: Context
+        self, request: admin.GetEffectivePolicyRequest, context: Call
     ) -> admin.EffectivePolicy:
         """Return the answer of the agent that has the engine."""
         answers = await self._ask("GetEffectivePolicy", request, context)
@@ -148,7 +149,7 @@ class ReadingCalls(AskingService):
         return found
 
     async def ListSuspects(  # noqa: N802
-        self, request: admin.ListSuspectsRequest, context: Context
+        self, request: admin.ListSuspectsRequest, context: Call
     ) -> admin.ListSuspectsResponse:
         """Return answers that may be wrong, those included that read from another agent's engine."""
         del request.late_request_ids[:]
@@ -177,7 +178,7 @@ class ReadingCalls(AskingService):
         return await asyncio.to_thread(join)
 
     async def Diagnose(  # noqa: N802
-        self, request: admin.DiagnoseRequest, context: Context
+        self, request: admin.DiagnoseRequest, context: Call
     ) -> admin.Diagnosis:
         """Return one diagnosis of all agents, which says whose is missing."""
         if request.HasField("at"):
@@ -197,13 +198,13 @@ class ReadingCalls(AskingService):
 
         return await asyncio.to_thread(merged)
 
-    async def GetTrace(self, request: admin.GetTraceRequest, context: Context) -> admin.Trace:  # noqa: N802
+    async def GetTrace(self, request: admin.GetTraceRequest, context: Call) -> admin.Trace:  # noqa: N802
         """Return the spans of all sides of a request."""
         sides = await self._sides("GetTrace", request, context)
         return await asyncio.to_thread(merge.trace, sides)
 
     async def Explain(  # noqa: N802
-        self, request: admin.GetTraceRequest, context: Context
+        self, request: admin.GetTraceRequest, context: Call
     ) -> admin.Explanation:
         """Return what all sides say about a request."""
         sides = await self._sides("Explain", request, context)
@@ -216,7 +217,7 @@ class ReadingCalls(AskingService):
         return await asyncio.to_thread(merge.explanation, sides, clock)
 
     async def _sides(
-        self, method: str, request: admin.GetTraceRequest, context: Context
+        self, method: str, request: admin.GetTraceRequest, context: Call
     ) -> list[tuple[str, Any]]:
         """Ask for a request, and then by its trace for the sides that know it by another id."""
         answers = await self._ask(method, request, context)
@@ -234,7 +235,7 @@ class ReadingCalls(AskingService):
         return named
 
     async def ListPolicyRollouts(  # noqa: N802
-        self, request: admin.ListPolicyRolloutsRequest, context: Context
+        self, request: admin.ListPolicyRolloutsRequest, context: Call
     ) -> admin.ListPolicyRolloutsResponse:
         """Return the roll-outs of the source's policies, and those that agents lead."""
         led: list[admin.PolicyRollout] = []
@@ -251,7 +252,7 @@ class ReadingCalls(AskingService):
         return admin.ListPolicyRolloutsResponse(rollouts=led)
 
     async def GetStacks(  # noqa: N802
-        self, request: admin.GetStacksRequest, context: Context
+        self, request: admin.GetStacksRequest, context: Call
     ) -> admin.EngineStacks:
         """Return the answer of the agent that has the engine."""
         request.author = author_at_agents(request.author)

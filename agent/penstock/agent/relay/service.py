@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from penstock.agent.errors import ContractError
-from penstock.agent.relay.asking import Context, author_at_agents, which_agent
+from penstock.agent.relay.asking import author_at_agents, which_agent
 from penstock.agent.relay.changing import ChangingCalls
 from penstock.agent.relay.fleet import takes_long
 from penstock.agent.relay.large_answers import Room
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from penstock.agent.relay.large_answers import LargeAnswers
+    from penstock.agent.server.status_codes import Call
     from penstock.proto.v1 import admin_pb2 as admin
-
 
 _SERVICE: Final = "/penstock.v1.Admin/"
 # Calls at a time, and as many again of those that take long; the others wait for their turn.
@@ -41,7 +41,7 @@ class RelayService(ReadingCalls, ChangingCalls):
     """The methods of ``penstock.v1.Admin`` for all agents of a fleet."""
 
     async def WatchRollout(  # noqa: N802
-        self, request: admin.WatchRolloutRequest, _context: Context
+        self, request: admin.WatchRolloutRequest, _context: Call
     ) -> AsyncIterator[admin.Rollout]:
         """Stream the progress of all agents: of a write to the source, or what it is now."""
         # Each agent counts its own generations.
@@ -50,7 +50,7 @@ class RelayService(ReadingCalls, ChangingCalls):
             yield progress
 
     async def SetPaused(  # noqa: N802
-        self, request: admin.SetPausedRequest, context: Context
+        self, request: admin.SetPausedRequest, context: Call
     ) -> AsyncIterator[admin.Rollout]:
         """Pause or resume the engines of all agents, and stream the progress."""
         request.author = author_at_agents(request.author)
@@ -62,7 +62,7 @@ class RelayService(ReadingCalls, ChangingCalls):
             await self._abort_without_engines(context, request)
 
     async def WatchEvents(  # noqa: N802
-        self, request: admin.ListEventsRequest, context: Context
+        self, request: admin.ListEventsRequest, context: Call
     ) -> AsyncIterator[admin.LoggedEvent]:
         """Follow the logs of all agents until the caller ends."""
         if request.HasField("after_batch"):
@@ -84,7 +84,7 @@ class RelayService(ReadingCalls, ChangingCalls):
             self._watching -= 1
 
     async def GetBundle(  # noqa: N802
-        self, request: admin.GetBundleRequest, context: Context
+        self, request: admin.GetBundleRequest, context: Call
     ) -> AsyncIterator[admin.BundlePart]:
         """Pass on the bundle of the agent that the request names, or of the only one."""
         agents = {agent.place.name: agent for agent in self._fleet.agents()}

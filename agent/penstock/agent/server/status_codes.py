@@ -1,8 +1,8 @@
-"""The gRPC status of every error of the agent, mapped here only."""
+"""What a service uses of a call, and the gRPC status of every error of the agent, mapped here only."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 from urllib.parse import quote
 
 import grpc
@@ -29,6 +29,26 @@ from penstock.agent.errors import (
     UncountableError,
     UnwritableError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Call(Protocol):
+    """What the methods of the admin service use of a call: gRPC's context is one, and a call of the page in this process."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
+        """End the call with a status and a sentence."""
+        ...
+
+    def set_trailing_metadata(self, trailing_metadata: Sequence[tuple[str, str | bytes]], /) -> None:
+        """Send metadata behind the response."""
+        ...
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds that the caller still waits; None for no end."""
+        ...
+
 
 _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     AccessError: grpc.StatusCode.PERMISSION_DENIED,
@@ -60,13 +80,13 @@ _MAX_DETAILS = 7_000
 _KEPT = 250
 
 
-async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: PenstockError) -> NoReturn:
+async def abort_with(call: Call, error: PenstockError) -> NoReturn:
     """Abort a call with the status and the sentence of *error*."""
     sentence = str(error)
     if len(quote(sentence)) > _MAX_DETAILS:
         # The end says what to do.
         sentence = f"{sentence[:_KEPT]} … {sentence[-_KEPT:]}"
-    await context.abort(code_of(error), sentence)
+    await call.abort(code_of(error), sentence)
 
 
 def code_of(error: PenstockError) -> grpc.StatusCode:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import structlog
+from penstock.agent.server.status_codes import Call
 from penstock.agent.views.coverage import COVERAGE
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from google.protobuf.message import Message
     from penstock.proto.v1.admin_pb2_grpc import AdminServicer
@@ -45,8 +46,8 @@ class _AbortedError(Exception):
         self.details = details
 
 
-class _CallContext:
-    """What the methods of the service use of a call of gRPC."""
+class _PageCall(Call):
+    """A call of the page: the service answers it in this process, as it answers one of gRPC."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else asyncio.get_running_loop().time() + seconds
@@ -55,8 +56,8 @@ class _CallContext:
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
         raise _AbortedError(code, details)
 
-    def set_trailing_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        self.trailing.extend(metadata)
+    def set_trailing_metadata(self, trailing_metadata: Sequence[tuple[str, str | bytes]], /) -> None:
+        self.trailing.extend(trailing_metadata)
 
     def time_remaining(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - asyncio.get_running_loop().time())
@@ -83,10 +84,10 @@ class AdminCalls:
             AnswerError: the service refuses, fails, or does not answer in time.
 
         """
-        context = _CallContext(seconds)
+        call = _PageCall(seconds)
         try:
             async with asyncio.timeout(seconds):
-                response = await getattr(self._service, method)(request, context)
+                response = await getattr(self._service, method)(request, call)
         except _AbortedError as error:
             raise AnswerError.of_code(error.code, error.details) from None
         except TimeoutError:
@@ -96,7 +97,7 @@ class AdminCalls:
         except Exception as error:
             raise _of_bug(method, error) from error
         if method == "ListEngines":
-            self.coverage = _coverage(context.trailing)
+            self.coverage = _coverage(call.trailing)
         return response
 
     async def stream(
@@ -108,11 +109,11 @@ class AdminCalls:
             AnswerError: the service refuses or fails, or the time is over.
 
         """
-        context = _CallContext(seconds)
+        call = _PageCall(seconds)
         try:
             async with (
                 asyncio.timeout(seconds),
-                aclosing(getattr(self._service, method)(request, context)) as responses,
+                aclosing(getattr(self._service, method)(request, call)) as responses,
             ):
                 async for response in responses:
                     yield response
