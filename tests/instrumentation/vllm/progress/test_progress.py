@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.vllm.progress import open_calls
-from penstock.instrumentation.vllm.progress.connector_threads import ConnectorThreads
-from penstock.instrumentation.vllm.progress.scheduler_steps import SchedulerSteps
+from penstock.instrumentation.vllm.progress.open_calls import ConnectorThreads, SchedulerSteps
 from penstock.proto.v1.snapshot_pb2 import Progress, Snapshot
 
 from tests.instrumentation.vllm.kv.base.test_connectors import Cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.vllm.progress.connector_threads import connector_threads
-from penstock.instrumentation.vllm.progress.open_calls import ConnectorCalls
-from penstock.instrumentation.vllm.progress.request_counts import RequestCounts
-from penstock.instrumentation.vllm.progress.scheduler_steps import SchedulerSteps
+from penstock.instrumentation.vllm.progress.open_calls import (
+    ConnectorCalls,
+    RequestCounts,
+    SchedulerSteps,
+    connector_threads,
+)
 
 __all__ = ["ConnectorCalls", "RequestCounts", "SchedulerSteps", "connector_threads"]
