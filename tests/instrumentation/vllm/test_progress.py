@@ -8,9 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.vllm.progress import open_calls
-from penstock.instrumentation.vllm.progress.connector_threads import ConnectorThreads
-from penstock.instrumentation.vllm.progress.scheduler_steps import SchedulerSteps
+from penstock.instrumentation.vllm.progress import ConnectorThreads, SchedulerSteps
 from penstock.proto.v1.snapshot_pb2 import Progress, Snapshot
 
 from tests.instrumentation.vllm.kv.base.test_connectors import Cache
@@ -141,7 +139,7 @@ def test_a_save_that_does_not_return(
         leave.wait(60)
 
     monkeypatch.setattr("safetensors.torch.save_file", hang)
-    monkeypatch.setattr(open_calls, "OPEN_NS", 0)
+    monkeypatch.setattr("penstock.instrumentation.vllm.progress.OPEN_NS", 0)
     scheduler.add_request(request("r"))
     stepping = threading.Thread(
         target=run_step, args=(scheduler, [connector]), kwargs={"context": cache.context}
