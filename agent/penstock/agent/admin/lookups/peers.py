@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.lookups.judged_peers import judged_peers
+from penstock.agent.admin.lookups.judged_peers import PeerOrder, judged_peers
 from penstock.agent.admin.lookups.known_peers import PEER_METRICS, UNNAMED, known_peers
 from penstock.agent.admin.lookups.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
-from penstock.agent.admin.lookups.peer_conditions import PeerOrder, Present
+from penstock.agent.admin.lookups.peer_conditions import Present
 from penstock.agent.aio import LetGo
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.proto.names import number
