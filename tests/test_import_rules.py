@@ -146,7 +146,7 @@ RULES_FLOORS = (
     ("field_paths", "quarantine"),
     ("circuit_breaker", "deadlines", "decisions"),
     ("integrity_rule",),
-    ("obstacles", "policy", "recompute_budget"),
+    ("field_bounds", "obstacles", "policy", "recompute_budget"),
 )
 FLOORS = {
     "penstock.agent": AGENT_FLOORS,
