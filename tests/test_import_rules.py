@@ -145,7 +145,7 @@ RULES_FLOORS = (
     ("decode", "quarantine"),
     ("circuit_breaker", "deadlines", "decisions"),
     ("integrity_rule",),
-    ("policy", "recompute_budget"),
+    ("field_bounds", "policy", "recompute_budget"),
 )
 FLOORS = {
     "penstock.agent": AGENT_FLOORS,
@@ -170,7 +170,7 @@ DOORS = frozenset(
     {
         "penstock.agent.evidence.page", "penstock.agent.evidence.served", "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files", "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower",
-        "penstock.agent.policy.sources.nats.buckets", "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer", "penstock.agent.policy.sources.kube_options", "penstock.agent.policy.sources.nats_options", "penstock.agent.policy.sources.source_spec", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.full_collections", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server", "penstock.agent.server.http_limits", "penstock.agent.server.page_options", "penstock.agent.server.page_tokens",
+        "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer", "penstock.agent.policy.sources.kube_options", "penstock.agent.policy.sources.nats_options", "penstock.agent.policy.sources.source_spec", "penstock.agent.daemon.logs", "penstock.agent.server.admin_options", "penstock.agent.server.certificates", "penstock.agent.server.full_collections", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server", "penstock.agent.server.http_limits", "penstock.agent.server.page_options", "penstock.agent.server.page_tokens",
         "penstock.agent.server.request_decoding", "penstock.agent.server.status_codes", "penstock.agent.server.tls",
         "penstock.agent.traces.export.exporter",
         "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",

@@ -25,6 +25,7 @@ MODULES_OF_A_ROOT = {
         "deadlines",
         "decisions",
         "decode",
+        "field_bounds",
         "integrity_rule",
         "policy",
         "quarantine",

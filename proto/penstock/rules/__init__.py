@@ -34,6 +34,17 @@ from penstock.rules.decisions import (
     decide_kv,
     trigger_of,
 )
+from penstock.rules.field_bounds import (
+    FAILURE_BOUNDS,
+    FIELD_BOUNDS,
+    ITEM_BOUNDS,
+    PERCENT_BOUNDS,
+    QUARANTINE_TIME_BOUNDS,
+    RATIO_BOUNDS,
+    TOKEN_BOUNDS,
+    WAIT_BOUNDS,
+    Bounds,
+)
 from penstock.rules.integrity_rule import IntegrityRule, integrity_rule
 from penstock.rules.policy import (
     NO_POLICY,
@@ -60,13 +71,22 @@ from penstock.rules.recompute_budget import (
 
 __all__ = [
     "EXPORTED",
+    "FAILURE_BOUNDS",
+    "FIELD_BOUNDS",
     "HELD",
+    "ITEM_BOUNDS",
     "MEDIA_ELSEWHERE",
     "NO_POLICY",
+    "PERCENT_BOUNDS",
     "PINNED",
+    "QUARANTINE_TIME_BOUNDS",
+    "RATIO_BOUNDS",
+    "TOKEN_BOUNDS",
+    "WAIT_BOUNDS",
     "WITHOUT_MEDIA",
     "Action",
     "Admit",
+    "Bounds",
     "BreakerState",
     "Budgets",
     "Change",

@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 from penstock.proto.v1.policy_pb2 import FailureAction, Push
+from penstock.rules.field_bounds import (
+    FAILURE_BOUNDS,
+    ITEM_BOUNDS,
+    PERCENT_BOUNDS,
+    QUARANTINE_TIME_BOUNDS,
+    RATIO_BOUNDS,
+    TOKEN_BOUNDS,
+    WAIT_BOUNDS,
+)
 from penstock.rules.policy import (
     Action,
     Deferral,
@@ -32,17 +41,13 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from penstock.proto.v1 import policy_pb2
     from penstock.proto.v1.policy_pb2 import ScheduledPolicy
+    from penstock.rules.field_bounds import Bounds
 
 HASH_MAX: Final = 128
 POLICIES_MAX: Final = 16
 NAME_MAX: Final = 63
 NAMED_FIELDS_MAX: Final = 64
 FIELD_MAX: Final = 128
-DAY: Final = 86_400.0
-
-TOKENS_MAX: Final = 1_000_000_000
-ITEMS_MAX: Final = 1_000_000
-FAILURES_MAX: Final = 1_000
 
 _UNSPECIFIED: Final[int] = FailureAction.FAILURE_ACTION_UNSPECIFIED
 _ACTIONS: Final = tuple(Action)
@@ -186,8 +191,8 @@ def _kv(message: policy_pb2.KvLoadFailure) -> KvLoadFailure:
     budget = message.recompute_budget
     return KvLoadFailure(
         action=_action(message.action, f"{path}.action"),
-        max_recompute_tokens=_number(message, "max_recompute_tokens", path, 0, TOKENS_MAX),
-        tokens_per_second=_number(budget, "tokens_per_second", f"{path}.recomputeBudget", 0, TOKENS_MAX),
+        max_recompute_tokens=_number(message, "max_recompute_tokens", path, TOKEN_BOUNDS),
+        tokens_per_second=_number(budget, "tokens_per_second", f"{path}.recomputeBudget", TOKEN_BOUNDS),
         over_budget=_fallback(message.over_budget, f"{path}.overBudget"),
     )
 
@@ -195,14 +200,14 @@ def _kv(message: policy_pb2.KvLoadFailure) -> KvLoadFailure:
 def _ec(message: policy_pb2.EcLoadFailure) -> EcLoadFailure:
     return EcLoadFailure(
         action=_action(message.action, "ecLoadFailure.action"),
-        max_recompute_items=_number(message, "max_recompute_items", "ecLoadFailure", 0, ITEMS_MAX),
+        max_recompute_items=_number(message, "max_recompute_items", "ecLoadFailure", ITEM_BOUNDS),
     )
 
 
 def _deferral(message: policy_pb2.Deferral) -> Deferral:
     return Deferral(
-        max_start_wait=_duration(message, "max_start_wait", "deferral", 0.001, DAY),
-        max_transfer_wait=_duration(message, "max_transfer_wait", "deferral", 0.001, DAY),
+        max_start_wait=_duration(message, "max_start_wait", "deferral", WAIT_BOUNDS),
+        max_transfer_wait=_duration(message, "max_transfer_wait", "deferral", WAIT_BOUNDS),
         on_timeout=_fallback(message.on_timeout, "deferral.onTimeout"),
     )
 
@@ -210,28 +215,28 @@ def _deferral(message: policy_pb2.Deferral) -> Deferral:
 def _quarantine(message: policy_pb2.PeerQuarantine) -> PeerQuarantine:
     path = "peerQuarantine"
     return PeerQuarantine(
-        failures=_number(message, "failures", path, 1, FAILURES_MAX),
-        window=_duration(message, "window", path, 0.001, DAY),
-        duration=_duration(message, "duration", path, 0.001, DAY),
-        max_peers_percent=_number(message, "max_peers_percent", path, 0, 100),
+        failures=_number(message, "failures", path, FAILURE_BOUNDS),
+        window=_duration(message, "window", path, QUARANTINE_TIME_BOUNDS),
+        duration=_duration(message, "duration", path, QUARANTINE_TIME_BOUNDS),
+        max_peers_percent=_number(message, "max_peers_percent", path, PERCENT_BOUNDS),
     )
 
 
 def _telemetry(message: policy_pb2.Telemetry) -> Telemetry:
     ratio = message.trace_sample_ratio if message.HasField("trace_sample_ratio") else None
-    if ratio is not None and not 0.0 <= ratio <= 1.0:
+    if ratio is not None and not RATIO_BOUNDS.least <= ratio <= RATIO_BOUNDS.most:
         raise RefusedError(
             "telemetry.traceSampleRatio", f"traceSampleRatio is {ratio:g}; use a number from 0 to 1"
         )
     return Telemetry(
         trace_sample_ratio=ratio,
-        failure_log_interval=_duration(message, "failure_log_interval", "telemetry", 0.0, DAY),
+        failure_log_interval=_duration(message, "failure_log_interval", "telemetry", WAIT_BOUNDS),
     )
 
 
 def _integrity(message: policy_pb2.Integrity) -> Integrity:
     ratio = message.sample_ratio if message.HasField("sample_ratio") else None
-    if ratio is not None and not 0.0 <= ratio <= 1.0:
+    if ratio is not None and not RATIO_BOUNDS.least <= ratio <= RATIO_BOUNDS.most:
         raise RefusedError(
             "integrity.sampleRatio", f"integrity.sampleRatio is {ratio:g}; use a number from 0 to 1"
         )
@@ -276,23 +281,25 @@ def _choice(actions: list[Action]) -> str:
     return " or ".join(action.value for action in actions)
 
 
-def _number(message: Message, name: str, path: str, least: int, most: int) -> int | None:
+def _number(message: Message, name: str, path: str, bounds: Bounds) -> int | None:
     if not message.HasField(name):
         return None
     value = int(getattr(message, name))
-    if not least <= value <= most:
+    if not bounds.least <= value <= bounds.most:
         path = join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
-        raise RefusedError(path, f"{path} is {value}; use a number from {least} to {most}")
+        raise RefusedError(path, f"{path} is {value}; use a number from {bounds.least} to {bounds.most}")
     return value
 
 
-def _duration(message: Message, name: str, path: str, least: float, most: float) -> float | None:
+def _duration(message: Message, name: str, path: str, bounds: Bounds) -> float | None:
     if not message.HasField(name):
         return None
     value = in_seconds(getattr(message, name))
-    if not least <= value <= most:
+    if not bounds.least <= value <= bounds.most:
         path = join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
-        raise RefusedError(path, f"{path} is {value:g} s; use a time from {least:g} s to {most:g} s")
+        raise RefusedError(
+            path, f"{path} is {value:g} s; use a time from {bounds.least:g} s to {bounds.most:g} s"
+        )
     return value
 
 

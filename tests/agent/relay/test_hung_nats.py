@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from nats.js.api import KeyValueConfig
-from penstock.agent.policy.sources.nats.buckets import open_or_create
-from penstock.agent.policy.sources.nats.connection import NatsAccess, connected
+from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, open_or_create
 from penstock.agent.relay.policies.nats_policies import NatsPolicies
 from penstock.agent.relay.status.nats_lease import NatsLease
 

@@ -12,7 +12,7 @@ def shorten() -> None:
     """Divide the intervals by ten."""
     from penstock.agent.admin.lookups import retirement
     from penstock.agent.daemon import earlier_sources
-    from penstock.agent.policy.distribution import sample_ratio
+    from penstock.agent.policy.distribution import traced_policies
     from penstock.agent.policy.files import file_source
     from penstock.agent.traces.assembly.model import AssemblyLimits
     from penstock.agent.traces.export import exporter, journal_tail
@@ -26,7 +26,7 @@ def shorten() -> None:
         (file_source, "SETTLE_SECONDS"),
         (journal_tail, "_SOURCE_SECONDS"),
         (retirement, "_SWEEP_SECONDS"),
-        (sample_ratio, "_FRESH_SECONDS"),
+        (traced_policies, "_FRESH_SECONDS"),
     ):
         setattr(module, name, getattr(module, name) / 10)
     limits = partial(AssemblyLimits, grace_nano=AssemblyLimits().grace_nano // 10)

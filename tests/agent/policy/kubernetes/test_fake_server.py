@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 from penstock.agent.errors import ConfigError
-from penstock.agent.policy.kubernetes import ClusterAccess, read_pod_access, settling
-from penstock.agent.policy.kubernetes.settling import Settling
+from penstock.agent.policy.kubernetes import ClusterAccess, follower, read_pod_access
+from penstock.agent.policy.kubernetes.follower import Settling
 
 from tests.support.kubernetes.sink import following
 from tests.support.policy.policies import action, document
@@ -215,8 +215,8 @@ async def test_deletions_that_follow_each_other_are_one_set(
 ) -> None:
     """All objects are deleted one by one: that is an empty set, which needs a second look, and no set on the way there."""
     # Also where this process has no turn for a while.
-    monkeypatch.setattr(settling, "SETTLE_SECONDS", 3.0)
-    monkeypatch.setattr(settling, "LONGEST_SECONDS", 30.0)
+    monkeypatch.setattr(follower, "SETTLE_SECONDS", 3.0)
+    monkeypatch.setattr(follower, "LONGEST_SECONDS", 30.0)
     fake = FakeServer()
     fake.items = [_object("a", 5), _object("b", 6), _object("c", 7)]
     fake.watches = [[_event("DELETED", _object(name, 8 + number)) for number, name in enumerate("abc")]]

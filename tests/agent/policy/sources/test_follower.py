@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.policy.sources import MAX_ITEMS, SourceItem, SourceSet
-from penstock.agent.policy.sources.follower import SourceFollower
-from penstock.agent.policy.sources.second_look import SECOND_LOOK_SECONDS
+from penstock.agent.policy.sources.follower import SECOND_LOOK_SECONDS, SourceFollower
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from structlog.testing import capture_logs
 

@@ -14,7 +14,7 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import BucketNotFoundError
 from penstock.agent.errors import ConflictError, NotFoundError
 from penstock.agent.policy.manifest import check_manifest
-from penstock.agent.policy.sources import SourceItem, SourceSet, second_look
+from penstock.agent.policy.sources import SourceItem, SourceSet, follower
 from penstock.agent.policy.sources.nats import entries, source
 from penstock.agent.policy.sources.nats.connection import NatsAccess
 from penstock.agent.policy.sources.nats.source import DecodedValues, NatsSource, decode_item, read_bucket
@@ -174,7 +174,7 @@ async def test_an_emptied_bucket_needs_a_second_look(
     server: NatsServer, database: PolicyDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then its policies are withdrawn; a value that comes meanwhile keeps the rest of the order."""
-    monkeypatch.setattr(second_look, "SECOND_LOOK_SECONDS", 3.0)
+    monkeypatch.setattr(follower, "SECOND_LOOK_SECONDS", 3.0)
     async with bucket_of(server) as bucket:
         await bucket.put("a", value("a"))
         async with following(database, server.url) as followed:

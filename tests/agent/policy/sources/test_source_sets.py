@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from penstock.agent.policy.manifest import Manifest, check_manifest
 from penstock.agent.policy.sources import source_sets
+from penstock.agent.policy.sources.follower import SECOND_LOOK_SECONDS, SecondLook
 from penstock.agent.policy.sources.interface import SourceItem, SourceSet
-from penstock.agent.policy.sources.second_look import SECOND_LOOK_SECONDS, SecondLook
 from penstock.agent.policy.sources.source_sets import (
     CheckedSet,
     SourceKey,

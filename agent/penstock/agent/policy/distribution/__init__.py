@@ -10,11 +10,10 @@ from penstock.agent.policy.distribution.delivery import (
     follow_delivery,
 )
 from penstock.agent.policy.distribution.feed import PolicyFeed
-from penstock.agent.policy.distribution.policy_sources import PolicySources
 from penstock.agent.policy.distribution.push_encoding import body_of
-from penstock.agent.policy.distribution.sample_ratio import SampleRatios
 from penstock.agent.policy.distribution.service import PolicyFeedService
 from penstock.agent.policy.distribution.subscriber import EngineAck, Subscriber
+from penstock.agent.policy.distribution.traced_policies import PolicySources, SampleRatios
 
 __all__ = [
     "EngineAck",

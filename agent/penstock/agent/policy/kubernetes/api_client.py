@@ -13,13 +13,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
-from penstock.agent.errors import ClusterError, ConflictError, ManifestError, NotFoundError
+from penstock.agent.errors import ClusterError, ConflictError, NotFoundError
 from penstock.agent.policy.kubernetes.objects import ClusterObject, read_object, resource_version
+from penstock.agent.policy.kubernetes.refusals import LEASE, PODS, STATUS, MissingError, refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from penstock.agent.errors import PenstockError
     from penstock.agent.policy.kubernetes.access import ClusterAccess
 
 GROUP = "apis/penstock.dev/v1alpha1"
@@ -41,17 +41,7 @@ _WATCH_SECONDS = (240, 300)
 _WATCH_GRACE_SECONDS = 15.0
 # A server whose host or network is gone is noticed after 15 + 3 * 5 s.
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
-_MAX_RETRY_AFTER_SECONDS = 300.0
 _FIELD_MANAGER = "penstock-relay"
-_WRITING = frozenset({"create", "update", "delete"})
-# What only a relay does.
-_LEASE, _STATUS = "hold the Lease of a relay for", "write the status of"
-_PODS = "list the pods of the agents of"
-_OF_AN_OBJECT = frozenset({"get", "update", "delete", _LEASE, _STATUS})
-
-
-class MissingError(ClusterError):
-    """There is no such object."""
 
 
 class ApiClient:
@@ -174,7 +164,7 @@ class ApiClient:
             async with asyncio.timeout(_LIST_SECONDS):
                 # One more is read, so that a relay says that there are too many.
                 while len(found) <= MAX_PODS:
-                    page = await self._page(parameters, url, _PODS)
+                    page = await self._page(parameters, url, PODS)
                     for pod in page["items"] or ():
                         address = (pod.get("status") or {}).get("podIP")
                         if pod["status"].get("phase") == "Running" and isinstance(address, str):
@@ -246,7 +236,7 @@ class ApiClient:
     async def read_lease(self, name: str) -> dict[str, Any] | None:
         """Return the Lease *name* of the namespace; None where there is none."""
         try:
-            return await self._object("GET", f"{self._leases_url()}/{name}", _LEASE)
+            return await self._object("GET", f"{self._leases_url()}/{name}", LEASE)
         except MissingError:
             return None
 
@@ -261,8 +251,8 @@ class ApiClient:
         metadata = value["metadata"]
         try:
             if metadata.get("resourceVersion"):
-                return await self._object("PUT", f"{self._leases_url()}/{metadata['name']}", _LEASE, value)
-            return await self._object("POST", self._leases_url(), _LEASE, value)
+                return await self._object("PUT", f"{self._leases_url()}/{metadata['name']}", LEASE, value)
+            return await self._object("POST", self._leases_url(), LEASE, value)
         except MissingError:
             raise ConflictError("the Lease was deleted meanwhile; read it again and retry") from None
 
@@ -277,7 +267,7 @@ class ApiClient:
         """
         body = {"metadata": {"resourceVersion": version}, "status": status}
         try:
-            await self._object("PATCH", f"{self._objects_url()}/{name}/status", _STATUS, body)
+            await self._object("PATCH", f"{self._objects_url()}/{name}/status", STATUS, body)
         except MissingError:
             raise NotFoundError(f"policy {name!r} is not in namespace {self._access.namespace}") from None
 
@@ -337,36 +327,7 @@ class ApiClient:
             text = b""
         finally:
             response.close()
-        raise self._refusal(response, text, verb)
-
-    def _refusal(self, response: aiohttp.ClientResponse, text: bytes, verb: str) -> PenstockError:
-        status, namespace = response.status, self._access.namespace
-        if status == HTTPStatus.CONFLICT:
-            return ConflictError("the object was changed meanwhile; read it again and retry")
-        if status == HTTPStatus.NOT_FOUND and verb in _OF_AN_OBJECT and _message(text).endswith(" not found"):
-            return MissingError("there is no such object")
-        if status == HTTPStatus.UNPROCESSABLE_ENTITY and verb in _WRITING:
-            return ManifestError(f"the API server refuses the object: {_message(text)}")
-        role = "penstock-policy-editor" if verb in _WRITING else "penstock-agent"
-        if verb in (_LEASE, _STATUS):
-            role = "penstock-relay"
-        elif verb == _PODS:
-            role = "penstock-relay-pods"
-        if status == HTTPStatus.GONE:
-            return ClusterError("the API server no longer has that revision", outdated=True)
-        token = self._access.token_file
-        sentences = {
-            401: f"the API server does not accept the token of {token} (401); "
-            "it may have expired: mount a projected service account token, which is renewed"
-            if token
-            else "the API server wants a token (401); give --kube-token-file",
-            403: f"the service account may not {verb} TransferPolicy objects in namespace {namespace} (403); "
-            f"bind the ClusterRole {role} to it by a RoleBinding in that namespace",
-            404: "the cluster has no TransferPolicy objects (404); apply deploy/crd",
-        }
-        said = _message(text)
-        sentence = sentences.get(status, f"the API server answered {status}{f': {said}' if said else ''}")
-        return ClusterError(sentence, retry_after=_retry_after(response.headers.get("Retry-After", "")))
+        raise refusal(self._access, response, text, verb)
 
 
 def _event(line: bytes) -> tuple[str, Any]:
@@ -406,18 +367,6 @@ async def _body(response: aiohttp.ClientResponse, limit: int) -> bytes:
         if len(found) > limit:
             raise ClusterError(f"the API server's answer has more than {limit >> 10} KiB")
     return bytes(found)
-
-
-def _message(text: bytes) -> str:
-    try:
-        return " ".join(str(json.loads(text)["message"]).split())[:200]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return ""
-
-
-def _retry_after(text: str) -> float:
-    # The API server gives seconds, never a date.
-    return min(float(text), _MAX_RETRY_AFTER_SECONDS) if text.isascii() and text.isdigit() else 0.0
 
 
 def _reason(error: Exception) -> str:

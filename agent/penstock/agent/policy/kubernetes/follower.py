@@ -1,4 +1,4 @@
-"""Lists the objects once, watches from there, and goes on after any trouble."""
+"""Lists the objects once, watches from there, and goes on after any trouble; deletions that follow each other are one set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.agent.errors import ClusterError
 from penstock.agent.policy.kubernetes.api_client import MAX_OBJECTS, ApiClient
 from penstock.agent.policy.kubernetes.objects import ClusterObject, ObjectSet, read_object, resource_version
-from penstock.agent.policy.kubernetes.settling import SETTLE_SECONDS, Settling
 
 if TYPE_CHECKING:
     from typing import Any
@@ -22,6 +21,10 @@ _FIRST_SECONDS = 0.5
 _LAST_SECONDS = 30.0
 # A watch that lasts so long was no failed attempt.
 _STEADY_SECONDS = 5.0
+
+
+SETTLE_SECONDS = 0.5
+LONGEST_SECONDS = 5.0
 
 
 class ObjectSink(Protocol):
@@ -187,3 +190,28 @@ class ObjectFollower:
         most = min(_FIRST_SECONDS * 2**self._attempts, _LAST_SECONDS)
         self._attempts = min(self._attempts + 1, 10)
         return random.uniform(most / 2, most)  # noqa: S311  (no secret)
+
+
+class Settling:
+    """When a set without objects that were there is handed over: 0.5 s after the last deletion, 5 s after the first at most.
+
+    All objects of a namespace, or of a definition, are deleted one by one; a loaded API server takes its time between them.
+
+    Attributes:
+        until: when it is handed over, in the seconds of the caller's clock; None while no object is gone.
+
+    """
+
+    def __init__(self) -> None:
+        self.until: float | None = None
+        self._first = 0.0
+
+    def deleted(self, now: float) -> None:
+        """Note a deletion."""
+        if self.until is None:
+            self._first = now
+        self.until = min(now + SETTLE_SECONDS, self._first + LONGEST_SECONDS)
+
+    def reset(self) -> None:
+        """Forget the deletions: the set is handed over."""
+        self.until = None

@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent.parsing import DURATION_PATTERN, format_duration, label_selector, parse_duration
 from penstock.agent.policy.manifest.validation_errors import RULE
+from penstock.rules import (
+    FAILURE_BOUNDS,
+    ITEM_BOUNDS,
+    PERCENT_BOUNDS,
+    QUARANTINE_TIME_BOUNDS,
+    RATIO_BOUNDS,
+    TOKEN_BOUNDS,
+    WAIT_BOUNDS,
+)
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -28,14 +37,22 @@ from pydantic_core import PydanticCustomError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.rules import Bounds
 
-def _duration(least: timedelta, most: timedelta) -> Callable[[timedelta], timedelta]:
+
+def _duration(bounds: Bounds) -> Callable[[timedelta], timedelta]:
+    least, most = timedelta(seconds=bounds.least), timedelta(seconds=bounds.most)
+
     def check(value: timedelta) -> timedelta:
         if not least <= value <= most:
             raise ValueError
         return value
 
     return check
+
+
+def _between(bounds: Bounds) -> Any:
+    return Field(ge=bounds.least, le=bounds.most)
 
 
 def _read_duration(value: Any) -> Any:
@@ -49,20 +66,20 @@ _SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{DURATION_PATTERN}$"})
 _Seconds = Annotated[
     timedelta,
     BeforeValidator(_read_duration),
-    AfterValidator(_duration(timedelta(milliseconds=1), timedelta(hours=1))),
+    AfterValidator(_duration(WAIT_BOUNDS)),
     _SERIALIZE,
     _SCHEMA,
 ]
 _Hours = Annotated[
     timedelta,
     BeforeValidator(_read_duration),
-    AfterValidator(_duration(timedelta(seconds=1), timedelta(hours=24))),
+    AfterValidator(_duration(QUARANTINE_TIME_BOUNDS)),
     _SERIALIZE,
     _SCHEMA,
 ]
 LabelKey = Annotated[str, StringConstraints(pattern=rf"^{label_selector.KEY_PATTERN}$")]
 LabelValue = Annotated[str, StringConstraints(pattern=rf"^{label_selector.VALUE_PATTERN}$")]
-_Tokens = Annotated[int, Field(ge=0, le=1_000_000_000)]
+_Tokens = Annotated[int, _between(TOKEN_BOUNDS)]
 _ACTIONS = "one of recompute, fail, auto"
 _CHOICES = "one of recompute, fail"
 _SECONDS = "a duration from 1ms to 1h such as 30s"
@@ -159,7 +176,7 @@ class EcLoadFailure(Model):
     """Action for encoder outputs that cannot be loaded."""
 
     action: Literal["recompute", "fail", "auto"] | None = Field(default=None, description=_ACTIONS)
-    max_recompute_items: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
+    max_recompute_items: Annotated[int, _between(ITEM_BOUNDS)] | None = Field(
         default=None, description="a whole number from 0 to 1000000"
     )
 
@@ -175,12 +192,12 @@ class Deferral(Model):
 class PeerQuarantine(Model):
     """When a failing peer is quarantined."""
 
-    failures: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+    failures: Annotated[int, _between(FAILURE_BOUNDS)] | None = Field(
         default=None, description="a whole number from 1 to 1000"
     )
     window: _Hours | None = Field(default=None, description=_HOURS)
     duration: _Hours | None = Field(default=None, description=_HOURS)
-    max_peers_percent: Annotated[int, Field(ge=0, le=100)] | None = Field(
+    max_peers_percent: Annotated[int, _between(PERCENT_BOUNDS)] | None = Field(
         default=None, description="a whole number from 0 to 100"
     )
 
@@ -188,7 +205,7 @@ class PeerQuarantine(Model):
 class Telemetry(Model):
     """Sampling and log limits."""
 
-    trace_sample_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(
+    trace_sample_ratio: Annotated[float, _between(RATIO_BOUNDS)] | None = Field(
         default=None, description="a number from 0 to 1"
     )
     failure_log_interval: _Seconds | None = Field(default=None, description=_SECONDS)
@@ -197,7 +214,7 @@ class Telemetry(Model):
 class Integrity(Model):
     """Which transfers are compared with the sender's digest, and what a mismatch leads to."""
 
-    sample_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(
+    sample_ratio: Annotated[float, _between(RATIO_BOUNDS)] | None = Field(
         default=None, description="a number from 0 to 1"
     )
     action: Literal["observe", "enforce"] | None = Field(default=None, description="one of observe, enforce")
@@ -221,5 +238,5 @@ class Share(Model):
     It has the policy, and the other engines do not; or it has the candidate, and the others the policy.
     """
 
-    percent: Annotated[int, Field(ge=0, le=100)] = Field(description="a whole number from 0 to 100")
+    percent: Annotated[int, _between(PERCENT_BOUNDS)] = Field(description="a whole number from 0 to 100")
     candidate: Candidate | None = Field(default=None, description="{kvLoadFailure: {action: fail}}")

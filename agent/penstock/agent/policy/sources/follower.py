@@ -1,4 +1,4 @@
-"""Follows the policy sources: stores the merge of what they bring, and knows their states."""
+"""Follows the policy sources: stores the merge of what they bring, knows their states, and looks again at an empty set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from penstock.agent.policy.sources.interface import (
     MAX_SENTENCE,
     SourceState,
 )
-from penstock.agent.policy.sources.second_look import SecondLook
 from penstock.agent.policy.sources.source_sets import SourceKey, check_set, merge_sets, read_items
 from penstock.agent.policy.store import IMPERATIVE, Clock
 
@@ -41,6 +40,9 @@ START_SECONDS = 5.0
 RETRY_SECONDS = 10.0
 # Until a source starts again that ended with an exception.
 _RESTART_SECONDS = 5.0
+
+
+SECOND_LOOK_SECONDS = 10.0
 
 
 class SourceFollower:
@@ -311,3 +313,24 @@ def _log_refused(source: str, before: Mapping[str, str], now: Mapping[str, str])
     for name, sentence in now.items():
         if before.get(name) != sentence:
             _log.warning("a policy of a source is refused", source=source, policy=name, error=sentence)
+
+
+class SecondLook:
+    """An empty set after a full one counts when a set at least 10 s later, of the same connection, is empty too."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def reset(self) -> None:
+        """Forget the first look: a set was not empty, or the connection broke."""
+        self._first = None
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until the second look at an empty set; 0 if this is it. *now*: monotonic seconds."""
+        if self._first is None:
+            self._first = now
+        left = self._first + SECOND_LOOK_SECONDS - now
+        if left > 0:
+            return left
+        self._first = None
+        return 0.0

@@ -13,8 +13,7 @@ import structlog
 from penstock.agent.errors import StateError, UnwritableError
 from penstock.agent.policy.store import audit, audit_retention
 from penstock.agent.policy.store.audit_retention import AuditLimit
-from penstock.agent.policy.store.connection import connect
-from penstock.agent.policy.store.recovery import copy_of, recover
+from penstock.agent.policy.store.recovery import connect, copy_of, recover
 from penstock.agent.state import DatabaseFiles, is_unwritable, write_copy
 
 if TYPE_CHECKING:

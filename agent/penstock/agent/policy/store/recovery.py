@@ -1,19 +1,18 @@
-"""Detects a damaged ``policy.db``, archives it, and restores its copy."""
+"""Connections to an existing ``policy.db``; detects a damaged one, archives it, and restores its copy."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.policy.store.connection import connect
-from penstock.agent.state import error_text, is_bad_state, set_aside
+from penstock.agent.state import error_text, is_bad_state, is_unwritable, set_aside
 
 if TYPE_CHECKING:
-    import sqlite3
     from pathlib import Path
 
 _log = structlog.get_logger(__name__)
@@ -110,3 +109,31 @@ def _spoilt(connection: sqlite3.Connection) -> str:
         if json.loads(manifest)["metadata"]["name"] != name or audited not in (None, manifest):
             return f"policy {name!r} is not what was stored"
     return ""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a connection; in exclusive mode if the disk has no room for the shared-memory file."""
+    try:
+        return _begin(path, "NORMAL")
+    except sqlite3.OperationalError as error:
+        if not is_unwritable(error):
+            raise
+        return _begin(path, "EXCLUSIVE")
+
+
+def _begin(path: Path, locking: str) -> sqlite3.Connection:
+    # mode=rw: never creates the file.
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=5.0,
+    )
+    try:
+        connection.execute(f"PRAGMA locking_mode = {locking}")
+        connection.execute("PRAGMA user_version").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

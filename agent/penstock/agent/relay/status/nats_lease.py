@@ -11,8 +11,7 @@ from nats.errors import Error as NatsError
 from nats.js.api import KeyValueConfig
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from penstock.agent.errors import ClusterError, ConflictError
-from penstock.agent.policy.sources.nats.buckets import open_or_create
-from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
+from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, open_or_create, sentence
 from penstock.agent.relay.status.lease import DURATION, TimedLease
 from penstock.agent.relay.status.tenure import LeaseWord
 

@@ -1,16 +1,16 @@
-"""One connection to one of several NATS servers, and what its errors mean."""
+"""One connection to one of several NATS servers, what its errors mean, and the buckets that Penstock keeps for itself."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import nats
 from nats.errors import AuthorizationError, Error, NoRespondersError, NoServersError
-from nats.js.errors import BucketNotFoundError, ServiceUnavailableError
+from nats.js.errors import APIError, BucketNotFoundError, ServiceUnavailableError
 from penstock.agent.aio import raise_if_cancelled, to_completion
 
 if TYPE_CHECKING:
@@ -18,12 +18,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nats.aio.client import Client
+    from nats.js.api import KeyValueConfig
+    from nats.js.client import JetStreamContext
+    from nats.js.kv import KeyValue
 
 # Until a server has answered, seconds.
 CONNECT_SECONDS = 5.0
 # A server that answers no ping for three of these is away, seconds.
 _PING_SECONDS = 2
 _CLOSE_SECONDS = 2.0
+
+
+# Of a bucket in a cluster: one server may be lost.
+_REPLICAS = 3
+# The server's codes where it has too few others: it is none of a cluster, or they have no room.
+_TOO_FEW = (10005, 10074)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +161,22 @@ def sentence(error: Exception, bucket: str) -> str:  # noqa: PLR0911
     if isinstance(error, Error):
         return text or type(error).__name__
     return f"{type(error).__name__}: {text}"
+
+
+async def open_or_create(stream: JetStreamContext, config: KeyValueConfig) -> KeyValue:
+    """Open the bucket of *config*; create it if it is absent, with three replicas where there are so many servers.
+
+    Raises:
+        Error: the server refuses it.
+        TimeoutError: the server does not answer.
+
+    """
+    try:
+        return await stream.key_value(config.bucket)
+    except BucketNotFoundError:
+        try:
+            return await stream.create_key_value(replace(config, replicas=_REPLICAS))
+        except APIError as error:
+            if error.err_code not in _TOO_FEW:
+                raise
+            return await stream.create_key_value(config)

@@ -15,8 +15,7 @@ import structlog
 from nats.js.api import KeyValueConfig
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from penstock.agent.aio import raise_if_cancelled
-from penstock.agent.policy.sources.nats.buckets import open_or_create
-from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, sentence
+from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, open_or_create, sentence
 from penstock.agent.policy.sources.nats.entries import read_entries
 
 if TYPE_CHECKING:

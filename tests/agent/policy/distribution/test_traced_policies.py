@@ -7,7 +7,7 @@ import json
 import pytest
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.policy.distribution.feed import PolicyFeed
-from penstock.agent.policy.distribution.sample_ratio import SampleRatios
+from penstock.agent.policy.distribution.traced_policies import SampleRatios
 from penstock.agent.policy.manifest.manifest import parse_manifest
 from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
