@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from tests.support.incidents.table import INCIDENTS
 from tests.support.samples.stage import ROOT
 
 _TABLE = ROOT / "docs" / "reference" / "field-incidents.md"
-_GUIDE = ROOT / "docs" / "guides" / "agentctl.md"
+_GUIDE = ROOT / "docs" / "guides" / "runbook.md"
 _WALK = ROOT / "docs" / "guides" / "incidents.md"
 _RULES = ROOT / "agent" / "penstock" / "agent" / "diagnosis" / "rules"
 _WORD = re.compile(r"`([a-z_]+)`")
@@ -23,7 +24,7 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def _kinds() -> set[str]:
-    """Return the kinds that the guide explains."""
+    """Return the kinds that the runbook explains."""
     section = _GUIDE.read_text().partition("| kind | what it is |")[2].partition("\n\n")[0]
     return {kind for row in _rows(section) for kind in _WORD.findall(row[0])}
 
@@ -40,6 +41,18 @@ def test_the_kinds_are_explained_and_said() -> None:
     assert (named | recorded) - _kinds() == set()
     rules = "".join(path.read_text() for path in _RULES.glob("*.py"))
     assert {kind for kind in _kinds() if f'"{kind}"' not in rules} == set()
+
+
+def test_each_kind_of_the_rules_is_in_the_runbook() -> None:
+    """The first argument of each cause, where it is a word."""
+    found: set[str] = set()
+    for path in _RULES.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"FoundCause", "_Kind"}:
+                first = [*node.args, *(each.value for each in node.keywords if each.arg == "kind")][:1]
+                found |= {each.value for each in first if isinstance(each, ast.Constant)}
+    assert len(found) > 20
+    assert found - _kinds() == set()
 
 
 def test_the_recordings_exist() -> None:
