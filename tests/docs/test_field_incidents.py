@@ -50,7 +50,7 @@ def test_each_kind_of_the_rules_is_in_the_runbook() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"FoundCause", "_Kind"}:
                 first = [*node.args, *(each.value for each in node.keywords if each.arg == "kind")][:1]
-                found |= {each.value for each in first if isinstance(each, ast.Constant)}
+                found |= {str(each.value) for each in first if isinstance(each, ast.Constant)}
     assert len(found) > 20
     assert found - _kinds() == set()
 
