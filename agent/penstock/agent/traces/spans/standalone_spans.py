@@ -31,7 +31,7 @@ def standalone_spans(entry: EventEntry) -> tuple[Span, ...]:
         case "policy_applied":
             return (_policy_applied(entry),)
         case "eplb_rebalance":
-            return rebalance_spans(entry)
+            return _rebalance_spans(entry)
         case "transfer_failure":
             failure = _failure(entry)
             return () if failure is None else (failure,)
@@ -158,7 +158,7 @@ def _failure(entry: EventEntry) -> Span | None:
     )
 
 
-def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
+def _rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
     """Build the span of a rebalance on one rank, and below it those of the layers that received experts."""
     event, rebalance = entry.event, entry.event.eplb_rebalance
     start = rebalance.start_time_unix_nano or max(event.time_unix_nano - rebalance.duration_nano, 0)
