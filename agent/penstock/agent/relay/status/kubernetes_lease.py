@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ClusterError
 from penstock.agent.policy.kubernetes import ApiClient
-from penstock.agent.relay.status.lease import DURATION, TimedLease
-from penstock.agent.relay.status.tenure import LeaseWord
+from penstock.agent.relay.status.lease import DURATION, LeaseWord, TimedLease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -12,8 +12,7 @@ from nats.js.api import KeyValueConfig
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from penstock.agent.errors import ClusterError, ConflictError
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, open_or_create, sentence
-from penstock.agent.relay.status.lease import DURATION, TimedLease
-from penstock.agent.relay.status.tenure import LeaseWord
+from penstock.agent.relay.status.lease import DURATION, LeaseWord, TimedLease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

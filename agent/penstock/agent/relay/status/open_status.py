@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.agent.relay.policies import bucket_of, cluster_of
-from penstock.agent.relay.status.fleet_words import FleetWords
+from penstock.agent.relay.status.object_status import FleetWords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from penstock.agent.policy.kubernetes import ClusterAccess
     from penstock.agent.policy.manifest import Manifest
-    from penstock.agent.relay.status.fleet_words import FleetWords
     from penstock.agent.relay.status.lease import Lease
+    from penstock.agent.relay.status.object_status import FleetWords
 
 # Between two looks at objects and agents, and the least between two writes of one object.
 LOOK_SECONDS = 2.0

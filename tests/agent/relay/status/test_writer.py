@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from penstock.agent.errors import ClusterError, ConflictError, NotFoundError
-from penstock.agent.relay.status.fleet_words import FleetWords
+from penstock.agent.relay.status.object_status import FleetWords
 from penstock.agent.relay.status.writer import WRITE_SECONDS, StatusWriter
 from penstock.proto.v1 import admin_pb2 as admin
 
