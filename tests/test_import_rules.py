@@ -390,6 +390,23 @@ def test_imports_go_down(root: str) -> None:
     assert upwards == []
 
 
+def test_no_front_imports_another() -> None:
+    """Commands, page and relay show what others know; what they share is ``views``. A relay's process serves the page."""
+    found = tree("penstock.agent")
+    fronts = {"ctl", "page", "relay"}
+
+    def front(module: str) -> str:
+        return found.room(module).partition(".")[0]
+
+    crossing = {
+        (front(module), front(target))
+        for module in found.modules
+        for target, _ in found.imports(module)
+        if {front(module), front(target)} <= fronts and front(module) != front(target)
+    }
+    assert crossing == {("relay", "page")}
+
+
 @ROOTS
 def test_no_imports_go_round(root: str) -> None:
     """Neither among modules nor through faces, imports for type checking included."""
