@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.agent import limits
 from penstock.agent.admin.calls.engines import source_message
 from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.orders import drill_message
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 LONGEST: Final = 7 * 86_400.0
 """Seconds; longer times are not in the log."""
 
-# The caller's clock may be ahead of the agent's by so much.
-_AHEAD_SECONDS: Final = 2.0
 # What only looks; a remedy is for what is wrong now.
 _LOOKS: Final = ("agentctl describe engine ", "agentctl describe peer ", "agentctl get ", "agentctl explain ")
 _SINCE: Final = re.compile(r"--since (\S+)")
@@ -129,7 +128,7 @@ def _check(at: int, now: int) -> None:
 
     """
     ago = (now - at) / NANOS
-    if ago < -_AHEAD_SECONDS:
+    if ago < -limits.ASKER_CLOCK_SECONDS:
         raise ContractError(f"at is {_moment(at)}, which is to come; give a time up to now, {_moment(now)}")
     if ago > LONGEST:
         raise ContractError(f"at is {_moment(at)}, more than 7 days ago; give a later time")

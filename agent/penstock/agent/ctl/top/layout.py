@@ -20,7 +20,8 @@ PLAIN, HEAD, BAD, WARN, DIM = "", "head", "bad", "warn", "dim"
 _LOOKS = {"red": BAD, "yellow": WARN, "": PLAIN}
 _GAP = "  "
 _LEAST_ROWS = 3
-_SLOW = 5.0
+# Seconds since the last answer: the screen says its age, for a poll takes at most two.
+_OLD_SCREEN_SECONDS = 5.0
 
 
 class Piece(NamedTuple):
@@ -117,7 +118,7 @@ def _trouble(history: History, sample: AgentState, now: float) -> Line:
     if history.error:
         away = words.age(now - history.error_since)
         return [Piece(f"no answer for {away}, data below is old: {words.one_line(history.error)}", BAD)]
-    if now - sample.now > _SLOW:
+    if now - sample.now > _OLD_SCREEN_SECONDS:
         return [Piece(f"the agent has not answered for {words.age(now - sample.now)}", WARN)]
     if status is not None and status.degraded:
         return [Piece(f"agent: {words.one_line(status.degraded)}", BAD)]
