@@ -23,7 +23,7 @@ RECIPE = Recipe(
             _UPDATES,
             "def _answer_suspected(",
             before="def _lease_closed(_event: events.Event, body: events.LeaseClosed) -> Iterator[Update]:\n"
-            "    yield Update(c.LEASES_CLOSED, (label(events.LeaseEnding, body.ending),), 1)\n\n\n",
+            "    yield Update(from_log.LEASES_CLOSED, (label(events.LeaseEnding, body.ending),), 1)\n\n\n",
         ),
         Edit(
             _UPDATES,
