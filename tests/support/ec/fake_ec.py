@@ -1,6 +1,6 @@
 """An EC connector with a store of items, and a worker with a memory that attends to them, under a real scheduler.
 
-The worker's tokens are right only if every embedding and every block that they attend to is: see ``toy_engine.py``.
+The worker's tokens are right only if every embedding and every block that they attend to is: see ``tests/support/engine/fake_worker.py``.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class Engine:
         self.order(penstock_drills=drills)
 
     def order(self, **orders: Any) -> Any:
-        """Put orders on a step's metadata, by the names of ``worker_orders.py``; returns the step's answer."""
+        """Put orders on a step's metadata, by the names of ``messages/step_metadata.py``; returns the step's answer."""
         return self.step(_with_orders(orders))
 
     @contextmanager

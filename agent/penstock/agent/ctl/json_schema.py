@@ -1,6 +1,6 @@
 """The published JSON Schema of what commands print: ``python -m penstock.agent.ctl.json_schema``.
 
-Made from the message descriptors by the rules of ``render/json_values.py``. Later versions add fields, so no object is closed.
+Made from the message descriptors by the rules of ``views/json_values.py``. Later versions add fields, so no object is closed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The entry of ``agentctl`` and its table of commands.
 
 Tables are for people. ``-o json`` and ``-o yaml`` print the wire's JSON mapping: camelCase names, label words for enum
-values, RFC 3339 times, durations such as ``1.500s``. ``render/json_values.py`` has the rules and
+values, RFC 3339 times, durations such as ``1.500s``. ``views/json_values.py`` has the rules and
 docs/reference/agentctl.schema.json the shape. ``truncated`` beside a list means that it is incomplete.
 ``get policy`` prints manifests, with a ``status`` that ``apply`` ignores.
 """
