@@ -21,7 +21,6 @@ _MAX_REQUESTS = 10_000
 _MAX_EVENTS = 10_000
 _MAX_AUDIT = 10_000
 _DEFAULT = 100
-_MAX_UINT32 = (1 << 32) - 1
 # Agents without a diagnosis that are named.
 _LISTED = 20
 _OF_NOW = "its version answers for now only; upgrade it"
