@@ -78,7 +78,7 @@ AGENT_FLOORS = (
         "ctl.top",
         "relay",
     ),
-    ("relay.status",),
+    ("relay.object_status",),
     ("ctl", "relay.policies"),
     ("daemon", "evidence", "relay.discovery"),
     ("page",),

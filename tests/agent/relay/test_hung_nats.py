@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from nats.js.api import KeyValueConfig
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, open_or_create
+from penstock.agent.relay.object_status.nats_lease import NatsLease
 from penstock.agent.relay.policies.nats_policies import NatsPolicies
-from penstock.agent.relay.status.nats_lease import NatsLease
 
 from tests.support.nats.cluster import NatsCluster, leader_of
 from tests.support.nats.server import NatsServer

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from nats.js.api import KeyValueConfig
 from penstock.agent.policy.sources.nats.connection import NatsAccess
 from penstock.agent.policy.sources.nats.entries import read_entries
+from penstock.agent.relay.object_status.nats_lease import NatsLease
 from penstock.agent.relay.policies.nats_policies import NatsPolicies
-from penstock.agent.relay.status.nats_lease import NatsLease
 
 from tests.support.nats.cluster import users_of_guide
 from tests.support.nats.server import NatsServer

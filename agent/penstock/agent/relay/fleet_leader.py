@@ -12,13 +12,13 @@ import structlog
 from penstock.agent.admin.calls import rollouts
 from penstock.agent.errors import NotFoundError, PenstockError
 from penstock.agent.policy.rollouts import LOOK_SECONDS, RolloutLeader
+from penstock.agent.relay.object_status import open_lease, open_status
 from penstock.agent.relay.policies import ComparedEngines, LedPolicies
-from penstock.agent.relay.status import open_lease, open_status
 
 if TYPE_CHECKING:
     from penstock.agent.relay.fleet import Fleet
+    from penstock.agent.relay.object_status import Lease
     from penstock.agent.relay.policies import FleetPolicies
-    from penstock.agent.relay.status import Lease
     from penstock.proto.v1 import admin_pb2 as admin
 
 _log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from nats.aio.client import Client
 from penstock.agent.policy.sources.nats.connection import NatsAccess
 from penstock.agent.policy.sources.nats.registry import AgentRegistration, RegisteredAgent
 from penstock.agent.policy.sources.nats.source import NatsSource
-from penstock.agent.relay.status.nats_lease import NatsLease
+from penstock.agent.relay.object_status.nats_lease import NatsLease
 
 from tests.support.nats.following import BUCKET, bucket_of
 from tests.support.nats.server import NatsServer

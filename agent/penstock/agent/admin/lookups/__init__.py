@@ -11,6 +11,7 @@ from penstock.agent.admin.lookups.bounded_scan import (
     read_windows,
 )
 from penstock.agent.admin.lookups.context import AgentContext
+from penstock.agent.admin.lookups.diagnosis_cache import Judge
 from penstock.agent.admin.lookups.engine_counters import (
     ENGINE_METRICS,
     compared_counts,
@@ -18,7 +19,6 @@ from penstock.agent.admin.lookups.engine_counters import (
     engine_counters,
     last_loads,
 )
-from penstock.agent.admin.lookups.judge import Judge
 from penstock.agent.admin.lookups.known_peers import PeerKey, PeerSources, clock_offsets, last_snapshots
 from penstock.agent.admin.lookups.messages import (
     MAX_UINT32,

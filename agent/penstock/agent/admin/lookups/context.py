@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.agent.admin.lookups.judge import Judge
+from penstock.agent.admin.lookups.diagnosis_cache import Judge
 from penstock.agent.admin.lookups.other_weights import WeightsMemory
 from penstock.agent.policy.distribution import PolicySources
 from penstock.agent.policy.manifest import effective_schedule

@@ -14,8 +14,8 @@ from penstock.agent.errors import ClusterError, ConflictError
 from penstock.agent.policy.kubernetes import ApiClient
 from penstock.agent.relay.discovery import AgentFinder, parse_agents
 from penstock.agent.relay.fleet import Fleet
-from penstock.agent.relay.status.object_status import FleetWords
-from penstock.agent.relay.status.writer import StatusWriter
+from penstock.agent.relay.object_status.object_status import FleetWords
+from penstock.agent.relay.object_status.writer import StatusWriter
 
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.relay import RelayProcess

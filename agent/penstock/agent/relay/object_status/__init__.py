@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.relay.status.lease import Lease
-from penstock.agent.relay.status.open_status import open_lease, open_status
+from penstock.agent.relay.object_status.lease import Lease
+from penstock.agent.relay.object_status.open_status import open_lease, open_status
 
 __all__ = ["Lease", "open_lease", "open_status"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.relay.status.object_status import AgentWord, object_status
+from penstock.agent.relay.object_status.object_status import AgentWord, object_status
 
 NOW = "2026-11-22T12:00:00Z"
 LATER = "2026-11-22T12:00:05Z"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.agent.relay.object_status.object_status import FleetWords
 from penstock.agent.relay.policies import bucket_of, cluster_of
-from penstock.agent.relay.status.object_status import FleetWords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.agent.relay.object_status.lease import Lease
+    from penstock.agent.relay.object_status.writer import StatusWriter
     from penstock.agent.relay.policies import FleetPolicies
-    from penstock.agent.relay.status.lease import Lease
-    from penstock.agent.relay.status.writer import StatusWriter
     from penstock.proto.v1.admin_pb2 import AgentStatus, ListPoliciesResponse
 
 
@@ -31,10 +31,10 @@ def open_lease(policies: FleetPolicies) -> Lease:
     """Return the lease at the source of *policies*."""
     access = cluster_of(policies)
     if access is not None:
-        from penstock.agent.relay.status.kubernetes_lease import KubernetesLease  # noqa: PLC0415
+        from penstock.agent.relay.object_status.kubernetes_lease import KubernetesLease  # noqa: PLC0415
 
         return KubernetesLease(access)
-    from penstock.agent.relay.status.nats_lease import NatsLease  # noqa: PLC0415
+    from penstock.agent.relay.object_status.nats_lease import NatsLease  # noqa: PLC0415
 
     servers = bucket_of(policies)
     if servers is None:
@@ -47,7 +47,7 @@ def open_status(policies: FleetPolicies, fleet: Asked, lease: Lease) -> StatusWr
     access = cluster_of(policies)
     if access is None:
         return None
-    from penstock.agent.relay.status.writer import StatusWriter  # noqa: PLC0415
+    from penstock.agent.relay.object_status.writer import StatusWriter  # noqa: PLC0415
 
     async def words() -> FleetWords:
         (found, missing), statuses = await asyncio.gather(fleet.policies(), fleet.statuses())

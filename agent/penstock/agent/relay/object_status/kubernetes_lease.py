@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ClusterError
 from penstock.agent.policy.kubernetes import ApiClient
-from penstock.agent.relay.status.lease import DURATION, LeaseWord, TimedLease
+from penstock.agent.relay.object_status.lease import DURATION, LeaseWord, TimedLease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from penstock.agent.policy.kubernetes import ClusterAccess
-    from penstock.agent.relay.status.lease import LeasePlace
+    from penstock.agent.relay.object_status.lease import LeasePlace
 
 # Seconds of a lease without a holder that its holder gave back, as Kubernetes' own programs write it; they may not be 0.
 _GIVEN_BACK = 1

@@ -12,13 +12,13 @@ from nats.js.api import KeyValueConfig
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from penstock.agent.errors import ClusterError, ConflictError
 from penstock.agent.policy.sources.nats.connection import NatsAccess, connected, open_or_create, sentence
-from penstock.agent.relay.status.lease import DURATION, LeaseWord, TimedLease
+from penstock.agent.relay.object_status.lease import DURATION, LeaseWord, TimedLease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from nats.js.kv import KeyValue
-    from penstock.agent.relay.status.lease import LeasePlace
+    from penstock.agent.relay.object_status.lease import LeasePlace
 
 _KEY = "leader"
 # The server forgets a lease that is not renewed; when another may take it is decided by the relays' own clocks.

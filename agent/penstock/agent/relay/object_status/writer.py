@@ -13,15 +13,15 @@ import structlog
 from penstock.agent.errors import ClusterError, ConflictError, ManifestError, NotFoundError, PenstockError
 from penstock.agent.policy.kubernetes import ApiClient, read_object
 from penstock.agent.policy.manifest import check_manifest
-from penstock.agent.relay.status.object_status import object_status
+from penstock.agent.relay.object_status.object_status import object_status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.agent.policy.kubernetes import ClusterAccess
     from penstock.agent.policy.manifest import Manifest
-    from penstock.agent.relay.status.lease import Lease
-    from penstock.agent.relay.status.object_status import FleetWords
+    from penstock.agent.relay.object_status.lease import Lease
+    from penstock.agent.relay.object_status.object_status import FleetWords
 
 # Between two looks at objects and agents, and the least between two writes of one object.
 LOOK_SECONDS = 2.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from penstock.agent.relay.status.lease import LeaseWord, Tenure
+from penstock.agent.relay.object_status.lease import LeaseWord, Tenure
 
 DURATION = 15.0
 NOBODY = LeaseWord("", 0.0, "")

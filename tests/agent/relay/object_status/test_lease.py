@@ -11,8 +11,8 @@ import pytest
 from penstock.agent.errors import ConflictError
 from penstock.agent.policy.kubernetes import ApiClient
 from penstock.agent.policy.sources.nats.connection import NatsAccess
-from penstock.agent.relay.status.kubernetes_lease import KubernetesLease
-from penstock.agent.relay.status.nats_lease import NatsLease
+from penstock.agent.relay.object_status.kubernetes_lease import KubernetesLease
+from penstock.agent.relay.object_status.nats_lease import NatsLease
 
 from tests.support.kubernetes.api_server import NAMESPACE, ApiServer
 from tests.support.kubernetes.cluster import bind, running_cluster
@@ -143,7 +143,7 @@ async def test_a_lease_of_kubernetes_is_given_back(
     cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As kubectl shows it then, it has no holder; an empty holder that somebody else wrote is waited for."""
-    monkeypatch.setattr("penstock.agent.relay.status.lease._GIVE_BACK_SECONDS", LIMIT)
+    monkeypatch.setattr("penstock.agent.relay.object_status.lease._GIVE_BACK_SECONDS", LIMIT)
     await bind(cluster, "penstock-relay", "relay")
     access, clock = await cluster.access(), SecondsClock()
     first, second = KubernetesLease(access, SECONDS, clock), KubernetesLease(access, LONG)
@@ -200,7 +200,7 @@ async def test_a_stopped_relay_loses_a_lease_of_nats(tmp_path: Path) -> None:
 
 async def test_a_lease_of_nats_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is away costs the relay that ends no more than a moment."""
-    monkeypatch.setattr("penstock.agent.relay.status.lease._GIVE_BACK_SECONDS", LIMIT)
+    monkeypatch.setattr("penstock.agent.relay.object_status.lease._GIVE_BACK_SECONDS", LIMIT)
     server = NatsServer(tmp_path / "nats").start()
     try:
         access, clock = NatsAccess((server.url,)), SecondsClock()

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from penstock.agent.errors import ClusterError, ConflictError, NotFoundError
-from penstock.agent.relay.status.object_status import FleetWords
-from penstock.agent.relay.status.writer import WRITE_SECONDS, StatusWriter
+from penstock.agent.relay.object_status.object_status import FleetWords
+from penstock.agent.relay.object_status.writer import WRITE_SECONDS, StatusWriter
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.policy.policies import document
 
 if TYPE_CHECKING:
     from penstock.agent.policy.kubernetes import ApiClient, ClusterAccess
-    from penstock.agent.relay.status import Lease
+    from penstock.agent.relay.object_status import Lease
 
 
 class _Lease:
