@@ -212,10 +212,9 @@ def test_many_callers_of_large_answers() -> None:
         before = _memory(relay)
         with Callers(relay.address, 24) as callers:
             while len(callers.told) < 60 or ("OK", "") not in callers.told:
-                found = {
-                    each.key.server for each in relay.call("ListEngines", admin.ListEnginesRequest()).engines
-                }
-                assert found == {"good"}
+                # What is there meanwhile comes late where other work has the cores.
+                engines = relay.call("ListEngines", admin.ListEnginesRequest(), timeout=60).engines
+                assert {each.key.server for each in engines} == {"good"}
                 assert _health(relay) == b"ok\n"
             grown, told = _memory(relay) - before, {*callers.told}
             assert relay.stop() == 0

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner
-from penstock.agent.ctl.connection.client import Client
+from penstock.agent.ctl.connection.client import ANSWER_DEADLINE, Client
 from penstock.agent.ctl.connection.tls import ClientTls
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.main import cli
@@ -66,11 +66,11 @@ class RelayProcess:
         """Return all that it wrote to standard error."""
         return self._log.read_text()
 
-    def call(self, method: str, request: Message) -> Any:
-        """Call its admin service."""
+    def call(self, method: str, request: Message, timeout: float = ANSWER_DEADLINE) -> Any:
+        """Call its admin service; *timeout* in seconds."""
         client = Client(self.address, ClientTls())
         try:
-            return client.call(method, request)
+            return client.call(method, request, timeout)
         finally:
             client.close()
 
