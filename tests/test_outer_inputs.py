@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from penstock.agent.answers import bounds_of, fleet_bounds_of, manifests
+from penstock.agent.answers import bounds_of, fleet_bounds_of
+from penstock.agent.answers import contents as answer_contents
 from penstock.agent.bundle import contents, unpack
 from penstock.agent.ctl.connection.client import ANSWER_DEADLINE
 from penstock.agent.evidence import served
@@ -19,7 +20,7 @@ from penstock.agent.page import server as page
 from penstock.agent.page.details import writes
 from penstock.agent.page.live import hub, tab
 from penstock.agent.parsing import format_size, options, yaml_documents
-from penstock.agent.policy.files import directory_state
+from penstock.agent.policy.files import file_source
 from penstock.agent.policy.kubernetes import api_client
 from penstock.agent.policy.sources import interface
 from penstock.agent.policy.sources.nats import entries as nats_entries
@@ -95,7 +96,7 @@ INPUTS = (
         "an agent's answers to a relay",
         f"{_size(_AGENT.size)} ({_size(bounds_of('ListEvents').size)} of the log)",
         f"{_AGENT.entries:,}; {_AGENT.rows:,} rows, {_AGENT.engines} engines",
-        f"{_PROTOBUF}; {manifests.MAX_DEPTH} of a document",
+        f"{_PROTOBUF}; {answer_contents.MAX_DEPTH} of a document",
         "`--deadline`",
         "the agent counts as one that has not answered, with the reason",
         (
@@ -106,7 +107,7 @@ INPUTS = (
         "answers to `agentctl`",
         _size(_FLEET.size),
         f"{_FLEET.entries:,}; {_FLEET.rows:,} rows",
-        f"{_PROTOBUF}; {manifests.MAX_DEPTH} of a document",
+        f"{_PROTOBUF}; {answer_contents.MAX_DEPTH} of a document",
         f"{ANSWER_DEADLINE:.0f} s for an answer",
         "a sentence says whose answer to what, exit code 1",
         (
@@ -151,8 +152,8 @@ INPUTS = (
     ),
     Input(
         "policy files",
-        _size(directory_state.MAX_BYTES),
-        f"{directory_state.MAX_FILES} files; {yaml_documents.MAX_VALUES:,} values",
+        _size(file_source.MAX_BYTES),
+        f"{file_source.MAX_FILES} files; {yaml_documents.MAX_VALUES:,} values",
         str(yaml_documents.MAX_DEPTH),
         "read when they change",
         "refused as a whole, the last good content holds",

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
-from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.gatherer import Gatherer
+from penstock.agent.metrics.gatherer import Exemplars, Gatherer
 from penstock.agent.sources.registry import Registry
 from prometheus_client import (
     CollectorRegistry,

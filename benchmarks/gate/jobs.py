@@ -128,8 +128,7 @@ def scrape(meter: Meter, _: Path) -> None:
     """Render an exposition of about a thousand series."""
     from penstock.agent.metrics.agent_metrics import AgentMetrics
     from penstock.agent.metrics.aggregator import Aggregator
-    from penstock.agent.metrics.exemplars import Exemplars
-    from penstock.agent.metrics.gatherer import Gatherer
+    from penstock.agent.metrics.gatherer import Exemplars, Gatherer
     from penstock.agent.sources.registry import Registry
 
     from benchmarks.load.label_sets import fill

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from penstock.agent.answers import (
     bounds_of,
     contents,
-    manifests,
     path_of,
     read,
     read_agents_answer,
@@ -128,7 +127,7 @@ def test_a_manifest_of_a_newer_version_is_taken() -> None:
     """Fields that nobody here reads may be anything; a document is as deep as a file of policies."""
     newer = '{"kind":"New","metadata":{"name":"p","labels":[1]},"spec":{"later":{"a":[]},"rollout":{"percent":5}}}'
     assert read_answer("ListPolicies", of_policy(newer)).policies
-    assert manifests.MAX_DEPTH == yaml_documents.MAX_DEPTH
+    assert contents.MAX_DEPTH == yaml_documents.MAX_DEPTH
 
 
 TAKEN = (

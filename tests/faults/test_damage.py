@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.journal.database.stored_rows import parse_batch
 from penstock.agent.journal.query.reader import Reader
-from penstock.agent.sources.accounting import Account
+from penstock.agent.sources.registry import Account
 
 from tests.faults.bench import bench
 from tests.faults.damage import Bench

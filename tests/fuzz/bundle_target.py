@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.agent.bundle import JOURNAL, MANIFEST, POLICIES, STATE
 from penstock.agent.errors import PenstockError
 from penstock.agent.evidence.served import BundleServer
-from penstock.agent.journal.database.compression import pack
+from penstock.agent.journal.database.stored_rows import pack
 from penstock.agent.page.wire import AdminCalls, AnswerError
 from penstock.agent.views.events import event_rows
 from penstock.agent.views.text import printable

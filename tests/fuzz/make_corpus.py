@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message_factory import GetMessageClass
 from penstock.agent.bundle import JOURNAL, MANIFEST, STATE
 from penstock.agent.ingest.message_limits import AGENT_KINDS
-from penstock.agent.journal.database.compression import unpack
+from penstock.agent.journal.database.stored_rows import unpack
 from penstock.instrumentation.core.drop_counter import DropCounter
 from penstock.instrumentation.core.session import Identity
 from penstock.instrumentation.core.settings import Settings

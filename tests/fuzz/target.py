@@ -15,9 +15,8 @@ from penstock.agent.journal.commit.transaction import Transaction
 from penstock.agent.journal.database.schema import create_schema
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
-from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition.text_formats import OPENMETRICS
-from penstock.agent.metrics.gatherer import Gatherer
+from penstock.agent.metrics.gatherer import Exemplars, Gatherer
 from penstock.agent.model import LoggedBatch, Source
 from penstock.agent.sources.registry import Registry
 from penstock.agent.traces.assembly.assembler import Assembler

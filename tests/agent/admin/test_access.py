@@ -14,9 +14,8 @@ from penstock.agent.admin.authorization import READING, AccessInterceptor
 from penstock.agent.errors import AccessError, ConfigError
 from penstock.agent.server.addresses import TcpAddress, UnixAddress
 from penstock.agent.server.callers import LOCAL, AdminTls, Caller, Role, parse_allow_list
-from penstock.agent.server.certificates import client_names
 from penstock.agent.server.grpc_server import GrpcServer
-from penstock.agent.server.tls import Certificates
+from penstock.agent.server.tls import Certificates, client_names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 from structlog.testing import capture_logs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.admin.lookups import Judge
-from penstock.agent.daemon.gauges import condition_families
+from penstock.agent.daemon.status_report import condition_families
 from penstock.agent.errors import StateError
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey

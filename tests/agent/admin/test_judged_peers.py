@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from penstock.agent.admin.calls import peers as calls
-from penstock.agent.admin.lookups.judged_peers import JudgedPeers, judged_peers
-from penstock.agent.admin.lookups.known_peers import Condition, PeerSources
+from penstock.agent.admin.lookups.known_peers import Condition, JudgedPeers, PeerSources, judged_peers
 from penstock.agent.diagnosis import diagnosis_message
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.latencies.peers import PeerWindows

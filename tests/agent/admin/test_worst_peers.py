@@ -10,8 +10,7 @@ import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.admin.lookups.judged_peers import judged_peers
-from penstock.agent.admin.lookups.known_peers import PEER_METRICS, PeerSources, Present
+from penstock.agent.admin.lookups.known_peers import PEER_METRICS, PeerSources, Present, judged_peers
 from penstock.agent.admin.lookups.peer_conditions import peer_condition
 from penstock.agent.admin.lookups.peers import listed_peers
 from penstock.agent.badness import list_place

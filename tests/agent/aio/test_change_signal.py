@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.agent.aio.change_signal import ChangeSignal
+from penstock.agent.aio import ChangeSignal
 
 FAR = 60.0
 

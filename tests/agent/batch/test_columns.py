@@ -16,7 +16,7 @@ from penstock.agent.batch.columns import FEW, BatchColumns
 from penstock.agent.batch.rows import typed_events
 from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
 from penstock.agent.ingest.message_limits import event_sizes
-from penstock.agent.journal.index.keys import (
+from penstock.agent.journal.index.disk_format import (
     KIND_NUMBERS,
     event_request_ids,
     kind_rows,

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from penstock.agent.daemon.gauges import StateGauges
 from penstock.agent.daemon.health import REASONS, Health
 from penstock.agent.daemon.housekeeping import Housekeeper
+from penstock.agent.daemon.status_report import StateGauges
 from penstock.agent.errors import DamageError, StateError, TakenError
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
-from penstock.agent.state.database_files import DatabaseFiles
+from penstock.agent.state.archive import DatabaseFiles
 from penstock.agent.state.directory import LOCK, MIN_LIMIT, StateDirectory
 
 

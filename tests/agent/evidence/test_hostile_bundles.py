@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.agent.bundle import BundleBuilder, check_values
 from penstock.agent.errors import BundleError
-from penstock.agent.evidence import content_bounds
+from penstock.agent.evidence import restored
 from penstock.agent.evidence.restored import read_state
 from penstock.proto.v1.admin_pb2 import BundlePart
 
@@ -242,7 +242,7 @@ def test_every_table_has_a_bound(tmp_path: Path) -> None:
         if name not in numbers:
             continue
         (tmp_path / name).write_bytes(content)
-        content_bounds.check_tables(tmp_path / name)
+        restored.check_tables(tmp_path / name)
         with closing(sqlite3.connect(tmp_path / name)) as database:
             tables = {
                 table
@@ -250,7 +250,7 @@ def test_every_table_has_a_bound(tmp_path: Path) -> None:
                     "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
                 )
             }
-        bounded = {*content_bounds._WHOLE[name], *content_bounds._BY_ROW[name]}
+        bounded = {*restored._WHOLE[name], *restored._BY_ROW[name]}
         assert bounded | numbers[name] == tables
 
 

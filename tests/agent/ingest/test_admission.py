@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
+from penstock.agent.aio import ByteSemaphore, TokenBucket
 from penstock.agent.errors import LimitError
 from penstock.agent.ingest.admission import (
     _MAX_OWN,

@@ -12,8 +12,7 @@ import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import FullError
 from penstock.agent.ingest import loss_detector
-from penstock.agent.ingest.loss_detector import LossDetector, loss_batch
-from penstock.agent.ingest.server_stops import ServerStops
+from penstock.agent.ingest.loss_detector import LossDetector, ServerStops, loss_batch
 from penstock.agent.journal.agent_log import agent_source
 from penstock.agent.journal.query.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator

@@ -15,8 +15,8 @@ from penstock.agent.batch import columns as columns_module
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.errors import StateError
+from penstock.agent.metrics import batch_counting
 from penstock.agent.metrics import batch_counting as counting_module
-from penstock.agent.metrics import counted_once as ended_module
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import from_log
 from penstock.agent.metrics.latencies import is_slow
@@ -323,7 +323,7 @@ def test_a_deferral_that_ended_with_its_engine_does_not_end_again(*, restart: bo
 
 def test_ends_by_loss_are_remembered_within_bounds() -> None:
     """Engines that never come back cost no more than that."""
-    with patch.object(ended_module, "MAX_ENDED", 2):
+    with patch.object(batch_counting, "MAX_ENDED", 2):
         aggregator = aggregated([(source(process="agent", epoch=9), lost(1, *map(ended, "abc")))])
         assert len(aggregator._ended.dump()) == 2
 

@@ -15,7 +15,7 @@ from penstock.agent.metrics.catalogue import from_log
 from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.metrics.series import updates
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.sources.accounting import Account
+from penstock.agent.sources.registry import Account
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.agent.batch import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
+from penstock.agent.metrics.batch_counting import MAX_ANSWERS, SuspectAnswers
 from penstock.agent.metrics.catalogue import from_log
-from penstock.agent.metrics.counted_once import MAX_ANSWERS, SuspectAnswers
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events

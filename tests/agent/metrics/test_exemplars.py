@@ -6,7 +6,7 @@ import threading
 
 from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.metrics.catalogue import from_log
-from penstock.agent.metrics.exemplars import Exemplars
+from penstock.agent.metrics.gatherer import Exemplars
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
 

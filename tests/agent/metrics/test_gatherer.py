@@ -12,9 +12,8 @@ from penstock.agent.batch.rows import TransferSample, transfer_rows
 from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import METRICS
-from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition.text_formats import OPENMETRICS, PLAIN
-from penstock.agent.metrics.gatherer import Gatherer
+from penstock.agent.metrics.gatherer import Exemplars, Gatherer
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.policy.files.file_source import FileStatus
 from penstock.agent.policy.rollouts.state import RolloutPlan, Rollouts, RolloutState

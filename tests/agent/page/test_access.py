@@ -10,7 +10,7 @@ from penstock.agent.errors import ConfigError
 from penstock.agent.page import access
 from penstock.agent.page.wire import AnswerError
 from penstock.agent.server import Role, TcpAddress, parse_allow_list
-from penstock.agent.server.page_options import PageSettings
+from penstock.agent.server.options import PageSettings
 
 from tests.support.agent.agent import AgentProcess, running_agent
 from tests.support.page.addresses import page_of

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 from penstock.agent.page import PageServer, PageSource
 from penstock.agent.server import Caller, Role, TcpAddress
-from penstock.agent.server.page_options import PageSettings
+from penstock.agent.server.options import PageSettings
 from penstock.agent.server.page_tokens import TOKEN_SECONDS, PageTokens
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminServicer, AdminStub

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from penstock.agent.pairs import compare_sides, list_pairs
-from penstock.agent.pairs.comparisons import Comparisons
-from penstock.agent.pairs.role_pairs import count_pairs, may_pair, ordered, worst_pairs
+from penstock.agent.pairs.role_pairs import Comparisons, count_pairs, may_pair, ordered, worst_pairs
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,

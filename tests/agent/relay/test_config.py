@@ -9,8 +9,7 @@ import pytest
 from penstock.agent.errors import ConfigError
 from penstock.agent.policy.sources import SourceSpec
 from penstock.agent.relay.config import resolve
-from penstock.agent.relay.discovery import AgentPlace, AgentSet, PodSelector, parse_agents
-from penstock.agent.relay.discovery.agent_places import resolve_name
+from penstock.agent.relay.discovery import AgentPlace, AgentSet, PodSelector, parse_agents, resolve_name
 from penstock.agent.server import TcpAddress
 
 from tests.support.agent.certificates import Authority

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.agent.badness import badness
 from penstock.agent.relay import merge
 from penstock.agent.relay.asking import engines_of, for_agent
-from penstock.agent.relay.engine_names import own_key, own_selector, qualify
+from penstock.agent.relay.merge import own_key, own_selector, qualify
 from penstock.agent.relay.peers import merge_peers
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey

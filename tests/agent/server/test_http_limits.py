@@ -7,7 +7,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.server.http_limits import Connections
+from penstock.agent.server.http_server import Connections
 
 from tests.support.agent.certificates import Authority
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.sources.accounting import MAX_ACCOUNTS, Account, Accounts
-from penstock.agent.sources.registry import Registry
+from penstock.agent.sources.registry import MAX_ACCOUNTS, Account, Accounts, Registry
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, Tombstone
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 

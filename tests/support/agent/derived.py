@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.journal.database.stored_rows import parse_batch
-from penstock.agent.journal.index.keys import request_ids
+from penstock.agent.journal.index.disk_format import request_ids
 from penstock.agent.journal.query.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.finished_requests import find_finished_request
+from penstock.agent.traces.assembly.finished_requests import EngineLoss, find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.assembly.sampling import Sampler
-from penstock.agent.traces.assembly.segments import EngineLoss
 from penstock.agent.traces.query import search
 from penstock.agent.traces.query.explain import request_sentences
-from penstock.agent.traces.spans.entries import request_entries
+from penstock.agent.traces.spans.model import request_entries
 from penstock.agent.views.events import event_words
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.traces.assembly.model import FinishedRequest
     from penstock.agent.traces.query.search import RequestTrace
-    from penstock.agent.traces.spans.entries import RequestKey
-    from penstock.agent.traces.spans.model import Span
+    from penstock.agent.traces.spans.model import RequestKey, Span
 
 _LATER = 10 * AssemblyLimits().grace_nano
 

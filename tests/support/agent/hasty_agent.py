@@ -11,7 +11,7 @@ from functools import partial
 def shorten() -> None:
     """Divide the intervals by ten."""
     from penstock.agent.admin.lookups import retirement
-    from penstock.agent.daemon import earlier_sources
+    from penstock.agent.daemon import opened_state
     from penstock.agent.policy.distribution import traced_policies
     from penstock.agent.policy.files import file_source
     from penstock.agent.traces.assembly.model import AssemblyLimits
@@ -19,7 +19,7 @@ def shorten() -> None:
     from penstock.agent.traces.query import search
 
     for module, name in (
-        (earlier_sources, "_BACK_OFF_SECONDS"),
+        (opened_state, "_BACK_OFF_SECONDS"),
         (exporter, "_AGAIN_SECONDS"),
         (exporter, "_POLL_SECONDS"),
         (file_source, "POLL_SECONDS"),

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from penstock.agent.metrics.agent_metrics import AgentMetrics
-from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.gatherer import Gatherer
+from penstock.agent.metrics.gatherer import Exemplars, Gatherer
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.sources.registry import LiveSource
 from penstock.proto.v1 import common_pb2 as common

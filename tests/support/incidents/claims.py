@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.badness import badness
-from penstock.agent.daemon.gauges import condition_families
+from penstock.agent.daemon.status_report import condition_families
 from penstock.agent.page.screen import ScreenAnswers, build_screen
 from penstock.agent.views import text
 from penstock.agent.views.checks.cause_checks import Judgement, check_causes

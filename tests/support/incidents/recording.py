@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.database.compression import pack, unpack
+from penstock.agent.journal.database.stored_rows import pack, unpack
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from demo.servers import ROOT

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.agent.evidence.page import serve_page
-from penstock.agent.evidence.served import BundleServer
+from penstock.agent.evidence.served import BundleServer, serve_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

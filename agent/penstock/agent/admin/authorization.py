@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.agent.errors import AccessError, ContractError
 from penstock.agent.server import LOCAL, Role
-from penstock.agent.server.request_decoding import decode_request
+from penstock.agent.server.grpc_server import decode_request
 from penstock.agent.server.status_codes import abort_with
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
 def _proven(allowed: AllowList, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
     # Imported here: an agent without TCP needs no certificates.
-    from penstock.agent.server.certificates import client_names  # noqa: PLC0415
+    from penstock.agent.server.tls import client_names  # noqa: PLC0415
 
     return allowed.admit(client_names(context.auth_context()))
 

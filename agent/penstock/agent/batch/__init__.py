@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.agent.batch.balancedness import balancedness
-from penstock.agent.batch.closed_requests import CLEAN_UP, GATES, GateTimes, gate_times, is_clean_up
 from penstock.agent.batch.columns import FEW, BatchColumns, EventGroup, SampleColumns, Samples
-from penstock.agent.batch.rows import ProbeSample, TransferSample, probe_rows, transfer_rows, typed_events
+from penstock.agent.batch.rows import (
+    ProbeSample,
+    TransferSample,
+    balancedness,
+    probe_rows,
+    transfer_rows,
+    typed_events,
+)
+from penstock.agent.batch.transposed_events import CLEAN_UP, GATES, GateTimes, gate_times, is_clean_up
 
 __all__ = [
     "CLEAN_UP",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from penstock.agent.bill.account import KINDS, BillAccount
-from penstock.agent.bill.costs import SAMPLE_REQUESTS, SAMPLE_TOKENS, Charge, Costs, Price
-from penstock.agent.bill.messages import (
+from penstock.agent.bill.costs import (
     MAX_LINES,
+    SAMPLE_REQUESTS,
+    SAMPLE_TOKENS,
+    Charge,
+    Costs,
+    Price,
     bounded_lines,
     costs_message,
     group_lines,

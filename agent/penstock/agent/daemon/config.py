@@ -23,8 +23,8 @@ from penstock.agent.parsing.options import (
     read_options,
 )
 from penstock.agent.policy.sources import SourceSpec, parse_sources
-from penstock.agent.policy.sources.kube_options import KUBE_OPTIONS
-from penstock.agent.policy.sources.nats_options import (
+from penstock.agent.policy.sources.options import (
+    KUBE_OPTIONS,
     NATS_ATTRIBUTES,
     NATS_OPTIONS,
     NatsFiles,
@@ -39,8 +39,15 @@ from penstock.agent.server import (
     parse_address,
     parse_tcp,
 )
-from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, admin_tls
-from penstock.agent.server.page_options import PAGE_ATTRIBUTES, PageSettings, page_options, page_settings
+from penstock.agent.server.options import (
+    PAGE_ATTRIBUTES,
+    TLS_ATTRIBUTES,
+    PageSettings,
+    admin_options,
+    admin_tls,
+    page_options,
+    page_settings,
+)
 from penstock.agent.state import MIB, MIN_LIMIT
 from penstock.agent.traces.export import ExportSettings
 

@@ -14,14 +14,12 @@ from penstock.agent.admin.calls import diagnoses
 from penstock.agent.admin.lookups import AgentContext, Judge, Retirement, compared_counts
 from penstock.agent.daemon.config import shown_config
 from penstock.agent.daemon.distributed_policies import DistributedPolicies, distribute_policies
-from penstock.agent.daemon.earlier_sources import restore_sources
-from penstock.agent.daemon.gauges import StateGauges, condition_families
 from penstock.agent.daemon.health import Health
 from penstock.agent.daemon.housekeeping import Housekeeper
-from penstock.agent.daemon.opened_state import open_state
+from penstock.agent.daemon.opened_state import open_state, restore_sources
 from penstock.agent.daemon.registration import register_agent
 from penstock.agent.daemon.servers import DrainDeadline, Servers, remove_addresses, write_addresses
-from penstock.agent.daemon.status_report import StatusReport
+from penstock.agent.daemon.status_report import StateGauges, StatusReport, condition_families
 from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, IngestService, LossDetector, SourceAdmission
 from penstock.agent.metrics import AgentMetrics, Exemplars, Gatherer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.errors import ConfigError, StateError
 from penstock.agent.policy.distribution import PolicyFeed
-from penstock.agent.policy.sources.nats_options import nats_access
+from penstock.agent.policy.sources.options import nats_access
 from penstock.agent.policy.store import FILE_PREFIX, IMPERATIVE
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.errors import ConfigError
-from penstock.agent.policy.sources.nats_options import nats_access
+from penstock.agent.policy.sources.options import nats_access
 from penstock.agent.server import TcpAddress, parse_tcp
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.policy.sources import SourceSpec
     from penstock.agent.policy.sources.nats.registry import AgentRegistration
-    from penstock.agent.policy.sources.nats_options import NatsFiles
+    from penstock.agent.policy.sources.options import NatsFiles
 
 # A key of NATS that is an agent's name at a relay, too.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")

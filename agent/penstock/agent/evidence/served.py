@@ -1,4 +1,4 @@
-"""Serves the Admin service from a bundle on a private socket, in a thread of this process, to reading calls only."""
+"""Serves the Admin service from a bundle on a private socket, in a thread of this process, to reading calls only; and its page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ import structlog
 from penstock.agent.admin.authorization import READING, SERVICE
 from penstock.agent.admin.service import AdminService
 from penstock.agent.bundle import ScratchDirectory, unpack_bundle
-from penstock.agent.errors import BundleError, PenstockError
+from penstock.agent.errors import BundleError, PenstockError, StateError
 from penstock.agent.evidence.restored import read_state, restore_context
+from penstock.agent.page import PageServer, PageSource
+from penstock.agent.server import TcpAddress
+from penstock.agent.server.options import PageSettings
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
 
@@ -25,6 +28,47 @@ if TYPE_CHECKING:
 
     from penstock.agent.bundle import BundleManifest
     from penstock.proto.v1.bundle_pb2 import BundledState
+
+_HOST = "127.0.0.1"
+
+
+def serve_page(
+    server: BundleServer, name: str, program: str, *, port: int = 0, since: float | None = None
+) -> str:
+    """Serve the page until *server* closes.
+
+    Args:
+        server: of the bundle.
+        name: of the bundle, for people.
+        program: the beginning of a command line of agentctl that reads the bundle.
+        port: of loopback; 0 for a free one.
+        since: seconds before the bundle that the verdict is about; None for those of ``agentctl diagnose``.
+
+    Returns:
+        Its address for a browser.
+
+    Raises:
+        BundleError: the port cannot be bound.
+
+    """
+    settings = PageSettings(
+        TcpAddress(_HOST, port), write=False, user_header="", tls=None, allow=None, hosts=()
+    )
+    source = PageSource("bundle", name, clock=lambda: server.now, program=program, since=since)
+
+    async def start(service: AdminService, parts: AsyncExitStack) -> str:
+        page = PageServer(settings, service, source)
+        try:
+            await page.start()
+        except StateError as error:
+            raise BundleError(
+                f"port {port} of {_HOST} cannot be bound; give another --port, or leave it out for a free one"
+            ) from error
+        parts.push_async_callback(page.stop)
+        return page.url
+
+    return server.add(start)
+
 
 T = TypeVar("T")
 

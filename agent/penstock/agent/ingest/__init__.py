@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from penstock.agent.ingest.admission import Admission, SourceAdmission
-from penstock.agent.ingest.loss_detector import LossDetector
+from penstock.agent.ingest.loss_detector import SERVER_STOPPING, LossDetector, ServerStops
 from penstock.agent.ingest.message_limits import ContractViolations
-from penstock.agent.ingest.server_stops import SERVER_STOPPING, ServerStops
 from penstock.agent.ingest.service import IngestService
 
 __all__ = [

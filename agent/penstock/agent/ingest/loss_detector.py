@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from penstock.agent.aio import to_completion
 from penstock.agent.errors import PenstockError
-from penstock.agent.ingest.server_stops import ServerStops
 from penstock.agent.journal import MAX_INTEGER, journal_errors
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.events_pb2 import DeferralEnd, Event, SourceLost, SourceStopped
@@ -23,6 +22,45 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Journal
     from penstock.agent.model import Source
+
+FRONT_END: Final = "api"
+"""The process that announces; several API servers of one server share the name."""
+
+SERVER_STOPPING: Final = "server_stopping"
+"""The event that it announces with."""
+
+# Above it, the server that announced first is forgotten.
+_MAX_SERVERS = 1_024
+
+
+class ServerStops:
+    """The newest announcement of each server.
+
+    It is about the processes that began before it: a later life of the server has a later beginning, by the same clock.
+    """
+
+    def __init__(self) -> None:
+        self._stops: dict[str, int] = {}
+
+    def announce(self, server: str, time_unix_nano: int, received_unix_nano: int) -> None:
+        """Note that *server* stops.
+
+        Args:
+            server: of the engines' keys.
+            time_unix_nano: the engine's clock. It counts as no later than the next argument, so that an announcement
+                from the future does not excuse later lives.
+            received_unix_nano: the agent's clock.
+
+        """
+        time = max(min(time_unix_nano, received_unix_nano), self._stops.pop(server, 0))
+        self._stops[server] = time
+        while len(self._stops) > _MAX_SERVERS:
+            del self._stops[next(iter(self._stops))]
+
+    def covers(self, source: Source) -> bool:
+        """Return whether *source* is a process of a server that has announced its stop since the process began."""
+        return 0 < source.start_time_unix_nano <= self._stops.get(source.key.server, 0)
+
 
 _log = structlog.get_logger(__name__)
 

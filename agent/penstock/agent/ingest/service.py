@@ -12,8 +12,8 @@ from penstock.agent.aio import ByteSemaphore, TokenBucket
 from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import ContractError, FullError, GapError, HeldError, LimitError, PenstockError
 from penstock.agent.ingest.admission import SourceAdmission
+from penstock.agent.ingest.loss_detector import FRONT_END, SERVER_STOPPING, ServerStops
 from penstock.agent.ingest.message_limits import ContractViolations, check_batch, check_hello, parse_message
-from penstock.agent.ingest.server_stops import FRONT_END, SERVER_STOPPING, ServerStops
 from penstock.agent.ingest.stream import Ending, SourceStream
 from penstock.agent.journal import journal_errors
 from penstock.agent.model import EngineKey, Source

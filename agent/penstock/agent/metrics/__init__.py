@@ -6,9 +6,8 @@ from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator, EngineRows
 from penstock.agent.metrics.catalogue import Metric
 from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
-from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition import Family, Sample
-from penstock.agent.metrics.gatherer import Gatherer
+from penstock.agent.metrics.gatherer import Exemplars, Gatherer
 from penstock.agent.metrics.latencies import (
     SIZE_CLASSES,
     DurationWindow,

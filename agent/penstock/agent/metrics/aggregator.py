@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import structlog
 from penstock.agent.aio import ThreadYield
 from penstock.agent.errors import StateError, UncountableError
-from penstock.agent.metrics.batch_counting import Trouble, count_events, count_losses, count_samples
+from penstock.agent.metrics.batch_counting import (
+    EndedByLoss,
+    SuspectAnswers,
+    Trouble,
+    count_events,
+    count_losses,
+    count_samples,
+)
 from penstock.agent.metrics.catalogue import BY_NAME, from_log
-from penstock.agent.metrics.counted_once import EndedByLoss, SuspectAnswers
 from penstock.agent.metrics.latencies import PairSpeeds, PeerLatencies, at_best, is_slow, with_siblings
 from penstock.agent.metrics.series import (
     CAP,

@@ -13,7 +13,7 @@ from penstock.agent.server import Caller, Role
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.agent.server.page_options import PageSettings
+    from penstock.agent.server.options import PageSettings
 
 OWN_HEADER, OWN_VALUE = "X-Penstock", "page"
 """What a write carries: no page of another site can send it without asking first, and is refused then."""

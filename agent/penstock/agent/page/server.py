@@ -17,8 +17,7 @@ from penstock.agent.page.live import MAX_ID_CHARACTERS, MAX_SECONDS, Hub, messag
 from penstock.agent.page.tls import PageCertificates, names_of
 from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, encode, plain
 from penstock.agent.server import TcpAddress
-from penstock.agent.server.http_limits import Connections
-from penstock.agent.server.http_server import quiet_logger
+from penstock.agent.server.http_server import Connections, quiet_logger
 from penstock.agent.server.page_tokens import MAX_TOKEN_CHARACTERS, PageTokens, ServedPage
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.agent.page.live import Positions
     from penstock.agent.page.source import PageSource
     from penstock.agent.server import Caller
-    from penstock.agent.server.page_options import PageSettings
+    from penstock.agent.server.options import PageSettings
     from penstock.proto.v1.admin_pb2_grpc import AdminServicer
 
 _log = structlog.get_logger(__name__)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from penstock.agent.errors import AccessError, ConfigError
 from penstock.agent.page.wire import AnswerError
-from penstock.agent.server.certificates import names_in
-from penstock.agent.server.tls import Certificates
+from penstock.agent.server.tls import Certificates, names_in
 
 if TYPE_CHECKING:
     import asyncio

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from penstock.agent.pairs.fleet_pairs import MAX_PAIRS, list_pairs, slowness
-from penstock.agent.pairs.side_facts import POOL_LABEL, WEIGHTS_LABEL, revision_of
-from penstock.agent.pairs.verdict import PairVerdict, compare_sides, versions_apart
+from penstock.agent.pairs.verdict import (
+    POOL_LABEL,
+    WEIGHTS_LABEL,
+    PairVerdict,
+    compare_sides,
+    revision_of,
+    versions_apart,
+)
 
 __all__ = [
     "MAX_PAIRS",

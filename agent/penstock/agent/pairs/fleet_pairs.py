@@ -10,12 +10,10 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.agent.errors import without_advice
 from penstock.agent.limits import SLOW_SPEED_RATIO
-from penstock.agent.pairs.comparisons import Comparisons
-from penstock.agent.pairs.role_pairs import count_pairs, may_pair, ordered, worst_pairs
-from penstock.agent.pairs.side_facts import geometry_of, peer_geometry, revision_of, transport_of
-from penstock.agent.pairs.verdict import compare_sides
-from penstock.agent.quoted_errors import without_advice
+from penstock.agent.pairs.role_pairs import Comparisons, count_pairs, may_pair, ordered, worst_pairs
+from penstock.agent.pairs.verdict import compare_sides, geometry_of, peer_geometry, revision_of, transport_of
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EC, ERROR_TYPE_INCOMPATIBLE, ERROR_TYPE_UNSPECIFIED
 

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.quoted_errors import in_one_line
-from penstock.agent.relay.engine_names import own_key, own_selector
+from penstock.agent.errors import in_one_line
 from penstock.agent.relay.fleet import FULL
+from penstock.agent.relay.merge import own_key, own_selector
 from penstock.agent.relay.peers import FleetAddresses
 from penstock.agent.server.page_tokens import PageTokens
 from penstock.agent.views.coverage import COVERAGE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.agent.diagnosis import diagnose_pairs
 from penstock.agent.pairs import versions_apart
 from penstock.agent.relay import merge
-from penstock.agent.relay.engine_names import agent_of, qualify
+from penstock.agent.relay.merge import agent_of, qualify
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

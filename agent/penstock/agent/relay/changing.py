@@ -9,7 +9,7 @@ import grpc
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merge
 from penstock.agent.relay.asking import AskingService, author_at_agents, for_agent, named_answers
-from penstock.agent.relay.engine_names import qualify, qualify_all
+from penstock.agent.relay.merge import qualify, qualify_all
 from penstock.agent.relay.policies import (
     affected,
     apply_policy,

@@ -19,12 +19,24 @@ from penstock.agent.parsing.options import (
     read_options,
 )
 from penstock.agent.policy.sources import SourceSpec, parse_sources
-from penstock.agent.policy.sources.kube_options import KUBE_OPTIONS
-from penstock.agent.policy.sources.nats_options import NATS_ATTRIBUTES, NATS_OPTIONS, NatsFiles, nats_files
+from penstock.agent.policy.sources.options import (
+    KUBE_OPTIONS,
+    NATS_ATTRIBUTES,
+    NATS_OPTIONS,
+    NatsFiles,
+    nats_files,
+)
 from penstock.agent.relay.discovery import parse_agents
 from penstock.agent.server import parse_tcp
-from penstock.agent.server.admin_options import TLS_ATTRIBUTES, admin_options, admin_tls
-from penstock.agent.server.page_options import PAGE_ATTRIBUTES, PageSettings, page_options, page_settings
+from penstock.agent.server.options import (
+    PAGE_ATTRIBUTES,
+    TLS_ATTRIBUTES,
+    PageSettings,
+    admin_options,
+    admin_tls,
+    page_options,
+    page_settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

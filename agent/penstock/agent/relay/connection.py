@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 from penstock.agent.answers import path_of, read_agents_answer
-from penstock.agent.errors import ContractError
-from penstock.agent.quoted_errors import in_one_line
+from penstock.agent.errors import ContractError, in_one_line
 from penstock.agent.relay.config import credentials_of
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -12,8 +12,7 @@ from penstock.agent.errors import PenstockError
 from penstock.agent.relay import both_sides, merge
 from penstock.agent.relay.asking import AskingService, author_at_agents, for_agent, named_answers
 from penstock.agent.relay.both_sides import causes_between_agents
-from penstock.agent.relay.engine_names import qualify
-from penstock.agent.relay.merge import merge_bills
+from penstock.agent.relay.merge import merge_bills, qualify
 from penstock.agent.relay.peers import add_cells, cells_request, merge_peers, name_peers
 from penstock.agent.relay.policies import (
     with_source,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.agent.sources.accounting import Account, Accounts
 from penstock.agent.sources.engines import EngineOwners, EngineRoles, Ownership, engine_role
-from penstock.agent.sources.registry import EngineView, LiveSource, Registry
+from penstock.agent.sources.registry import Account, Accounts, EngineView, LiveSource, Registry
 
 __all__ = [
     "Account",

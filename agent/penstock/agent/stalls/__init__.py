@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.stalls.limits import Limits
-from penstock.agent.stalls.stall import KINDS, Stall, StallKind
+from penstock.agent.stalls.stall import KINDS, Limits, Stall, StallKind
 from penstock.agent.stalls.watch import StallWatch
 
 __all__ = ["KINDS", "Limits", "Stall", "StallKind", "StallWatch"]

@@ -8,11 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from penstock.agent.stalls import process_detectors, request_detectors
-from penstock.agent.stalls.history import CountHistory, LookIntervals, Reading
-from penstock.agent.stalls.limits import Limits
-from penstock.agent.stalls.process_state import EngineState, ProcessState
-from penstock.agent.stalls.stall import EndedStalls, Stall, StallKind
+from penstock.agent.stalls import detectors
+from penstock.agent.stalls.process_state import (
+    CountHistory,
+    EngineState,
+    LookIntervals,
+    ProcessState,
+    Reading,
+)
+from penstock.agent.stalls.stall import EndedStalls, Limits, Stall, StallKind
 from penstock.proto.names import ENGINE_CORE, NANOS
 
 if TYPE_CHECKING:
@@ -119,14 +123,14 @@ class StallWatch:
         params_missing = (StallKind.NO_TRANSFER_PARAMS, "") in before
         merged: dict[tuple[StallKind, str], Stall] = {}
         for stall in (
-            *request_detectors.loads_not_started(engine, limits),
-            *request_detectors.loads_missing(engine, limits),
-            *request_detectors.no_transfer_params(engine, limits, present=params_missing),
-            *process_detectors.rebalances(engine, limits),
-            *process_detectors.calls_stuck(engine, limits),
-            *process_detectors.step_stuck(engine, limits),
-            *process_detectors.threads_dead(engine, limits),
-            *process_detectors.workers_silent(engine, limits),
+            *detectors.loads_not_started(engine, limits),
+            *detectors.loads_missing(engine, limits),
+            *detectors.no_transfer_params(engine, limits, present=params_missing),
+            *detectors.rebalances(engine, limits),
+            *detectors.calls_stuck(engine, limits),
+            *detectors.step_stuck(engine, limits),
+            *detectors.threads_dead(engine, limits),
+            *detectors.workers_silent(engine, limits),
         ):
             place = (stall.kind, stall.peer)
             earlier = merged.get(place) or before.get(place)

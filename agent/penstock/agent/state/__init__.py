@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from penstock.agent.state.archive import (
     DamagedError,
+    DatabaseFiles,
     archive_database,
+    check_foreign,
     count_damaged,
     error_text,
     is_bad_state,
@@ -13,8 +15,8 @@ from penstock.agent.state.archive import (
     set_aside,
     size_of,
     trim_archive,
+    write_copy,
 )
-from penstock.agent.state.database_files import DatabaseFiles, check_foreign, write_copy
 from penstock.agent.state.directory import (
     DEFAULT_LIMIT,
     LOCK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.quoted_errors import without_advice
+from penstock.agent.errors import without_advice
 from penstock.agent.views import text
 from penstock.agent.views import text as words
 from penstock.agent.views.tables import Table

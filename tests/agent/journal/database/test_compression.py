@@ -7,7 +7,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.journal.database.compression import CHECKED, ZSTD, pack, unpack
+from penstock.agent.journal.database.stored_rows import CHECKED, ZSTD, pack, unpack
 
 if sys.version_info < (3, 14):
     from backports import zstd

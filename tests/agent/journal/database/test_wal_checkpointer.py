@@ -8,8 +8,7 @@ import sqlite3
 import threading
 
 from penstock.agent.journal.database import schema
-from penstock.agent.journal.database.connection import connect
-from penstock.agent.journal.database.wal_checkpointer import WalCheckpointer
+from penstock.agent.journal.database.connection import WalCheckpointer, connect
 from penstock.agent.journal.journal import Journal
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -49,7 +48,7 @@ def test_the_writer_waits_for_a_slow_checkpoint_only(tmp_path, monkeypatch):
     made = WalCheckpointer(tmp_path / "none" / "journal.db")
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
         made.between_transactions(database)
-    monkeypatch.setattr("penstock.agent.journal.database.wal_checkpointer._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.agent.journal.database.connection._PATIENCE_SECONDS", 0.0)
     made._turn.acquire()
     made._begun = 0.0
     waiting = threading.Thread(target=made.between_transactions, args=[None])

@@ -13,7 +13,7 @@ import pytest
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.journal.commit.retention import Retention
 from penstock.agent.journal.index import requests as request_index
-from penstock.agent.journal.index.keys import request_ids, request_key
+from penstock.agent.journal.index.disk_format import request_ids, request_key
 from penstock.agent.journal.query.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.database.connection import signed, unsigned
-from penstock.agent.journal.index.keys import kind_rows, request_ids, request_key
+from penstock.agent.journal.index.disk_format import kind_rows, request_ids, request_key
 from penstock.agent.journal.query import reader as reading
 from penstock.agent.journal.query.reader import ReadBudget
 from penstock.proto.v1.events_pb2 import Event

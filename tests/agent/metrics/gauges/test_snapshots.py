@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.metrics.catalogue import from_snapshots
-from penstock.agent.metrics.gauges.label_sets import MAX, GaugeSet, add
+from penstock.agent.metrics.gauges.engine import MAX, GaugeSet, add
 from penstock.agent.metrics.gauges.snapshots import add_snapshots
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import common_pb2 as common

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
-from penstock.agent.policy.distribution.effective_policies import EffectivePolicies
-from penstock.agent.policy.distribution.push_encoding import schedule_of
+from penstock.agent.policy.distribution.push_encoding import EffectivePolicies, schedule_of
 from penstock.agent.policy.manifest.manifest import Manifest
 from penstock.agent.policy.manifest.merge import effective_schedule
 from penstock.agent.policy.store.interface import StoredPolicy

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from penstock.agent.policy.files.directory_state import DirectoryState
-from penstock.agent.policy.files.file_source import POLL_SECONDS, SETTLE_SECONDS, FileSource
+from penstock.agent.policy.files.file_source import POLL_SECONDS, SETTLE_SECONDS, DirectoryState, FileSource
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from structlog.testing import capture_logs

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.manifest.flat_fields import flatten, unflatten
 from penstock.agent.policy.manifest.manifest import MAX_MANIFEST_BYTES, parse_manifest
+from penstock.agent.policy.manifest.sections import flatten, unflatten
 
 from tests.support.policy.policies import NOW, document, manifest
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.agent.errors import FullError, NotFoundError, StateError
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
-from penstock.agent.policy.orders import orders
+from penstock.agent.policy.orders import order_store
 from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
@@ -113,8 +113,8 @@ async def test_every_order_is_in_the_audit_log(directory: Path) -> None:
             ("quarantine-add", "peer p:5600", "me"),
         ]
         assert [entry.change.reason for entry in entries] == ["", "game day", "INC-1", "INC-1"]
-        assert orders.read_drill(entries[0].change.old_manifest) == drill
-        assert orders.read_drill(entries[1].change.new_manifest) == drill
+        assert order_store.read_drill(entries[0].change.old_manifest) == drill
+        assert order_store.read_drill(entries[1].change.new_manifest) == drill
 
 
 async def test_a_change_is_announced_once_it_holds(directory: Path) -> None:
@@ -135,7 +135,7 @@ async def test_there_are_only_so_many(directory: Path) -> None:
     """Drills are limited to what an engine takes; an ended drill makes room."""
     now = [0.0]
     with _book(directory, now) as (book, _):
-        for number in range(orders.MAX_DRILLS):
+        for number in range(order_store.MAX_DRILLS):
             await book.start_drill(fault_drill(str(number)))
         with pytest.raises(FullError, match="16 fault drills are running; stop one first"):
             await book.start_drill(fault_drill("more"))
@@ -146,7 +146,7 @@ async def test_there_are_only_so_many(directory: Path) -> None:
 
 async def test_quarantine_orders_are_bounded_too(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Quarantine orders are limited by peer; another order about a known peer is accepted."""
-    monkeypatch.setattr(orders, "MAX_QUARANTINES", 2)
+    monkeypatch.setattr(order_store, "MAX_QUARANTINES", 2)
     with _book(directory, [0.0]) as (book, _):
         for peer in ("p:1", "p:2", "p:2"):
             await book.set_quarantine(quarantine_order(peer, peer))
@@ -181,7 +181,7 @@ async def test_an_order_of_another_version_does_not_keep_the_agent_from_starting
                 '{"id": "x"}',
                 "[]",
                 "{",
-                orders.document(fault_drill("y")).replace('"rate"', '"new"'),
+                order_store.document(fault_drill("y")).replace('"rate"', '"new"'),
             ):
                 connection.execute("INSERT INTO timed_order (kind, document) VALUES ('drill', ?)", (text,))
             connection.execute("INSERT INTO timed_order (kind, document) VALUES ('later', '{}')")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.orders import pause
-from penstock.agent.policy.orders.pause import ALL, Pause, PauseStates
+from penstock.agent.policy.orders import kill_switch
+from penstock.agent.policy.orders.kill_switch import ALL, Pause, PauseStates
 
 A, B, FRONT = EngineKey("s", "0"), EngineKey("s", "1"), EngineKey("s", "")
 FOREVER = Pause(author="me", began_unix_nano=1)
@@ -35,7 +35,7 @@ def test_an_order_changes_the_states(
     before: PauseStates, keys: set[EngineKey] | None, order: Pause | None, after: PauseStates
 ) -> None:
     """An order replaces an earlier one about the same engines; a pause covered by a longer one is dropped."""
-    assert pause.changed(before, keys, order) == after
+    assert kill_switch.changed(before, keys, order) == after
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_pause_ends_at_its_time(
     before: PauseStates, now: int, after: PauseStates, over: set[EngineKey]
 ) -> None:
     """At the end of its engine's pause a front end is active again, as after a resume."""
-    assert pause.ended(before, now, [A, B]) == (after, over)
+    assert kill_switch.ended(before, now, [A, B]) == (after, over)
 
 
 @pytest.mark.parametrize(("now", "left"), [(5, 5), (10, 0), (15, 0), (-100, 9)])
@@ -69,11 +69,11 @@ def test_a_clock_that_is_set_back_prolongs_a_pause_by_its_time_to_live_at_most(n
 
 def test_a_pause_is_stored_as_text() -> None:
     """The stored text has the key; the audit log's text does not."""
-    assert pause.read_pause(pause.document(SHORT, A)) == (A, SHORT)
-    assert "key" not in pause.document(SHORT)
+    assert kill_switch.read_pause(kill_switch.document(SHORT, A)) == (A, SHORT)
+    assert "key" not in kill_switch.document(SHORT)
 
 
 @pytest.mark.parametrize(("keys", "name"), [({ALL, A}, "all engines"), ({B, A, FRONT}, "engine s/0, s/1")])
 def test_the_audit_log_names_the_engines(keys: set[EngineKey], name: str) -> None:
     """The audit log has engine names; a front end is listed by its engines."""
-    assert pause.engines_named(keys) == name
+    assert kill_switch.engines_named(keys) == name

@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import ContractError
 from penstock.agent.policy.rollouts import comparison
-from penstock.agent.policy.rollouts.comparison import FALSE_ABORTS, Comparison, compare, share_of_errors
-from penstock.agent.policy.rollouts.measures import (
+from penstock.agent.policy.rollouts.comparison import (
+    FALSE_ABORTS,
     MEASURES,
     AbortCondition,
+    Comparison,
     EngineCounts,
+    compare,
     parse_condition,
     parse_conditions,
+    share_of_errors,
 )
 
 FAILED = parse_condition("failed>2x")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.agent.errors import ImpossibleError, NotFoundError, OwnedError, StateError
 from penstock.agent.policy.manifest.manifest import check_manifest
+from penstock.agent.policy.rollouts.comparison import EngineCounts
 from penstock.agent.policy.rollouts.leader import AUTHOR, RolloutLeader
-from penstock.agent.policy.rollouts.measures import EngineCounts
 from penstock.agent.policy.rollouts.state import RolloutPlan, state_of, with_state
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.interface import OwnedManifest

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.policy.rollouts import machine
-from penstock.agent.policy.rollouts.comparison import Comparison
-from penstock.agent.policy.rollouts.measures import parse_condition
+from penstock.agent.policy.rollouts.comparison import Comparison, parse_condition
 from penstock.agent.policy.rollouts.state import (
     ANNOTATION,
     RolloutPlan,

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from penstock.agent.policy.rollouts.comparison import FALSE_ABORTS, compare
-from penstock.agent.policy.rollouts.measures import EngineCounts, parse_condition
+from penstock.agent.policy.rollouts.comparison import FALSE_ABORTS, EngineCounts, compare, parse_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
-    from penstock.agent.policy.rollouts.measures import AbortCondition
+    from penstock.agent.policy.rollouts.comparison import AbortCondition
 
     # Of requests served and effect of the policy, an entry an engine, and the number of the look.
     Look = Callable[[NDArray[np.float64], NDArray[np.float64], int], NDArray[np.float64]]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.errors import NotFoundError, StateError
-from penstock.agent.policy.store.audit_retention import AuditLimit
+from penstock.agent.policy.store.audit import AuditLimit
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 

@@ -150,7 +150,7 @@ async def test_a_database_that_is_refused_is_closed(tmp_path, monkeypatch):
         raise sqlite3.OperationalError("disk I/O error")
 
     await fill(tmp_path, copy=False)
-    monkeypatch.setattr("penstock.agent.policy.store.audit_retention.trimmed", broken)
+    monkeypatch.setattr("penstock.agent.policy.store.audit.trimmed", broken)
     with pytest.raises(StateError, match=r"cannot be used \(disk I/O error\)"):
         PolicyDatabase.open(tmp_path)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):

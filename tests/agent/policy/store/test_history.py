@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.agent.policy.manifest.merge import effective_schedule, merge_policies
 from penstock.agent.policy.store import history
-from penstock.agent.policy.store.audit_retention import AuditLimit
+from penstock.agent.policy.store.audit import AuditLimit
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 

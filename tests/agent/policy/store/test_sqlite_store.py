@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.aio.tasks import to_completion
+from penstock.agent.aio import to_completion
 from penstock.agent.errors import ConflictError, FullError, ManifestError, NotFoundError, StateError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.orders.kill_switch import Pauses
-from penstock.agent.policy.orders.pause import with_front_ends
+from penstock.agent.policy.orders.kill_switch import Pauses, with_front_ends
 from penstock.agent.policy.store.database import FILE_NAME, PolicyDatabase
 from penstock.agent.policy.store.interface import MAX_POLICIES
 from penstock.agent.policy.store.sqlite_store import PolicyStore

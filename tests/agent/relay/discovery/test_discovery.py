@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from penstock.agent.errors import ConfigError
 from penstock.agent.relay.config import AgentTls
 from penstock.agent.relay.connection import UP
-from penstock.agent.relay.discovery import AgentFinder, AgentPlace, AgentSet
-from penstock.agent.relay.discovery.agent_finder import choose
-from penstock.agent.relay.discovery.agent_places import MAX_AGENTS
+from penstock.agent.relay.discovery import MAX_AGENTS, AgentFinder, AgentPlace, AgentSet, choose
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.streams import EventStream
 from penstock.proto.v1 import admin_pb2 as admin

@@ -13,7 +13,7 @@ from penstock.agent.policy.rollouts.state import RolloutPlan, RolloutState, stat
 from penstock.agent.policy.sources.nats.connection import NatsAccess
 from penstock.agent.policy.sources.nats.entries import bucket_info
 from penstock.agent.relay.policies.compared_engines import ComparedEngines
-from penstock.agent.relay.policies.led_policies import LedPolicies
+from penstock.agent.relay.policies.listed_policies import LedPolicies
 from penstock.agent.relay.policies.nats_policies import NatsPolicies
 from penstock.proto.v1 import admin_pb2 as admin
 

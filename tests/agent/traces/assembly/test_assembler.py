@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from penstock.agent.traces.assembly import assembler as assemble
-from penstock.agent.traces.assembly import segments
+from penstock.agent.traces.assembly import finished_requests
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.spans import STANDALONE_KINDS, ids, semconv
@@ -167,7 +167,7 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
     log = Log()
     bad = closed("bad-aaaaaaaa")
     log.add(DECODE_CORE, closed("first-cccccccc"), bad, closed("last-bbbbbbbb"))
-    module = segments if part == "entry_time" else assemble
+    module = finished_requests if part == "entry_time" else assemble
     original = getattr(module, part)
 
     def broken(about, *args, **kwargs):

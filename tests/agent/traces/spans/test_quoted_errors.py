@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.quoted_errors import without_advice
+from penstock.agent.errors import without_advice
 from penstock.agent.traces.spans.attributes import error_message
 from penstock.proto.v1 import common_pb2 as common
 

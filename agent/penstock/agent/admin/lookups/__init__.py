@@ -10,8 +10,7 @@ from penstock.agent.admin.lookups.bounded_scan import (
     WindowQuestion,
     read_windows,
 )
-from penstock.agent.admin.lookups.context import AgentContext
-from penstock.agent.admin.lookups.diagnosis_cache import Judge
+from penstock.agent.admin.lookups.context import AgentContext, Judge
 from penstock.agent.admin.lookups.engine_counters import (
     ENGINE_METRICS,
     compared_counts,

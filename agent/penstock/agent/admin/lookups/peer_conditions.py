@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
-    from penstock.agent.admin.lookups.judged_peers import JudgedPeers
-    from penstock.agent.admin.lookups.known_peers import KnownPeers, PeerKey, PeerSources
+    from penstock.agent.admin.lookups.known_peers import JudgedPeers, KnownPeers, PeerKey, PeerSources
     from penstock.agent.metrics import DurationWindow, DurationWindows, PeerWindows
     from penstock.agent.model import EngineKey
 

@@ -9,8 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.lookups.judged_peers import judged_peers
-from penstock.agent.admin.lookups.known_peers import PEER_METRICS, UNNAMED, Present, known_peers
+from penstock.agent.admin.lookups.known_peers import PEER_METRICS, UNNAMED, Present, judged_peers, known_peers
 from penstock.agent.admin.lookups.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.agent.admin.lookups.peer_conditions import PeerOrder
 from penstock.agent.aio import ThreadYield

@@ -46,7 +46,7 @@ def open_page(context: click.Context, path: str, program: str, *, port: int, sin
 
     """
     server = _opened(context, path)
-    from penstock.agent.evidence.page import serve_page  # noqa: PLC0415
+    from penstock.agent.evidence.served import serve_page  # noqa: PLC0415
 
     try:
         return serve_page(server, Path(path).name, program, port=port, since=since)

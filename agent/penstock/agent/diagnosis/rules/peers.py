@@ -19,6 +19,9 @@ from penstock.agent.diagnosis.facts import (
     words,
 )
 from penstock.agent.diagnosis.rules.peer_course import (
+    NO_SERVERS,
+    LostEngines,
+    PeersInUse,
     begin_of,
     end_of,
     engines_of,
@@ -28,7 +31,6 @@ from penstock.agent.diagnosis.rules.peer_course import (
     untried_words,
 )
 from penstock.agent.diagnosis.rules.peer_kinds import REFUSES, kind_of, name_of
-from penstock.agent.diagnosis.rules.peer_surroundings import NO_SERVERS, LostEngines, PeersInUse
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 

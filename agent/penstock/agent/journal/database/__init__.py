@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.agent.journal.database.compression import pack
 from penstock.agent.journal.database.connection import (
     MAX_INTEGER,
+    WalCheckpointer,
     blob,
     connect,
     connect_reader,
@@ -30,9 +30,9 @@ from penstock.agent.journal.database.stored_rows import (
     encode_source,
     event_of,
     logged_of,
+    pack,
     parse_batch,
 )
-from penstock.agent.journal.database.wal_checkpointer import WalCheckpointer
 
 __all__ = [
     "BATCH_COLUMNS",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.agent.journal.index.disk_format import pack_keys
-from penstock.agent.journal.index.keys import (
+from penstock.agent.journal.index.disk_format import (
     KIND_NUMBERS,
     event_request_ids,
     kind_rows,
+    pack_keys,
     request_ids,
     request_key,
     request_keys,

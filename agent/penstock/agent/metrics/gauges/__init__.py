@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.metrics.gauges.engine import add_speeds, add_stalls
-from penstock.agent.metrics.gauges.label_sets import GaugeSet
+from penstock.agent.metrics.gauges.engine import GaugeSet, add_speeds, add_stalls
 from penstock.agent.metrics.gauges.snapshots import Wanted, add_snapshots, by_engine
 
 __all__ = ["GaugeSet", "Wanted", "add_snapshots", "add_speeds", "add_stalls", "by_engine"]

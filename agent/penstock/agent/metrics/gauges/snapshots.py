@@ -16,8 +16,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.agent.metrics.catalogue import from_snapshots
-from penstock.agent.metrics.gauges.engine import add_facts, add_hooks, add_pause, add_policy
-from penstock.agent.metrics.gauges.label_sets import MAX, MIN, add
+from penstock.agent.metrics.gauges.engine import MAX, MIN, add, add_facts, add_hooks, add_pause, add_policy
 from penstock.agent.metrics.series import UNKNOWN, peer_of
 from penstock.agent.model import engines_by_server
 from penstock.proto.names import NANOS, label
@@ -28,7 +27,7 @@ from penstock.proto.v1.snapshot_pb2 import BlockHolder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.agent.metrics.gauges.label_sets import GaugeSet
+    from penstock.agent.metrics.gauges.engine import GaugeSet
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import LiveSource
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot

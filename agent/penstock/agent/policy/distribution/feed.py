@@ -15,8 +15,11 @@ from penstock.agent.aio import ChangeSignal
 from penstock.agent.errors import ContractError, FullError
 from penstock.agent.model import EngineKey, digest, policy_names
 from penstock.agent.parsing import Target
-from penstock.agent.policy.distribution.effective_policies import EffectivePolicies
-from penstock.agent.policy.distribution.push_encoding import drill_message, quarantine_message
+from penstock.agent.policy.distribution.push_encoding import (
+    EffectivePolicies,
+    drill_message,
+    quarantine_message,
+)
 from penstock.agent.policy.distribution.stack_questions import StackQuestions
 from penstock.agent.policy.distribution.subscriber import DesiredState, Subscriber
 from penstock.agent.sources import EngineOwners
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.model import PolicySource
-    from penstock.agent.policy.distribution.effective_policies import PolicySchedule
+    from penstock.agent.policy.distribution.push_encoding import PolicySchedule
     from penstock.agent.policy.orders import FaultDrill, OrderStore, Pauses, QuarantineOrder
     from penstock.agent.policy.store import Clock, Store
 

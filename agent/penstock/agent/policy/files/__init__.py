@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.policy.files.directory_state import read_files, scan_directory
+from penstock.agent.policy.files.file_source import read_files, scan_directory
 
 __all__ = [
     "read_files",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 from penstock.agent.errors import ClusterError, ConflictError, NotFoundError
+from penstock.agent.policy.kubernetes.access import LEASE, PODS, STATUS, MissingError, refusal
 from penstock.agent.policy.kubernetes.objects import ClusterObject, read_object, resource_version
-from penstock.agent.policy.kubernetes.refusals import LEASE, PODS, STATUS, MissingError, refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

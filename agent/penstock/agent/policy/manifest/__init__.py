@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from penstock.agent.policy.manifest.engine_share import engine_identity
-from penstock.agent.policy.manifest.flat_fields import Leaf, Leaves, unflatten
 from penstock.agent.policy.manifest.manifest import (
     API_VERSION,
     BREAK_GLASS_PRIORITY,
@@ -23,6 +22,7 @@ from penstock.agent.policy.manifest.merge import (
     merge_policies,
     policies_selecting,
 )
+from penstock.agent.policy.manifest.sections import Leaf, Leaves, unflatten
 
 __all__ = [
     "API_VERSION",

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent.errors import ManifestError
 from penstock.agent.policy.manifest.engine_share import ALL, engine_identity, in_share
-from penstock.agent.policy.manifest.flat_fields import Leaves, flatten
 from penstock.agent.policy.manifest.sections import (
+    RULE,
     Candidate,
     Deferral,
     EcLoadFailure,
     Integrity,
     KvLoadFailure,
+    Leaves,
     Model,
     PeerQuarantine,
     Selector,
     Share,
     Telemetry,
+    flatten,
+    manifest_error,
 )
-from penstock.agent.policy.manifest.validation_errors import RULE, manifest_error
 from pydantic import (
     BeforeValidator,
     ConfigDict,

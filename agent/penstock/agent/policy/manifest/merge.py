@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from penstock.agent.policy.manifest.flat_fields import Leaf, Leaves, unflatten
+from penstock.agent.policy.manifest.sections import Leaf, Leaves, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

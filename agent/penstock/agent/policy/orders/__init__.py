@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.agent.policy.orders.kill_switch import Pauses
-from penstock.agent.policy.orders.order_store import OrderStore
-from penstock.agent.policy.orders.orders import (
+from penstock.agent.policy.orders.kill_switch import MAX_PAUSE, Pause, Pauses, with_front_ends
+from penstock.agent.policy.orders.order_store import (
     MAX_DELAY,
     MAX_DRILL,
     MAX_QUARANTINE,
     FaultDrill,
+    OrderStore,
     QuarantineOrder,
     quarantines_for,
     read_drill,
     read_quarantine,
 )
-from penstock.agent.policy.orders.pause import MAX_PAUSE, Pause, with_front_ends
 
 __all__ = [
     "MAX_DELAY",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.agent.policy.rollouts.comparison import Comparison
+from penstock.agent.policy.rollouts.comparison import Comparison, EngineCounts, parse_conditions
 from penstock.agent.policy.rollouts.leader import LOOK_SECONDS, RolloutLeader
-from penstock.agent.policy.rollouts.measures import EngineCounts, parse_conditions
 from penstock.agent.policy.rollouts.state import (
     DEFAULT_CONDITIONS,
     DEFAULT_HOLD,

@@ -12,8 +12,7 @@ import structlog
 from penstock.agent.errors import ConflictError, ImpossibleError, NotFoundError, PenstockError
 from penstock.agent.parsing import select
 from penstock.agent.policy.rollouts import machine
-from penstock.agent.policy.rollouts.comparison import compare, share_of_errors
-from penstock.agent.policy.rollouts.measures import EngineCounts
+from penstock.agent.policy.rollouts.comparison import EngineCounts, compare, share_of_errors
 from penstock.agent.policy.rollouts.state import Rollouts, content_of, state_of, with_candidate, with_state
 from penstock.agent.policy.store import IMPERATIVE
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.policy.manifest import check_manifest
-from penstock.agent.policy.rollouts.measures import AbortCondition, parse_conditions
+from penstock.agent.policy.rollouts.comparison import AbortCondition, parse_conditions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

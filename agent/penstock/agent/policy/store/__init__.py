@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.policy.store import audit
-from penstock.agent.policy.store.audit import MAX_TEXT, AuditEntry
-from penstock.agent.policy.store.audit_retention import AuditLimit
+from penstock.agent.policy.store.audit import MAX_TEXT, AuditEntry, AuditLimit
 from penstock.agent.policy.store.clock_steps import ClockSteps, boot_seconds
 from penstock.agent.policy.store.database import FILE_NAME, PolicyDatabase, create_tables
 from penstock.agent.policy.store.history import policy_sources

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.policy.store import audit, audit_retention
-from penstock.agent.policy.store.audit_retention import AuditLimit
+from penstock.agent.policy.store import audit
+from penstock.agent.policy.store.audit import AuditLimit
 from penstock.agent.policy.store.recovery import connect, copy_of, recover
 from penstock.agent.state import DatabaseFiles, is_unwritable, write_copy
 
@@ -91,7 +91,7 @@ class PolicyDatabase:
         self.recovered = recovered
         self.whereabouts = DatabaseFiles(path, _reopen, claim)
         try:
-            self.audit_trimmed, _ = audit_retention.trimmed(connection)
+            self.audit_trimmed, _ = audit.trimmed(connection)
         except BaseException:
             self.close()
             raise
@@ -150,8 +150,8 @@ class PolicyDatabase:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
-                audit_retention.trim(self._connection, self._audit_limit, time.time_ns())
-                count, _ = audit_retention.trimmed(self._connection)
+                audit.trim(self._connection, self._audit_limit, time.time_ns())
+                count, _ = audit.trimmed(self._connection)
                 self._connection.execute("COMMIT")
                 self._copied, self.audit_trimmed = False, count
             except sqlite3.Error as error:
@@ -273,5 +273,5 @@ def create_tables(connection: sqlite3.Connection, path: str = FILE_NAME) -> None
         )
     if not version:
         connection.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} {audit_retention.SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
+            f"BEGIN IMMEDIATE; {_SCHEMA} {audit.SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
         )

@@ -23,7 +23,7 @@ from penstock.agent.errors import (
     StateError,
 )
 from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, parse_manifest, prefix_errors
-from penstock.agent.policy.store import audit, audit_retention
+from penstock.agent.policy.store import audit
 from penstock.agent.policy.store.change_plan import ChangePlan, Edit, plan_changes
 from penstock.agent.policy.store.clock_steps import ClockSteps, PolicyEnds, boot_seconds
 from penstock.agent.policy.store.history import PolicyHistory
@@ -239,7 +239,7 @@ class PolicyStore(Store):
                 raise NotFoundError(f"policy {name!r} never existed; 'agentctl get audit' lists changes")
             wanted = generation or audit.previous_generation(connection, name, last)
             text = audit.manifest_of(connection, name, wanted)
-            _, lost_to = audit_retention.trimmed(connection)
+            _, lost_to = audit.trimmed(connection)
         if not text and lost_to:
             which = f"its generation {generation}" if generation else "a previous generation"
             raise NotFoundError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.policy.sources.nats_options import nats_access
+from penstock.agent.policy.sources.options import nats_access
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.kubernetes import ClusterAccess
     from penstock.agent.policy.sources import SourceSpec
     from penstock.agent.policy.sources.nats.connection import NatsAccess
-    from penstock.agent.policy.sources.nats_options import NatsFiles
+    from penstock.agent.policy.sources.options import NatsFiles
     from penstock.agent.relay.policies.fleet_policies import FleetPolicies
 
 

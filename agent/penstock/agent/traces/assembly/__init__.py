@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.finished_requests import find_finished_request
+from penstock.agent.traces.assembly.finished_requests import (
+    EngineLoss,
+    Segment,
+    find_finished_request,
+    split_segments,
+)
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished
 from penstock.agent.traces.assembly.sampling import Sampler
-from penstock.agent.traces.assembly.segments import EngineLoss, Segment, split_segments
 
 __all__ = [
     "Assembler",

@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.batch import typed_events
 from penstock.agent.journal import parse_batch
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.traces.assembly.finished_requests import FinishedRequests, PendingBytes
+from penstock.agent.traces.assembly.finished_requests import (
+    EngineLoss,
+    FinishedRequests,
+    PendingBytes,
+    Segment,
+)
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished, FinishedRequest
 from penstock.agent.traces.assembly.sampling import Sampler, sample_request, sample_trace
-from penstock.agent.traces.assembly.segments import EngineLoss, Segment
 from penstock.agent.traces.spans import (
     STANDALONE_KINDS,
     EventEntry,

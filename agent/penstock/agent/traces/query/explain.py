@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING
 
 from penstock.agent import limits
 from penstock.agent.batch import is_clean_up
-from penstock.agent.quoted_errors import without_advice
+from penstock.agent.errors import without_advice
 from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
-from penstock.agent.traces.query.leases import lease_clauses, readers_of, released_words, unusual_lease
 from penstock.agent.traces.query.search import find_request_traces
 from penstock.agent.traces.query.suspicions import is_late_read, no_weights, suspicions
-from penstock.agent.traces.query.wait_parts import first_token_words, split_words, wait_parts, waited_words
+from penstock.agent.traces.query.wait_parts import (
+    first_token_words,
+    lease_clauses,
+    readers_of,
+    released_words,
+    split_words,
+    unusual_lease,
+    wait_parts,
+    waited_words,
+)
 from penstock.agent.traces.query.words import channel as _channel
 from penstock.agent.traces.query.words import counted as _counted
 from penstock.agent.traces.query.words import duration as _duration
@@ -26,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.agent.journal import Reader
-    from penstock.agent.traces.query.leases import UsualLease
     from penstock.agent.traces.query.search import RequestTrace
     from penstock.agent.traces.query.suspicions import WeightsLookup
+    from penstock.agent.traces.query.wait_parts import UsualLease
     from penstock.agent.traces.spans import EventEntry, Load, PolicyLookup, RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure
 

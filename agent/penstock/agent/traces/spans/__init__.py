@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from penstock.agent.traces.spans import attributes, semconv
 from penstock.agent.traces.spans.deferrals import covered_time
-from penstock.agent.traces.spans.entries import RequestKey, request_entries, without_batch
 from penstock.agent.traces.spans.ids import RequestIdentity, TraceContext, external_id
 from penstock.agent.traces.spans.loads import Load, ends_load, request_loads
-from penstock.agent.traces.spans.model import AttributeValue, Entry, EventEntry, Span
+from penstock.agent.traces.spans.model import (
+    AttributeValue,
+    Entry,
+    EventEntry,
+    RequestKey,
+    Span,
+    request_entries,
+    without_batch,
+)
 from penstock.agent.traces.spans.policy_names import (
     PolicyLookup,
     deciding_policies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from penstock.agent.quoted_errors import without_advice
+from penstock.agent.errors import without_advice
 from penstock.agent.traces.spans import semconv
 from penstock.agent.traces.spans.model import EventEntry, SpanLink
 from penstock.proto.names import NANOS, label

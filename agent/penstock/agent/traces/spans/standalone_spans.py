@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.batch import balancedness
-from penstock.agent.quoted_errors import without_advice
+from penstock.agent.errors import without_advice
 from penstock.agent.traces.spans import attributes, ids, semconv
 from penstock.agent.traces.spans.model import Span
 from penstock.agent.traces.spans.request_history import Cause

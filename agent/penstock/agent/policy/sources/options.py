@@ -1,4 +1,4 @@
-"""The options of a program that speaks to NATS: its files, and the access that they give."""
+"""The options of programs that speak to a Kubernetes API server from outside its pods, or to NATS: its files and its access."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.agent.policy.sources.nats.connection import NatsAccess
+
+KUBE_OPTIONS = (
+    Option("kube-api", "", str, "Outside a pod: address of the Kubernetes API server, https://HOST:PORT."),
+    Option("kube-token-file", "", parse_optional_path, "With --kube-api: file of the bearer token."),
+    Option("kube-ca", "", parse_optional_path, "With --kube-api: CA bundle of the API server."),
+)
+
 
 NATS_ATTRIBUTES = ("nats_credentials", "nats_ca", "nats_cert", "nats_key")
 """The options that :func:`nats_files` reads."""
