@@ -37,7 +37,7 @@ RECIPE = Recipe(
         ),
     ),
     make=("observability",),
-    checks=("tests/agent/metrics/test_catalogue.py::test_the_catalogue_is_as_agreed",),
+    checks=("tests/agent/metrics/catalogue/test_catalogue.py::test_the_catalogue_is_as_agreed",),
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.agent.metrics.catalogue import BY_NAME, METRICS
 from penstock.agent.metrics.catalogue.metric import Metric, MetricKind
 
-GOLDEN = Path(__file__).parent / "golden" / "catalogue.txt"
+GOLDEN = Path(__file__).parent.parent / "golden" / "catalogue.txt"
 
 
 def describe(metric: Metric) -> str:
