@@ -117,7 +117,7 @@ AGENT_FLOORS = (
     ("journal.index",),
     ("journal.database",),
     ("bill", "pairs", "parsing", "prescan", "replay", "sources", "state", "traces.spans"),
-    ("aio", "badness", "batch", "limits", "model", "quoted_errors"),
+    ("aio", "badness", "batch", "limits", "model"),
     ("errors",),
 )
 ENGINE_FLOORS = (

@@ -17,7 +17,7 @@ MODULES_OF_A_ROOT = {
         "limits",
         "model",
         "prescan",
-        "quoted_errors",
+        "aio",
     },
     "penstock.instrumentation": {"check", "plugin", "runtime"},
     "penstock.rules": {

@@ -15,6 +15,7 @@ from penstock.agent.admin.calls import (
     engines,
     events,
     orders,
+    pairs,
     peers,
     policies,
     requests,
@@ -104,7 +105,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     ListEngines = _unary(engines.list_engines)
     ListPeers = _unary(peers.list_peers)
-    ListPairs = _unary(peers.list_pairs_of)
+    ListPairs = _unary(pairs.list_pairs_of)
     ListRequests = _unary(requests.list_requests)
     ListHolders = _unary(requests.list_holders)
     ListSuspects = _unary(suspects.list_suspects)

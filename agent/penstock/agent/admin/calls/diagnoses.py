@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.agent.admin.calls.engines import list_engines, suspected_peers
 from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.orders import list_drills, list_quarantines
+from penstock.agent.admin.calls.pairs import list_pairs_of
 from penstock.agent.admin.calls.past_diagnoses import LONGEST, past_diagnosis
-from penstock.agent.admin.calls.peers import list_pairs_of
 from penstock.agent.admin.calls.suspects import MAX_SUSPECTS, list_suspects
 from penstock.agent.admin.lookups import (
     WindowQuestion,

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.agent.admin.calls.peers import other_weights_of
+from penstock.agent.admin.calls.pairs import other_weights_of
 from penstock.agent.admin.lookups import EventScan, messages, selection_of, source_target
 from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError

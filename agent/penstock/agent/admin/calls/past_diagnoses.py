@@ -11,7 +11,7 @@ from penstock.agent import limits
 from penstock.agent.admin.calls.engines import source_message
 from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.orders import drill_message
-from penstock.agent.admin.calls.peers import pair_engines
+from penstock.agent.admin.calls.pairs import pair_engines
 from penstock.agent.admin.calls.suspects import MAX_SUSPECTS, suspects_at
 from penstock.agent.admin.lookups import (
     CHANGES_READ,

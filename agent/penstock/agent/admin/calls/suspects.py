@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import read_in_turn, since_unix_nano
-from penstock.agent.admin.calls.peers import other_weights_of
+from penstock.agent.admin.calls.pairs import other_weights_of
 from penstock.agent.admin.lookups import (
     MAX_UINT32,
     EventScan,

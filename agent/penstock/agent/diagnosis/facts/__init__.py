@@ -13,17 +13,8 @@ from penstock.agent.diagnosis.facts.attribution import (
     attribute,
     joined,
 )
-from penstock.agent.diagnosis.facts.records import (
-    OF_REQUESTS,
-    RARE,
-    Closed,
-    Failure,
-    LeaseEnd,
-    LoadEnd,
-    Loss,
-    Rebalance,
-    WindowFold,
-)
+from penstock.agent.diagnosis.facts.fold import OF_REQUESTS, RARE, WindowFold
+from penstock.agent.diagnosis.facts.records import Closed, Failure, LeaseEnd, LoadEnd, Loss, Rebalance
 from penstock.agent.diagnosis.facts.verdict import (
     FAILED_SECONDS,
     RECOMPUTED_SECONDS,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent import limits
-from penstock.agent.diagnosis.facts.records import UNKNOWN
+from penstock.agent.diagnosis.facts.fold import UNKNOWN
 from penstock.agent.diagnosis.facts.waits import UsualShares, UsualWaits
 from penstock.agent.diagnosis.facts.words import key_of
 from penstock.proto.names import NANOS, label
