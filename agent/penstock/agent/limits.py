@@ -35,6 +35,12 @@ SLOW_SECONDS: Final = 0.02
 SLOW_WAIT_SECONDS: Final = 0.05
 """Likewise of one wait, which ends with a step of the scheduler: single ones scatter by a step, medians do not."""
 
+
+def is_slower(now: float, usual: float, least: float = SLOW_SECONDS) -> bool:
+    """Return whether a duration is slow beside the *usual*; seconds. *least*: by which it must be longer, too."""
+    return now > SLOW_TIMES * usual and now - usual > least
+
+
 SLOW_ANYWAY_SECONDS: Final = 1.0
 """Seconds of a wait that is slow where nothing is known of the past."""
 

@@ -116,11 +116,7 @@ def _slow(what: str, windows: DurationWindows) -> Condition | None:
         ("p50", present.p50, before.p50, limits.MEDIAN_COUNT),
         ("p99", present.p99, before.p99, limits.TAIL_COUNT),
     ):
-        if (
-            present.count >= least
-            and after > limits.SLOW_TIMES * usual
-            and after - usual > limits.SLOW_SECONDS
-        ):
+        if present.count >= least and limits.is_slower(after, usual):
             reason = (
                 f"{name} of {what} {seconds_text(after)} {since}, {seconds_text(usual)} in the hour before"
             )

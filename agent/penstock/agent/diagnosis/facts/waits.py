@@ -65,12 +65,8 @@ class UsualWaits:
         usual = self.of(wait.key, wait.reason, wait.peer)
         if usual is None:
             return (0.0, wait.seconds) if wait.seconds >= limits.SLOW_ANYWAY_SECONDS else None
-        excess = wait.seconds - usual
-        return (
-            (usual, excess)
-            if wait.seconds > limits.SLOW_TIMES * usual and excess > limits.SLOW_WAIT_SECONDS
-            else None
-        )
+        slow = limits.is_slower(wait.seconds, usual, limits.SLOW_WAIT_SECONDS)
+        return (usual, wait.seconds - usual) if slow else None
 
     def hanging(self, key: EngineKey, row: Deferred) -> tuple[float, float] | None:
         """Return for how long the oldest of *row* waits, and the usual wait, seconds; None if it does not hang."""

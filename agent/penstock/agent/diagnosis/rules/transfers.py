@@ -92,7 +92,7 @@ def _compared(
 
 
 def _slower(now: float, usual: float) -> bool:
-    return usual > 0 and now > limits.SLOW_TIMES * usual and now - usual > limits.SLOW_SECONDS
+    return usual > 0 and limits.is_slower(now, usual)
 
 
 def _slow(facts: Facts, key: EngineKey, peer: admin.PeerSummary, compared: tuple[str, float]) -> FoundCause:

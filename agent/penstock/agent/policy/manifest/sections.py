@@ -165,6 +165,19 @@ def _between(bounds: Bounds) -> Any:
     return Field(ge=bounds.least, le=bounds.most)
 
 
+def _whole(bounds: Bounds) -> str:
+    return f"a whole number from {bounds.least:.0f} to {bounds.most:.0f}"
+
+
+def _ratio(bounds: Bounds) -> str:
+    return f"a number from {bounds.least:g} to {bounds.most:g}"
+
+
+def _span(bounds: Bounds, example: str) -> str:
+    least, most = (format_duration(timedelta(seconds=each)) for each in bounds)
+    return f"a duration from {least} to {most} such as {example}"
+
+
 def _read_duration(value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError  # noqa: TRY004  (pydantic turns only ValueError into one of its own)
@@ -192,9 +205,9 @@ LabelValue = Annotated[str, StringConstraints(pattern=rf"^{label_selector.VALUE_
 _Tokens = Annotated[int, _between(TOKEN_BOUNDS)]
 _ACTIONS = "one of recompute, fail, auto"
 _CHOICES = "one of recompute, fail"
-_SECONDS = "a duration from 1ms to 1h such as 30s"
-_HOURS = "a duration from 1s to 24h such as 60s"
-_TOKENS = "a whole number from 0 to 1000000000"
+_SECONDS = _span(WAIT_BOUNDS, "30s")
+_HOURS = _span(QUARANTINE_TIME_BOUNDS, "60s")
+_TOKENS = _whole(TOKEN_BOUNDS)
 
 
 class Model(BaseModel):
@@ -287,7 +300,7 @@ class EcLoadFailure(Model):
 
     action: Literal["recompute", "fail", "auto"] | None = Field(default=None, description=_ACTIONS)
     max_recompute_items: Annotated[int, _between(ITEM_BOUNDS)] | None = Field(
-        default=None, description="a whole number from 0 to 1000000"
+        default=None, description=_whole(ITEM_BOUNDS)
     )
 
 
@@ -303,12 +316,12 @@ class PeerQuarantine(Model):
     """When a failing peer is quarantined."""
 
     failures: Annotated[int, _between(FAILURE_BOUNDS)] | None = Field(
-        default=None, description="a whole number from 1 to 1000"
+        default=None, description=_whole(FAILURE_BOUNDS)
     )
     window: _Hours | None = Field(default=None, description=_HOURS)
     duration: _Hours | None = Field(default=None, description=_HOURS)
     max_peers_percent: Annotated[int, _between(PERCENT_BOUNDS)] | None = Field(
-        default=None, description="a whole number from 0 to 100"
+        default=None, description=_whole(PERCENT_BOUNDS)
     )
 
 
@@ -316,7 +329,7 @@ class Telemetry(Model):
     """Sampling and log limits."""
 
     trace_sample_ratio: Annotated[float, _between(RATIO_BOUNDS)] | None = Field(
-        default=None, description="a number from 0 to 1"
+        default=None, description=_ratio(RATIO_BOUNDS)
     )
     failure_log_interval: _Seconds | None = Field(default=None, description=_SECONDS)
 
@@ -325,7 +338,7 @@ class Integrity(Model):
     """Which transfers are compared with the sender's digest, and what a mismatch leads to."""
 
     sample_ratio: Annotated[float, _between(RATIO_BOUNDS)] | None = Field(
-        default=None, description="a number from 0 to 1"
+        default=None, description=_ratio(RATIO_BOUNDS)
     )
     action: Literal["observe", "enforce"] | None = Field(default=None, description="one of observe, enforce")
 
@@ -348,5 +361,5 @@ class Share(Model):
     It has the policy, and the other engines do not; or it has the candidate, and the others the policy.
     """
 
-    percent: Annotated[int, _between(PERCENT_BOUNDS)] = Field(description="a whole number from 0 to 100")
+    percent: Annotated[int, _between(PERCENT_BOUNDS)] = Field(description=_whole(PERCENT_BOUNDS))
     candidate: Candidate | None = Field(default=None, description="{kvLoadFailure: {action: fail}}")
