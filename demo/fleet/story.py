@@ -27,6 +27,13 @@ def play(stack: Stack) -> None:
         StepError: something is not as it should be.
 
     """
+    _start(stack)
+    _change(stack)
+    _hang(stack)
+    _abort(stack)
+
+
+def _start(stack: Stack) -> None:
     heading("Three pods, one source of policies, two relays")
     paragraph(
         f"{stack.place.choice} {len(PODS)} agents follow them, each with {ENGINES} simulated engines, which "
@@ -39,6 +46,8 @@ def play(stack: Stack) -> None:
     until(lambda: len(_engines(stack)) == _ALL, "Not all engines are there")
     _show(stack, "get", "engines", lines=8)
 
+
+def _change(stack: Stack) -> None:
     heading("One change, in force in every engine of every pod")
     paragraph(stack.place.change)
     _show_all(stack.place.changed(stack))
@@ -47,6 +56,8 @@ def play(stack: Stack) -> None:
         raise StepError(f"The policy is in force in {found} of {_ALL} engines.")
     _show(stack, "get", "policy")
 
+
+def _hang(stack: Stack) -> None:
     heading("An agent that hangs costs its own rows only")
     stack.signal(PODS[2], signal.SIGSTOP)
     try:
@@ -60,6 +71,8 @@ def play(stack: Stack) -> None:
     until(lambda: len(_engines(stack)) == _ALL, "The agent did not come back")
     paragraph(f"{PODS[2]} goes on; all {_ALL} engines are listed again.")
 
+
+def _abort(stack: Stack) -> None:
     heading("A bad policy aborts itself at its first step")
     paragraph(
         "It fails requests that could be recomputed. The relay that holds the lease puts it in force in a fifth of the "

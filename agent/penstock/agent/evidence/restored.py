@@ -213,10 +213,7 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
     retirement = Retirement(
         journal, registry, aggregator, feed, database, after=state.retire_after_seconds, clock=lambda: now
     )
-    for source in state.sources:
-        if source.HasField("retires_after_seconds"):
-            key = source.source.hello.key
-            retirement.restore(EngineKey(key.server, key.engine), source.retires_after_seconds)
+    _restore_retirements(retirement, state)
     leader = RolloutLeader(
         store,
         lambda: [subscriber.target for subscriber in feed.subscribers()],
@@ -251,6 +248,13 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
         clock=lambda: now,
         statuses=(describe,),
     )
+
+
+def _restore_retirements(retirement: Retirement, state: BundledState) -> None:
+    for source in state.sources:
+        if source.HasField("retires_after_seconds"):
+            key = source.source.hello.key
+            retirement.restore(EngineKey(key.server, key.engine), source.retires_after_seconds)
 
 
 def _check_databases(directory: Path) -> None:
