@@ -24,7 +24,7 @@ from penstock.agent.policy.files import file_source
 from penstock.agent.policy.kubernetes import api_client
 from penstock.agent.policy.sources import interface
 from penstock.agent.policy.sources.nats import entries as nats_entries
-from penstock.agent.relay import streams
+from penstock.agent.relay import merged_streams as streams
 from penstock.agent.server import grpc_server, page_tokens
 from penstock.agent.traces.export import otlp_http
 from penstock.instrumentation.vllm.zmq_ec.wire import messages as zmq_messages

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.agent.answers import read_agents_answer, read_answer
 from penstock.agent.errors import ContractError, ManifestError
 from penstock.agent.policy.manifest import parse_manifest
-from penstock.agent.relay import both_sides, merge
-from penstock.agent.relay.both_sides import causes_between_agents
-from penstock.agent.relay.merge import merge_bills
-from penstock.agent.relay.peers import add_cells, cells_request, merge_peers
+from penstock.agent.relay import merged_answers, merged_sides
+from penstock.agent.relay.merged_answers import merge_bills
+from penstock.agent.relay.merged_peers import add_cells, cells_request, merge_peers
+from penstock.agent.relay.merged_sides import causes_between_agents
 from penstock.agent.relay.policies import FleetPolicy, FoundPolicies, with_source
 from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin
@@ -34,24 +34,24 @@ def _peers(named: Named) -> admin.ListPeersResponse:
 
 
 def _suspects(named: Named) -> admin.ListSuspectsResponse:
-    late = both_sides.halves(named)
-    both_sides.qualify_suspects(named)
-    return both_sides.joined(named, late, named, admin.ListSuspectsRequest())
+    late = merged_sides.halves(named)
+    merged_sides.qualify_suspects(named)
+    return merged_sides.joined(named, late, named, admin.ListSuspectsRequest())
 
 
 def _diagnosis(named: Named) -> admin.Diagnosis:
     request = admin.DiagnoseRequest()
-    return merge.diagnosis(
+    return merged_answers.diagnosis(
         named, request, [("c", "no answer")], causes_between_agents([], named, request, NOW)
     )
 
 
 def _past_diagnosis(named: Named) -> admin.Diagnosis:
-    return merge.past_diagnosis(named, admin.DiagnoseRequest(at=named[0][1].at))
+    return merged_answers.past_diagnosis(named, admin.DiagnoseRequest(at=named[0][1].at))
 
 
 def _policies(named: Named) -> admin.ListPoliciesResponse:
-    every = merge.policies(named, admin.ListPoliciesRequest()).policies
+    every = merged_answers.policies(named, admin.ListPoliciesRequest()).policies
     # What is at the relay's source, too: the manifest of any of them that is one.
     found: dict[str, FleetPolicy] = {}
     for each in every:
@@ -63,7 +63,7 @@ def _policies(named: Named) -> admin.ListPoliciesResponse:
 
 
 def _pairs(named: Named) -> admin.ListPairsResponse:
-    merged = merge.pairs(named, admin.ListPairsRequest())
+    merged = merged_answers.pairs(named, admin.ListPairsRequest())
     causes = causes_between_agents([("c", merged)], [], admin.DiagnoseRequest(), NOW)
     for each in causes:
         shown(each)
@@ -71,28 +71,28 @@ def _pairs(named: Named) -> admin.ListPairsResponse:
 
 
 MERGES: Final[dict[str, tuple[Callable[[Named], Any], ...]]] = {
-    "ListEngines": (lambda named: merge.engines(named, admin.ListEnginesRequest()),),
+    "ListEngines": (lambda named: merged_answers.engines(named, admin.ListEnginesRequest()),),
     "ListPeers": (_peers, lambda named: merge_peers(named, admin.ListPeersRequest())),
     "ListPairs": (_pairs,),
     "ListRequests": (
-        lambda named: merge.requests(named, admin.ListRequestsRequest(limit=3)),
-        lambda named: merge.requests(named, admin.ListRequestsRequest(slow=True, sort="wait")),
-        lambda named: merge.requests(named, admin.ListRequestsRequest(deferred=True)),
+        lambda named: merged_answers.requests(named, admin.ListRequestsRequest(limit=3)),
+        lambda named: merged_answers.requests(named, admin.ListRequestsRequest(slow=True, sort="wait")),
+        lambda named: merged_answers.requests(named, admin.ListRequestsRequest(deferred=True)),
     ),
-    "ListHolders": (lambda named: merge.holders(named, admin.ListHoldersRequest()),),
+    "ListHolders": (lambda named: merged_answers.holders(named, admin.ListHoldersRequest()),),
     "ListSuspects": (_suspects,),
-    "ListEvents": (lambda named: merge.events(named, admin.ListEventsRequest()),),
+    "ListEvents": (lambda named: merged_answers.events(named, admin.ListEventsRequest()),),
     "ListPolicies": (_policies,),
-    "ListAudit": (lambda named: merge.audit(named, admin.ListAuditRequest()),),
-    "ListQuarantines": (lambda named: merge.quarantines(named, admin.ListQuarantinesRequest()),),
-    "ListDrills": (lambda named: merge.drills(named, admin.ListDrillsRequest()),),
-    "ListPolicyRollouts": (lambda named: merge.rollouts(named, admin.ListPolicyRolloutsRequest()),),
+    "ListAudit": (lambda named: merged_answers.audit(named, admin.ListAuditRequest()),),
+    "ListQuarantines": (lambda named: merged_answers.quarantines(named, admin.ListQuarantinesRequest()),),
+    "ListDrills": (lambda named: merged_answers.drills(named, admin.ListDrillsRequest()),),
+    "ListPolicyRollouts": (lambda named: merged_answers.rollouts(named, admin.ListPolicyRolloutsRequest()),),
     "Diagnose": (_diagnosis, _past_diagnosis),
-    "WhatIf": (lambda named: merge.what_if(named, admin.WhatIfRequest()),),
+    "WhatIf": (lambda named: merged_answers.what_if(named, admin.WhatIfRequest()),),
     "GetBill": (lambda named: merge_bills(named, admin.GetBillRequest()),),
-    "GetTrace": (merge.trace,),
-    "Explain": (lambda named: merge.explanation(named, lambda _: (0.5, 0.1)),),
-    "SetPaused": (lambda named: merge.delivery(named, missing=[("c", "no answer")]),),
+    "GetTrace": (merged_answers.trace,),
+    "Explain": (lambda named: merged_answers.explanation(named, lambda _: (0.5, 0.1)),),
+    "SetPaused": (lambda named: merged_answers.delivery(named, missing=[("c", "no answer")]),),
 }
 """The merges of the answers to each method."""
 METHODS: Final = tuple(MERGES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.relay.merge import merge_bills
+from penstock.agent.relay.merged_answers import merge_bills
 from penstock.proto.v1 import admin_pb2 as admin
 
 

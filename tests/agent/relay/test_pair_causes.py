@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.agent.relay import merge
-from penstock.agent.relay.both_sides import causes_between_agents
+from penstock.agent.relay import merged_answers
+from penstock.agent.relay.merged_sides import causes_between_agents
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL, Role
 from penstock.proto.v1.snapshot_pb2 import EngineFacts
@@ -62,7 +62,7 @@ def test_a_pair_of_one_agent_is_its_own() -> None:
     """That agent's diagnosis has it."""
     engines = [_engine("d", ROLE_DECODE, "aaa"), _engine("p", ROLE_PREFILL, "bbb")]
     pairs = [("a", admin.ListPairsResponse(engines=engines))]
-    assert merge.pairs(pairs, admin.ListPairsRequest()).pairs[0].weights == admin.PAIR_WEIGHTS_DIFFER
+    assert merged_answers.pairs(pairs, admin.ListPairsRequest()).pairs[0].weights == admin.PAIR_WEIGHTS_DIFFER
     pairs = [
         (
             "a",
@@ -89,7 +89,7 @@ def test_many_pairs_of_one_kind_are_one_cause() -> None:
         )
         for number in range(9)
     ]
-    merged = merge.diagnosis(
+    merged = merged_answers.diagnosis(
         [("a", admin.Diagnosis(verdict=admin.DIAGNOSIS_VERDICT_NOTHING_WRONG))],
         admin.DiagnoseRequest(),
         (),
@@ -131,7 +131,7 @@ def test_a_fleet_of_two_versions_is_one_cause() -> None:
         *((name, admin.Diagnosis(verdict=admin.DIAGNOSIS_VERDICT_NOTHING_WRONG)) for name in "bc"),
     ]
     between = causes_between_agents(_versions(met=True), answers, admin.DiagnoseRequest(), _NOW)
-    (cause,) = merge.diagnosis(answers, admin.DiagnoseRequest(), (), between).causes
+    (cause,) = merged_answers.diagnosis(answers, admin.DiagnoseRequest(), (), between).causes
     assert (cause.kind, cause.agents) == ("versions_mixed", 1)
     assert cause.harm > 99
     assert "run vLLM 0.31.0 and 0.32.0:" in cause.sentence

@@ -6,7 +6,7 @@ import json
 import time
 from contextlib import ExitStack
 
-from penstock.agent.relay import merge
+from penstock.agent.relay import merged_answers
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.agent import running_agent, short_directory
@@ -27,7 +27,7 @@ def test_who_answers_for_now_has_not_answered() -> None:
     """An agent that does not know the field is missing, and so is what only a comparison of agents tells."""
     request = admin.DiagnoseRequest()
     request.at.FromSeconds(AT)
-    merged = merge.past_diagnosis([("a", _answer(AT)), ("b", _answer(AT + 60))], request)
+    merged = merged_answers.past_diagnosis([("a", _answer(AT)), ("b", _answer(AT + 60))], request)
     assert (merged.verdict, merged.sentence, merged.at, merged.engines) == (
         admin.DIAGNOSIS_VERDICT_CANNOT_TELL,
         "I cannot tell: 1 of 2 agents gave no diagnosis",
@@ -43,10 +43,12 @@ def test_all_agents_are_well_then() -> None:
     request = admin.DiagnoseRequest()
     request.at.FromSeconds(AT)
     answers = [("a", _answer(AT)), ("b", _answer(AT))]
-    assert merge.past_diagnosis(answers, request).sentence == "the log shows nothing wrong on 2 agents"
+    assert (
+        merged_answers.past_diagnosis(answers, request).sentence == "the log shows nothing wrong on 2 agents"
+    )
     ended = answers[0][1].causes.add(kind="peer_refuses", sentence="it refused")
     ended.until.FromSeconds(AT - 60)
-    merged = merge.past_diagnosis(answers, request)
+    merged = merged_answers.past_diagnosis(answers, request)
     assert merged.sentence == "the log shows nothing wrong then on 2 agents; 1 cause has ended"
 
 

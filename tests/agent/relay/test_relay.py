@@ -15,7 +15,7 @@ import pytest
 from penstock.agent.ctl.commands.inspect.events import follow
 from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.connection.tls import ClientTls
-from penstock.agent.relay.streams import MAX_WATCHES
+from penstock.agent.relay.merged_streams import MAX_WATCHES
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 from penstock.proto.v1.common_pb2 import DIRECTION_SEND, ERROR_TYPE_EVICTED, FAILURE_MODE_LATE_READ

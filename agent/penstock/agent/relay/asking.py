@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.agent.errors import in_one_line
 from penstock.agent.relay.fleet import FULL
-from penstock.agent.relay.merge import own_key, own_selector
-from penstock.agent.relay.peers import FleetAddresses
+from penstock.agent.relay.merged_answers import own_key, own_selector
+from penstock.agent.relay.merged_peers import FleetAddresses
 from penstock.agent.server.page_tokens import PageTokens
 from penstock.agent.views.coverage import COVERAGE
 from penstock.proto.v1 import admin_pb2 as admin

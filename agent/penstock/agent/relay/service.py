@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from penstock.agent.errors import ContractError
 from penstock.agent.relay.asking import author_at_agents, which_agent
-from penstock.agent.relay.changing import ChangingCalls
+from penstock.agent.relay.changing_calls import ChangingCalls
 from penstock.agent.relay.fleet import takes_long
 from penstock.agent.relay.large_answers import Room
-from penstock.agent.relay.reading import ReadingCalls
-from penstock.agent.relay.streams import MAX_WATCHES, EventStream, follow_deliveries
+from penstock.agent.relay.merged_streams import MAX_WATCHES, EventStream, follow_deliveries
+from penstock.agent.relay.reading_calls import ReadingCalls
 from penstock.agent.server.grpc_server import MAX_SEND_BYTES
 
 if TYPE_CHECKING:

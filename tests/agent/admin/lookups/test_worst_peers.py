@@ -19,7 +19,7 @@ from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.model import EngineKey
 from penstock.agent.page.screen import peers as screen_peers
 from penstock.agent.page.screen.model import ScreenAnswers
-from penstock.agent.relay.peers import add_cells, cells_request, merge_peers, table_rows
+from penstock.agent.relay.merged_peers import add_cells, cells_request, merge_peers, table_rows
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN

@@ -15,7 +15,7 @@ from penstock.agent.relay.config import AgentTls
 from penstock.agent.relay.connection import UP
 from penstock.agent.relay.discovery import MAX_AGENTS, AgentFinder, AgentPlace, AgentSet, choose
 from penstock.agent.relay.fleet import Fleet
-from penstock.agent.relay.streams import EventStream
+from penstock.agent.relay.merged_streams import EventStream
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.agent import running_agent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.relay import both_sides
+from penstock.agent.relay import merged_sides
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 from penstock.proto.v1.events_pb2 import SUSPECT_REASON_LATE_READ, SUSPECT_REASON_NAN
@@ -42,11 +42,11 @@ def join(
 ) -> admin.ListSuspectsResponse:
     """Join as the relay does."""
     first = [(name, admin.ListSuspectsResponse(suspects=found)) for name, found in own.items()]
-    late = both_sides.halves(first)
+    late = merged_sides.halves(first)
     second = [(name, admin.ListSuspectsResponse(suspects=found)) for name, found in readers.items()]
-    both_sides.qualify_suspects(first)
-    both_sides.qualify_suspects(second)
-    return both_sides.joined(first, late, second, admin.ListSuspectsRequest(limit=limit))
+    merged_sides.qualify_suspects(first)
+    merged_sides.qualify_suspects(second)
+    return merged_sides.joined(first, late, second, admin.ListSuspectsRequest(limit=limit))
 
 
 def test_a_half_finds_its_answer() -> None:

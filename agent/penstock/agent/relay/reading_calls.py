@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.errors import PenstockError
-from penstock.agent.relay import both_sides, merge
+from penstock.agent.relay import merged_answers, merged_sides
 from penstock.agent.relay.asking import AskingService, author_at_agents, for_agent, named_answers
-from penstock.agent.relay.both_sides import causes_between_agents
-from penstock.agent.relay.merge import merge_bills, qualify
-from penstock.agent.relay.peers import add_cells, cells_request, merge_peers, name_peers
+from penstock.agent.relay.merged_answers import merge_bills, qualify
+from penstock.agent.relay.merged_peers import add_cells, cells_request, merge_peers, name_peers
+from penstock.agent.relay.merged_sides import causes_between_agents
 from penstock.agent.relay.policies import (
     with_source,
 )
@@ -68,15 +68,15 @@ def _sized(merging: Callable[..., Any], named: Sequence[tuple[str, Any]], reques
 class ReadingCalls(AskingService):
     """The methods of ``penstock.v1.Admin`` that change nothing, except streams."""
 
-    ListEngines = _merged("ListEngines", merge.engines)
-    ListPairs = _merged("ListPairs", merge.pairs)
-    ListRequests = _merged("ListRequests", merge.requests)
-    ListHolders = _merged("ListHolders", merge.holders)
-    ListEvents = _merged("ListEvents", merge.events)
-    ListAudit = _merged("ListAudit", merge.audit)
-    ListQuarantines = _merged("ListQuarantines", merge.quarantines)
-    ListDrills = _merged("ListDrills", merge.drills)
-    WhatIf = _merged("WhatIf", merge.what_if)
+    ListEngines = _merged("ListEngines", merged_answers.engines)
+    ListPairs = _merged("ListPairs", merged_answers.pairs)
+    ListRequests = _merged("ListRequests", merged_answers.requests)
+    ListHolders = _merged("ListHolders", merged_answers.holders)
+    ListEvents = _merged("ListEvents", merged_answers.events)
+    ListAudit = _merged("ListAudit", merged_answers.audit)
+    ListQuarantines = _merged("ListQuarantines", merged_answers.quarantines)
+    ListDrills = _merged("ListDrills", merged_answers.drills)
+    WhatIf = _merged("WhatIf", merged_answers.what_if)
     GetBill = _merged("GetBill", merge_bills)
 
     async def GetStatus(  # noqa: N802  (the wire's names, so below)
@@ -122,11 +122,11 @@ class ReadingCalls(AskingService):
                 found = await self._policies.read()
         if found is None or self._policies is None:
             named = named_answers(await self._ask("ListPolicies", request, context))
-            return await asyncio.to_thread(merge.policies, named, request)
+            return await asyncio.to_thread(merged_answers.policies, named, request)
         answers = await self._fleet.ask("ListPolicies", admin.ListPoliciesRequest(), context.time_remaining())
         if answers.missing:
             context.set_trailing_metadata(((COVERAGE, answers.coverage().SerializeToString()),))
-        merged = await asyncio.to_thread(merge.policies, named_answers(answers), request)
+        merged = await asyncio.to_thread(merged_answers.policies, named_answers(answers), request)
         listed = await asyncio.to_thread(
             with_source, merged.policies, found, self._policies.name, request.name
         )
@@ -159,7 +159,7 @@ class ReadingCalls(AskingService):
             fleet.CopyFrom(request)
             fleet.ClearField("selector")
             everywhere = await self._ask("ListSuspects", fleet, context)
-        late = await asyncio.to_thread(both_sides.halves, named_answers(everywhere))
+        late = await asyncio.to_thread(merged_sides.halves, named_answers(everywhere))
         readers: list[tuple[str, Any]] = []
         if late:
             asked = admin.ListSuspectsRequest()
@@ -171,8 +171,8 @@ class ReadingCalls(AskingService):
 
         def join() -> admin.ListSuspectsResponse:
             for named in answers:
-                both_sides.qualify_suspects(named)
-            return both_sides.joined(named_answers(own), late, readers, request)
+                merged_sides.qualify_suspects(named)
+            return merged_sides.joined(named_answers(own), late, readers, request)
 
         return await asyncio.to_thread(join)
 
@@ -183,7 +183,9 @@ class ReadingCalls(AskingService):
         if request.HasField("at"):
             answers = await self._ask("Diagnose", request, context)
             missing = [(agent.place.name, reason) for agent, reason in answers.missing]
-            return await asyncio.to_thread(merge.past_diagnosis, named_answers(answers), request, missing)
+            return await asyncio.to_thread(
+                merged_answers.past_diagnosis, named_answers(answers), request, missing
+            )
         pairs, answers = await asyncio.gather(
             self._fleet.ask("ListPairs", admin.ListPairsRequest(), context.time_remaining()),
             self._ask("Diagnose", request, context),
@@ -193,14 +195,14 @@ class ReadingCalls(AskingService):
 
         def merged() -> admin.Diagnosis:
             between = causes_between_agents(named_answers(pairs), named, request, time.time_ns())
-            return merge.diagnosis(named, request, missing, between)
+            return merged_answers.diagnosis(named, request, missing, between)
 
         return await asyncio.to_thread(merged)
 
     async def GetTrace(self, request: admin.GetTraceRequest, context: Call) -> admin.Trace:  # noqa: N802
         """Return the spans of all sides of a request."""
         sides = await self._sides("GetTrace", request, context)
-        return await asyncio.to_thread(merge.trace, sides)
+        return await asyncio.to_thread(merged_answers.trace, sides)
 
     async def Explain(  # noqa: N802
         self, request: admin.GetTraceRequest, context: Call
@@ -213,7 +215,7 @@ class ReadingCalls(AskingService):
             agent = agents.get(name)
             return (0.0, 0.0) if agent is None else (agent.clock_offset, agent.round_trip / 2)
 
-        return await asyncio.to_thread(merge.explanation, sides, clock)
+        return await asyncio.to_thread(merged_answers.explanation, sides, clock)
 
     async def _sides(
         self, method: str, request: admin.GetTraceRequest, context: Call
@@ -245,7 +247,7 @@ class ReadingCalls(AskingService):
         if request.name and led:
             return admin.ListPolicyRolloutsResponse(rollouts=led)
         answers = await self._ask("ListPolicyRollouts", request, context)
-        own = await asyncio.to_thread(merge.rollouts, named_answers(answers), request)
+        own = await asyncio.to_thread(merged_answers.rollouts, named_answers(answers), request)
         names = {each.name for each in led}
         led += [each for each in own.rollouts if each.name not in names]
         return admin.ListPolicyRolloutsResponse(rollouts=led)

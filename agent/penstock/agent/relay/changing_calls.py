@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.errors import PenstockError
-from penstock.agent.relay import merge
+from penstock.agent.relay import merged_answers
 from penstock.agent.relay.asking import AskingService, author_at_agents, for_agent, named_answers
-from penstock.agent.relay.merge import qualify, qualify_all
+from penstock.agent.relay.merged_answers import qualify, qualify_all
 from penstock.agent.relay.policies import (
     affected,
     apply_policy,
@@ -48,7 +48,7 @@ def _written(
             await abort_with(context, error)
         if known is not None:
             keys = await asyncio.to_thread(
-                lambda: affected(merge.engines(named_answers(known), engines).engines, request)
+                lambda: affected(merged_answers.engines(named_answers(known), engines).engines, request)
             )
             response.engines.extend(admin.EngineChange(key=key) for key in keys)
             if known.missing:
@@ -131,7 +131,7 @@ class ChangingCalls(AskingService):
         await self._check(answers, context)
         named = named_answers(answers)
         for name, drill in named:
-            merge.name_drill(drill, name)
+            merged_answers.name_drill(drill, name)
         whole: admin.Drill = named[0][1]
         for _, drill in named[1:]:
             whole.id += f",{drill.id}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.agent.aio import is_cancelled
 from penstock.agent.errors import ContractError
-from penstock.agent.relay import merge
+from penstock.agent.relay import merged_answers
 from penstock.agent.relay.asking import for_agent
 from penstock.agent.relay.connection import AWAY, CLOSED
 from penstock.proto.v1 import admin_pb2 as admin
@@ -76,7 +76,7 @@ class _Progress:
         self.changed = asyncio.Event()
 
     def merged(self) -> admin.Rollout:
-        return merge.delivery(sorted(self.parts.items()), missing=sorted(self.missing.items()))
+        return merged_answers.delivery(sorted(self.parts.items()), missing=sorted(self.missing.items()))
 
     async def follow(self, agent: AgentConnection, method: str, request: Any) -> None:
         """Follow one agent to the end of its stream."""
@@ -217,7 +217,7 @@ class EventStream:
                     continue
                 self._positions[name] = max(self._positions.get(name, position), position)
                 self._heard[name] = time.time()
-                merge.name_event(event, name)
+                merged_answers.name_event(event, name)
                 await self._waiting.put(event)
 
     def _asked(self, name: str) -> admin.ListEventsRequest | None:

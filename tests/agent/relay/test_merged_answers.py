@@ -8,10 +8,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.badness import badness
-from penstock.agent.relay import merge
+from penstock.agent.relay import merged_answers
 from penstock.agent.relay.asking import engines_of, for_agent
-from penstock.agent.relay.merge import own_key, own_selector, qualify
-from penstock.agent.relay.peers import merge_peers
+from penstock.agent.relay.merged_answers import own_key, own_selector, qualify
+from penstock.agent.relay.merged_peers import merge_peers
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 
@@ -47,7 +47,7 @@ def test_requests_are_sorted_and_cut_as_those_of_one(
         )
 
     asked = admin.ListRequestsRequest(limit=limit, sort=sort, slow=slow)
-    merged = merge.requests(_parts(items, answer), asked)
+    merged = merged_answers.requests(_parts(items, answer), asked)
     # Newest first and slowest first is the same here: each number is time and duration.
     most = limit or 100
     kept = sorted((number for _, number in items), reverse=True)[:most]
@@ -67,7 +67,7 @@ def test_events_are_the_newest_of_all(items: list[tuple[str, int]], limit: int) 
             events=[admin.LoggedEvent(batch=each, event={"time_unix_nano": each}) for each in sorted(times)]
         )
 
-    merged = merge.events(_parts(items, answer), admin.ListEventsRequest(limit=limit))
+    merged = merged_answers.events(_parts(items, answer), admin.ListEventsRequest(limit=limit))
     most = limit or 100
     times = [each.event.time_unix_nano for each in merged.events]
     assert times == sorted(number for _, number in items)[-most:]
@@ -104,7 +104,7 @@ def test_a_policy_is_a_row_for_each_content(items: list[tuple[str, int]]) -> Non
             ]
         )
 
-    merged = merge.policies(_parts(items, answer), admin.ListPoliciesRequest())
+    merged = merged_answers.policies(_parts(items, answer), admin.ListPoliciesRequest())
     expected: dict[str, int] = {}
     for _, number in {*items}:
         expected[str(number)] = expected.get(str(number), 0) + number
@@ -131,7 +131,7 @@ def test_a_trace_has_parents_before_children(edges: list[tuple[int, int]]) -> No
     for _, side in sides:
         for span in side.spans:
             first.setdefault(span.span_id, span.parent_span_id)
-    merged = merge.trace(sides)
+    merged = merged_answers.trace(sides)
     shown = [span.span_id for span in merged.spans]
     assert sorted(shown) == sorted(first)
     for number, span in enumerate(merged.spans):
@@ -155,7 +155,7 @@ def test_what_each_agent_replays_is_one_answer() -> None:
         return admin.WhatIfResponse(engines=[engine], entries=entries, truncated=truncated)
 
     parts = [("a", answer(3, truncated=False)), ("b", answer(4, truncated=True))]
-    merged = merge.what_if(parts, admin.WhatIfRequest())
+    merged = merged_answers.what_if(parts, admin.WhatIfRequest())
     assert [(each.key.server, each.would.failed) for each in merged.engines] == [("a", 3), ("b", 4)]
     assert (merged.entries, merged.truncated) == (7, True)
 
@@ -163,9 +163,9 @@ def test_what_each_agent_replays_is_one_answer() -> None:
 def test_progress_is_done_when_all_agents_are() -> None:
     """An agent that does not answer is a row, and nothing is done then."""
     done = admin.Rollout(done=True, engines=[admin.EngineRollout(key=EngineKey(engine="0"))])
-    assert merge.delivery([("a", done), ("b", done)]).done
-    assert not merge.delivery([("a", done), ("b", admin.Rollout())]).done
-    missing = merge.delivery([("a", done)], missing=[("b", "no answer in 2 s")])
+    assert merged_answers.delivery([("a", done), ("b", done)]).done
+    assert not merged_answers.delivery([("a", done), ("b", admin.Rollout())]).done
+    missing = merged_answers.delivery([("a", done)], missing=[("b", "no answer in 2 s")])
     assert not missing.done
     assert [engine.key.server for engine in missing.engines] == ["a", "b"]
     # What an agent said is not changed: it is merged again with the next.
@@ -176,15 +176,15 @@ def test_the_clocks_are_compared() -> None:
     """With two sides, how far their clocks are apart and how exact that is; with one, nothing."""
     sides = [("a", admin.Explanation(sentences=["One."])), ("b", admin.Explanation(sentences=["Two."]))]
     clocks = {"a": (0.010, 0.001), "b": (0.250, 0.003)}
-    merged = merge.explanation(sides, clocks.__getitem__)
+    merged = merged_answers.explanation(sides, clocks.__getitem__)
     assert list(merged.sentences) == [
         "a: One.",
         "b: Two.",
         "The clock of b is 240.0 ms ahead of that of a (±2.0 ms).",
     ]
-    near = merge.explanation(sides, {"a": (0.0, 0.004), "b": (0.001, 0.004)}.__getitem__)
+    near = merged_answers.explanation(sides, {"a": (0.0, 0.004), "b": (0.001, 0.004)}.__getitem__)
     assert near.sentences[-1] == "The clocks of a and b agree (±4.0 ms)."
-    assert list(merge.explanation(sides[:1], clocks.__getitem__).sentences) == ["One."]
+    assert list(merged_answers.explanation(sides[:1], clocks.__getitem__).sentences) == ["One."]
 
 
 @given(
@@ -246,7 +246,7 @@ def test_causes_about_one_peer_are_one() -> None:
         ("b", _diagnosis(("peer_slow", "p:1", 6.0))),
         ("c", _diagnosis(verdict=1)),
     ]
-    merged = merge.diagnosis(parts, admin.DiagnoseRequest())
+    merged = merged_answers.diagnosis(parts, admin.DiagnoseRequest())
     assert [(cause.kind, cause.harm, cause.agents) for cause in merged.causes] == [
         ("peer_slow", 10.0, 2),
         ("paused", 9.0, 1),
@@ -261,7 +261,7 @@ def test_causes_of_one_agent_are_its_own() -> None:
     answer = _diagnosis(("leases_expire", "", 4.0), ("leases_expire", "", 3.0), ("pinned_blocks", "p:1", 2.0))
     answer.causes[1].engines[0].engine = "1"
     answer.causes.append(answer.causes[2])
-    merged = merge.diagnosis([("a", answer)], admin.DiagnoseRequest())
+    merged = merged_answers.diagnosis([("a", answer)], admin.DiagnoseRequest())
     assert [(cause.sentence, cause.agents, len(cause.engines)) for cause in merged.causes] == [
         ("leases_expire 4.0", 1, 1),
         ("pinned_blocks 2.0 (the worst of 2, on 1 engine)", 1, 1),
@@ -272,13 +272,13 @@ def test_causes_of_one_agent_are_its_own() -> None:
 def test_a_fleet_of_which_nothing_is_known_is_not_well() -> None:
     """One agent that cannot tell is named; only if all are well the fleet is."""
     well, unsure = _diagnosis(verdict=1), _diagnosis(verdict=2)
-    both = merge.diagnosis([("a", well), ("b", unsure)], admin.DiagnoseRequest())
+    both = merged_answers.diagnosis([("a", well), ("b", unsure)], admin.DiagnoseRequest())
     assert (both.verdict, both.sentence.startswith("b: ")) == (admin.DIAGNOSIS_VERDICT_CANNOT_TELL, True)
-    alone = merge.diagnosis([("a", well)], admin.DiagnoseRequest(), [("c", "no answer in 12 s")])
+    alone = merged_answers.diagnosis([("a", well)], admin.DiagnoseRequest(), [("c", "no answer in 12 s")])
     assert (alone.verdict, alone.sentence, [*alone.missing]) == (
         admin.DIAGNOSIS_VERDICT_CANNOT_TELL,
         "I cannot tell: 1 of 2 agents gave no diagnosis",
         ["c: no diagnosis: no answer in 12 s"],
     )
-    good = merge.diagnosis([("a", well)], admin.DiagnoseRequest())
+    good = merged_answers.diagnosis([("a", well)], admin.DiagnoseRequest())
     assert good.verdict == admin.DIAGNOSIS_VERDICT_NOTHING_WRONG

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.agent.badness import list_place
-from penstock.agent.relay.merge import qualify
+from penstock.agent.relay.merged_answers import qualify
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

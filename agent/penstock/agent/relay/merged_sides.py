@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.agent.diagnosis import diagnose_pairs
 from penstock.agent.pairs import versions_apart
-from penstock.agent.relay import merge
-from penstock.agent.relay.merge import agent_of, qualify
+from penstock.agent.relay import merged_answers
+from penstock.agent.relay.merged_answers import agent_of, qualify
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def causes_between_agents(
     }
     found = [
         pair
-        for pair in merge.pairs(pairs, admin.ListPairsRequest()).pairs
+        for pair in merged_answers.pairs(pairs, admin.ListPairsRequest()).pairs
         if pair.HasField("peer_key")
         and agent_of(pair.key) != agent_of(pair.peer_key)
         and (not (pair.peer.address and pair.peer.address in seen) or versions_apart(pair))
