@@ -164,7 +164,7 @@ class ReadingCalls(AskingService):
         if late:
             asked = admin.ListSuspectsRequest()
             asked.CopyFrom(request)
-            asked.limit = both_sides.MAX_LATE_IDS
+            asked.limit = merged_sides.MAX_LATE_IDS
             asked.late_request_ids.extend(dict.fromkeys(half.peer_request_id for half in late))
             readers = named_answers(await self._ask("ListSuspects", asked, context))
         answers = [named_answers(own), readers, *([] if everywhere is own else [named_answers(everywhere)])]
