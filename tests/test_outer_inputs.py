@@ -134,7 +134,7 @@ INPUTS = (
         "each value is read once, beside the loop",
         "the value is refused, the last good one holds",
         (
-            "tests/agent/policy/sources/test_nats_source.py::test_a_bucket_with_too_many_keys_withdraws_nothing",
+            "tests/agent/policy/sources/nats/test_source.py::test_a_bucket_with_too_many_keys_withdraws_nothing",
         ),
     ),
     Input(
