@@ -89,14 +89,23 @@ the process (`process_cpu_seconds_total`, …) are the agent's own.
 _RECORDINGS = """\
 ## Recording rules
 
-Of `rules.yml`; the alerts and the dashboard share them.
-
-### Counters from zero
-
+Of [`rules.yml`](../../dashboards/prometheus/rules.yml), which has their expressions; the alerts and
+the dashboard share them.
+"""
+_COUNTERS_FROM_ZERO = """\
 `increase()` and `rate()` see no first value: a series that appears with 400 failures counts as
 none. Alerts and panels therefore count `…:from_zero`, the same series with a zero before its first
 value; use these in alerts of your own. `rules.yml` says when a series has begun and when it only
-came back. All have the same form:
+came back. There are such series of:
+"""
+_ALERTS = """\
+## Alerts
+
+Of [`alerts.yml`](../../dashboards/prometheus/alerts.yml), which has their expressions; each name
+leads to the runbook. Critical: users lose requests, or get wrong answers, now.
+
+| alert | severity | after | says |
+|---|---|---|---|
 """
 _COMMITTED = """\
 Counted from what was committed: exact across restarts of the agent, whatever sampling drops.
@@ -226,41 +235,24 @@ def _row(metric: Metric) -> str:
 
 
 def _recordings(rules: list[dict[str, Any]]) -> str:
-    counters = [rule for rule in rules if rule["record"].endswith(FROM_ZERO)]
-    parts = [f"### `{rule['record']}`\n\n{_code(rule['expr'])}" for rule in rules if rule not in counters]
-    names = _wrapped(", ".join(f"`{rule['record']}`" for rule in counters))
-    return f"{_RECORDINGS}\n{names}\n\n{_code(counters[0]['expr'])}\n" + "\n".join(parts)
+    names = [rule["record"] for rule in rules]
+    counters = [name.removesuffix(FROM_ZERO) for name in names if name.endswith(FROM_ZERO)]
+    others = "".join(f"- `{name}`\n" for name in names if not name.endswith(FROM_ZERO))
+    listed = _wrapped(f"{', '.join(f'`{name}`' for name in counters)}.")
+    return f"{_RECORDINGS}\n{others}\n{_COUNTERS_FROM_ZERO}\n{listed}\n"
 
 
 def _alerts(rules: list[dict[str, Any]]) -> str:
-    rules = sorted(rules, key=lambda rule: (rule["labels"]["severity"], rule["alert"]))
-    parts = [
-        f"### {rule['alert']}\n\n{_wrapped(_cell(rule['annotations']['description'].strip()))}\n\n"
-        f"Severity {rule['labels']['severity']}, after {rule['for']};"
-        f" [what to do](../guides/runbook.md#{rule['alert'].lower()}).\n\n{_code(rule['expr'])}"
-        for rule in rules
+    rows = [
+        f"| [{rule['alert']}](../guides/runbook.md#{rule['alert'].lower()}) | {rule['labels']['severity']}"
+        f" | {rule['for']} | {' '.join(_cell(rule['annotations']['description']).split())} |\n"
+        for rule in sorted(rules, key=lambda rule: (rule["labels"]["severity"], rule["alert"]))
     ]
-    named = {
-        severity: ", ".join(
-            f"[{rule['alert']}](#{rule['alert'].lower()})"
-            for rule in rules
-            if rule["labels"]["severity"] == severity
-        )
-        for severity in ("critical", "warning")
-    }
-    index = "\n\n".join(_wrapped(f"{severity.capitalize()}: {names}.") for severity, names in named.items())
-    return (
-        "## Alerts\n\nOf `alerts.yml`. Critical: users lose requests, or get wrong answers, now.\n\n"
-        f"{index}\n\n" + "\n".join(parts)
-    )
+    return f"{_ALERTS}{''.join(rows)}"
 
 
 def _rules_of(text: str) -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
-
-
-def _code(expression: str) -> str:
-    return f"```promql\n{expression.strip()}\n```\n"
 
 
 def _cell(text: str) -> str:
