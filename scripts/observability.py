@@ -101,8 +101,8 @@ came back. There are such series of:
 _ALERTS = """\
 ## Alerts
 
-Of [`alerts.yml`](../../dashboards/prometheus/alerts.yml), which has their expressions; each name
-leads to the runbook. Critical: users lose requests, or get wrong answers, now.
+Of [`alerts.yml`](../../dashboards/prometheus/alerts.yml), which has expressions and descriptions;
+each name leads to the runbook. Critical: users lose requests, or get wrong answers, now.
 
 | alert | severity | after | says |
 |---|---|---|---|
@@ -245,7 +245,7 @@ def _recordings(rules: list[dict[str, Any]]) -> str:
 def _alerts(rules: list[dict[str, Any]]) -> str:
     rows = [
         f"| [{rule['alert']}](../guides/runbook.md#{rule['alert'].lower()}) | {rule['labels']['severity']}"
-        f" | {rule['for']} | {' '.join(_cell(rule['annotations']['description']).split())} |\n"
+        f" | {rule['for']} | {_cell(rule['annotations']['summary'])} |\n"
         for rule in sorted(rules, key=lambda rule: (rule["labels"]["severity"], rule["alert"]))
     ]
     return f"{_ALERTS}{''.join(rows)}"
@@ -258,6 +258,7 @@ def _rules_of(text: str) -> list[dict[str, Any]]:
 def _cell(text: str) -> str:
     """Return *text* with the templates of Prometheus as words."""
     text = text.replace("{{ with $labels.server }}{{ . }}/{{ end }}{{ $labels.engine }}", "*engine*")
+    text = re.sub(r"\{\{ with \$labels\.(\w+) \}\}(.*?)\{\{ \. \}\}(.*?)\{\{ end \}\}", r"\2*\1*\3", text)
     text = re.sub(r"\{\{ \$value [^}]*\}\}", "*value*", text)
     return re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", text).replace("__other__", "`__other__`")
 
