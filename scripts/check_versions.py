@@ -125,17 +125,30 @@ def rewritten(document: str, surveys: list[Survey], not_installed: list[str]) ->
     ]
     numbers = ", ".join(survey["versions"]["vLLM"] for survey in surveys)
     lines += ["", *_wrapped(f"Releases compared: {numbers}."), ""]
-    for (version, column), survey in zip(columns, surveys, strict=True):
-        reasons = [f"`{hook}` ({'; '.join(why)})" for hook, (_, why) in sorted(column.items()) if why]
-        if reasons:
-            lines += _wrapped(f"- {version} leaves out {', '.join(reasons)}.", "  ")
-        lost = [f"`{hook}`: {'; '.join(what)}" for hook, what in sorted(without(survey).items())]
-        if lost:
-            lines += _wrapped(f"- {version} works without: {'. '.join(lost)}.", "  ")
+    for sentence in _missing(surveys):
+        lines += _wrapped(f"- {sentence}", "  ")
     for sentence in not_installed:
         lines += _wrapped(f"- {sentence}", "  ")
     text = "\n".join([begin, "", *lines, *([""] if lines[-1] else []), end])
     return f"{before}{text}{after}"
+
+
+def _missing(surveys: list[Survey]) -> list[str]:
+    """Return a sentence for each reason why a hook is left out, and each detail that it lacks, with the versions."""
+    left_out: dict[str, list[str]] = {}
+    lost: dict[str, list[str]] = {}
+    for survey in surveys:
+        version = minor_of(survey["versions"]["vLLM"])
+        for hook, (_, reasons) in verdicts(survey).items():
+            if reasons:
+                left_out.setdefault(f"`{hook}` left out ({'; '.join(reasons)})", []).append(version)
+        for hook, parts in without(survey).items():
+            lost.setdefault(f"`{hook}` works without: {'; '.join(parts)}", []).append(version)
+    return [
+        f"{', '.join(versions)}: {what}."
+        for found in (left_out, lost)
+        for what, versions in sorted(found.items())
+    ]
 
 
 def _rows(table: str) -> list[list[str]]:

@@ -27,13 +27,12 @@ IMAGES: Final = "images/benchmarks"
 _PAGE_HEAD: Final = """\
 # Benchmarks
 
-What Penstock costs, beside a named peer of the same run. Written by `make bench`; do not edit it.
-All numbers of a run, with load and versions, are in `.cache/benchmarks` afterwards;
-[the method](../benchmarks/README.md).
+What Penstock costs, beside a named peer of the same run. Written by `make bench`, which leaves all
+numbers, with load and versions, in `.cache/benchmarks`; [the method](../benchmarks/README.md).
 
 *Penstock ÷ peer* is the ratio of the two, taken round by round while they took turns: below 1
-Penstock costs less. *Median*: the interval in which the median lies with 95 %. *Not decided*: that
-interval contains the limit.
+Penstock costs less. In brackets: where the median lies with 95 %. *Not decided*: the limit is in
+there.
 """
 _TABLES_HEAD: Final = f"""\
 # Benchmarks: all numbers
@@ -209,9 +208,9 @@ def _budgets(section: Section) -> str:
     for row in section.rows:
         if row.budget is not None:
             limited, unit = (row.value, row.unit) if row.budget.of == "value" else (row.ratio, "")
-            measured = f"{'' if unit else 'ratio '}{spread(limited, unit)}"
+            measured = f"{number(limited.median)} {unit}".rstrip() if limited is not None else ""
             if within := interval(limited):
-                measured += f", median {within}"
+                measured += f" ({within})"
             lines.append((row.budget.name, limit(row.budget, row.unit), measured, row.verdict))
     return table(_BUDGET_COLUMNS, lines) if lines else ""
 

@@ -126,7 +126,7 @@ def _profiled(pattern: str) -> tuple[float, ...]:
 def _measured(what: str) -> tuple[float, float, float]:
     """Return a budget's number and the interval of its median."""
     row = next(line for line in _BENCHMARKS.splitlines() if line.startswith(f"| {what} |"))
-    found = re.search(r"\| (?:ratio )?([\d.,]+) .*?, median ([\d.,]+) to ([\d.,]+)", row)
+    found = re.search(r"\| ([\d.,]+) [^|]*\(([\d.,]+) to ([\d.,]+)\) \|", row)
     assert found, row
     number, low, high = (float(text.replace(",", "")) for text in found.groups())
     return number, low, high
