@@ -168,12 +168,19 @@ OPEN = frozenset(
 # OpenTelemetry's SDK. It is imported by its module, never by a face.
 DOORS = frozenset(
     {
-        "penstock.agent.daemon.logs", "penstock.agent.evidence.served", "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents", "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files",
-        "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower", "penstock.agent.policy.sources.nats.connection", "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source",
-        "penstock.agent.policy.sources.nats.writer", "penstock.agent.policy.sources.options", "penstock.agent.policy.sources.source_spec", "penstock.agent.server.full_collections", "penstock.agent.server.grpc_server", "penstock.agent.server.http_server", "penstock.agent.server.options",
-        "penstock.agent.server.page_tokens", "penstock.agent.server.status_codes", "penstock.agent.server.tls", "penstock.agent.traces.export.exporter", "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans", "penstock.instrumentation.policy.client",
-        "penstock.instrumentation.telemetry.exporter", "penstock.instrumentation.transport.hello", "penstock.instrumentation.vllm.zmq_ec.consumer.scheduler", "penstock.instrumentation.vllm.zmq_ec.consumer.worker", "penstock.instrumentation.vllm.zmq_ec.memory.area_reader",
-        "penstock.instrumentation.vllm.zmq_ec.memory.item_area", "penstock.instrumentation.vllm.zmq_ec.memory.shared_region", "penstock.instrumentation.vllm.zmq_ec.producer.worker", "penstock.instrumentation.vllm.zmq_ec.wire.curve", "penstock.instrumentation.vllm.zmq_ec.wire.sockets",
+        "penstock.agent.daemon.logs", "penstock.agent.evidence.served", "penstock.agent.parsing.options", "penstock.agent.parsing.yaml_documents",
+        "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files",
+        "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower", "penstock.agent.policy.sources.nats.connection",
+        "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer",
+        "penstock.agent.policy.sources.options", "penstock.agent.policy.sources.source_spec", "penstock.agent.server.full_collections",
+        "penstock.agent.server.grpc_server", "penstock.agent.server.http_server", "penstock.agent.server.options",
+        "penstock.agent.server.page_tokens", "penstock.agent.server.status_codes", "penstock.agent.server.tls",
+        "penstock.agent.traces.export.exporter", "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",
+        "penstock.instrumentation.policy.client", "penstock.instrumentation.telemetry.exporter", "penstock.instrumentation.transport.hello",
+        "penstock.instrumentation.vllm.zmq_ec.consumer.scheduler", "penstock.instrumentation.vllm.zmq_ec.consumer.worker",
+        "penstock.instrumentation.vllm.zmq_ec.memory.area_reader", "penstock.instrumentation.vllm.zmq_ec.memory.item_area",
+        "penstock.instrumentation.vllm.zmq_ec.memory.shared_region", "penstock.instrumentation.vllm.zmq_ec.producer.worker",
+        "penstock.instrumentation.vllm.zmq_ec.wire.curve", "penstock.instrumentation.vllm.zmq_ec.wire.sockets",
     }
 )  # fmt: skip
 

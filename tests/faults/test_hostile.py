@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from penstock.agent.ingest.admission import SHARED_BURST_BYTES
-from penstock.agent.metrics.series.capped import CAP
+from penstock.agent.metrics.series.engine import CAP
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.faults.bench import bench

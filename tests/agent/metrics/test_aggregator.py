@@ -20,8 +20,7 @@ from penstock.agent.metrics import batch_counting as counting_module
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import from_log
 from penstock.agent.metrics.latencies import is_slow
-from penstock.agent.metrics.series.capped import IDLE_NANO, SeriesBudget
-from penstock.agent.metrics.series.engine import EngineSeries
+from penstock.agent.metrics.series.engine import IDLE_NANO, EngineSeries, SeriesBudget
 from penstock.agent.metrics.series.updates import transfer_updates
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.proto.v1.common_pb2 import (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.metrics.aggregator import Aggregator
     from penstock.agent.metrics.catalogue.metric import Metric
-    from penstock.agent.metrics.series.capped import Row
+    from penstock.agent.metrics.series.engine import Row
     from penstock.agent.traces.spans.model import Span
     from penstock.proto.v1.events_pb2 import Event
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.agent.admin.lookups.engine_counters import compared_counts
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
-from penstock.agent.metrics.series.capped import IDLE_NANO
+from penstock.agent.metrics.series.engine import IDLE_NANO
 from penstock.agent.policy.rollouts.comparison import EngineCounts
 from penstock.proto.v1.common_pb2 import OUTCOME_FAILED
 from penstock.proto.v1.ingest_pb2 import Batch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.admin.lookups.engine_counters import last_loads
 from penstock.agent.metrics.aggregator import EngineRows
 from penstock.agent.metrics.catalogue import from_log as c
-from penstock.agent.metrics.series.capped import Row
+from penstock.agent.metrics.series.engine import Row
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.common_pb2 import CHANNEL_EC, CHANNEL_KV, DECIDED_BY_POLICY, DECIDED_BY_QUARANTINE
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics.catalogue import from_log
-from penstock.agent.metrics.series.capped import IDLE_NANO, MAX_LABEL, RESERVED, Series, SeriesBudget
+from penstock.agent.metrics.series.engine import IDLE_NANO, MAX_LABEL, RESERVED, Series, SeriesBudget
 
 from tests.support.agent.metric_logs import UNTIMED
 

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from penstock.agent.metrics.series.bulk_updates import closed_bulks, ended_bulks, probe_bulks, transfer_bulks
-from penstock.agent.metrics.series.capped import CAP, IDLE_NANO, MAX_LABEL, TOTAL, Row, Series, SeriesBudget
-from penstock.agent.metrics.series.engine import EngineSeries, sorted_series
+from penstock.agent.metrics.series.engine import (
+    CAP,
+    IDLE_NANO,
+    MAX_LABEL,
+    TOTAL,
+    EngineSeries,
+    Row,
+    Series,
+    SeriesBudget,
+    sorted_series,
+)
 from penstock.agent.metrics.series.updates import (
     COUNTED,
     UNKNOWN,
