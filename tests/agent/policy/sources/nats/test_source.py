@@ -17,8 +17,8 @@ from penstock.agent.policy.manifest import check_manifest
 from penstock.agent.policy.sources import SourceItem, SourceSet, follower
 from penstock.agent.policy.sources.nats import entries, source
 from penstock.agent.policy.sources.nats.connection import NatsAccess
-from penstock.agent.policy.sources.nats.entries import delete_policy, put_policy
 from penstock.agent.policy.sources.nats.source import DecodedValues, NatsSource, decode_item, read_bucket
+from penstock.agent.policy.sources.nats.writer import delete_policy, put_policy
 
 from tests.support.nats.cluster import NatsCluster
 from tests.support.nats.following import BUCKET, NAME, bucket_of, following, is_away, reached, until, value
