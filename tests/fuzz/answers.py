@@ -17,7 +17,7 @@ from penstock.agent.admin.lookups.known_peers import PeerSources, clock_offsets,
 from penstock.agent.admin.lookups.peers import listed_peers
 from penstock.agent.admin.lookups.requests import deferred_requests
 from penstock.agent.admin.lookups.targets import selection_of
-from penstock.agent.ctl.printing import output
+from penstock.agent.ctl import output
 from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History
 from penstock.agent.errors import NotFoundError

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from penstock.agent.ctl import json_schema
 from penstock.agent.ctl.command_schemas import COMMANDS
 from penstock.agent.ctl.main import cli
-from penstock.agent.ctl.printing.output import dump
+from penstock.agent.ctl.output import dump
 from penstock.agent.model import EngineKey
 from penstock.agent.stalls import Stall, StallKind
 from penstock.agent.views.json_values import MOST, as_json_values, moment

@@ -33,7 +33,7 @@ _COMMANDS = {
     "trace": (f"{_INSPECT}.trace", "Show the spans of one request as a tree."),
     "explain": (f"{_INSPECT}.trace", "Explain in one sentence what happened to a request."),
     "what-if": (
-        f"{_INSPECT}.what_if",
+        f"{_INSPECT}.costs",
         "Replay the recorded loads against other policies, and compare.",
     ),
     "page": (f"{_INSPECT}.page", "Print the page's address, with a token; of a bundle, serve it."),
@@ -47,7 +47,7 @@ _COMMANDS = {
     "doctor": (f"{_INSPECT}.doctor", "Find problems and print what to do about them."),
     "debug": (f"{_INSPECT}.debug", "Look into a running engine: the stacks of its threads."),
     "forget": (f"{_PACKAGE}.forget", "Forget a disconnected engine, or a peer."),
-    "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
+    "completion": (f"{_PACKAGE}.program", "Print a shell completion script."),
     "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
     "watch": (f"{_INSPECT}.events", "Print events as they come."),
     "bundle": (f"{_PACKAGE}.bundle", "Write the evidence of an agent into one file."),

@@ -6,10 +6,10 @@ from contextlib import closing
 from typing import Any
 
 import click
+from penstock.agent.ctl.console import say
+from penstock.agent.ctl.formats import is_table, with_output
 from penstock.agent.ctl.options import open_client, with_place
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import is_table, with_output
-from penstock.agent.ctl.printing.output import say_document
+from penstock.agent.ctl.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.version import __version__
 

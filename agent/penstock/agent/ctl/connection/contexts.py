@@ -162,7 +162,7 @@ def write_contexts(path: Path | None, contexts: Contexts) -> None:
         UsageError: it cannot be written.
 
     """
-    from penstock.agent.ctl.printing.output import dump_yaml  # noqa: PLC0415  (it needs YAML)
+    from penstock.agent.ctl.output import dump_yaml  # noqa: PLC0415  (it needs YAML)
 
     if path is None:
         raise UsageError(f"there is no home directory; name the contexts file in {FILE_VARIABLE}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.bill import group_lines
 from penstock.agent.ctl.clock import current_time
+from penstock.agent.ctl.console import say
+from penstock.agent.ctl.formats import is_table, with_output
 from penstock.agent.ctl.options import (
     DURATION,
     duration_message,
@@ -14,9 +16,7 @@ from penstock.agent.ctl.options import (
     with_client,
     with_selector,
 )
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import is_table, with_output
-from penstock.agent.ctl.printing.output import say_table, show, warn_unreadable
+from penstock.agent.ctl.output import say_table, show, warn_unreadable
 from penstock.agent.views.bill import bill_table, notes, window_words
 from penstock.proto.v1 import admin_pb2 as admin
 

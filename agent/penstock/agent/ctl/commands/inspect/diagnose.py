@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.clock import current_time
+from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.moments import moment_at, moment_words, parse_moment
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import (
@@ -18,9 +20,7 @@ from penstock.agent.ctl.options import (
     with_client,
     with_selector,
 )
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import show
+from penstock.agent.ctl.output import show
 from penstock.agent.views.diagnosis import diagnosis_lines
 from penstock.proto.v1 import admin_pb2 as admin
 

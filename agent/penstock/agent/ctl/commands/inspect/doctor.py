@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.clock import current_time
+from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import FailedError, RefusedError, UnknownCallError, UnreachableError
+from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.options import with_client
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import say_document
+from penstock.agent.ctl.output import say_document
 from penstock.agent.ctl.socket_probe import probe_address
 from penstock.agent.views import text
 from penstock.agent.views.checks import (

@@ -10,7 +10,7 @@ from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.printing.output import unreadable_words
+from penstock.agent.ctl.output import unreadable_words
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.requests import request_rows, suspect_rows
 from penstock.proto import names

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.console import say
+from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.options import with_client
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import show, warn_unreadable
+from penstock.agent.ctl.output import show, warn_unreadable
 from penstock.agent.views.span_tree import tree_lines
 from penstock.proto.v1 import admin_pb2 as admin
 

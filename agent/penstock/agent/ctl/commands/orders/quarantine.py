@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import follow_order, with_engines, with_order
+from penstock.agent.ctl.console import say
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
@@ -19,8 +20,7 @@ from penstock.agent.ctl.options import (
     with_client,
     with_selector,
 )
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.output import show
+from penstock.agent.ctl.output import show
 from penstock.agent.views import orders as order_rows
 from penstock.agent.views import text as words
 from penstock.agent.views.json_values import as_json_values

@@ -30,7 +30,7 @@ class OutputType(click.Choice[str]):
                 known = ", ".join(map(repr, self.choices))
                 self.fail(f"{value!r} is not one of {known}, {JSONPATH}TEMPLATE", param, ctx)
             return value
-        from penstock.agent.ctl.printing.jsonpath import parse_template  # noqa: PLC0415  (the help does without it)
+        from penstock.agent.ctl.jsonpath import parse_template  # noqa: PLC0415  (the help does without it)
 
         try:
             parse_template(value.removeprefix(JSONPATH))

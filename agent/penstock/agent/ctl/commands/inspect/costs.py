@@ -6,7 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import UsageError
+from penstock.agent.ctl.formats import with_output
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.options import (
     DURATION,
@@ -16,9 +18,7 @@ from penstock.agent.ctl.options import (
     with_paths,
     with_selector,
 )
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import say_table, show, warn_unreadable
+from penstock.agent.ctl.output import say_table, show, warn_unreadable
 from penstock.agent.views import text as words
 from penstock.agent.views.text import duration
 from penstock.proto.v1 import admin_pb2 as admin

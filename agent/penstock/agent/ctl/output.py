@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
-from penstock.agent.ctl.printing.jsonpath import fill_template, parse_template
+from penstock.agent.ctl.jsonpath import fill_template, parse_template
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.tables import aligned, cell_width, table
 from penstock.agent.views.text import printable
