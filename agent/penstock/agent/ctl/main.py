@@ -52,7 +52,7 @@ _COMMANDS = {
     "watch": (f"{_INSPECT}.events", "Print events as they come."),
     "bundle": (f"{_PACKAGE}.bundle", "Write the evidence of an agent into one file."),
     "config": (f"{_PACKAGE}.config", "Contexts: named addresses of agents."),
-    "version": (f"{_PACKAGE}.version", "Versions of agentctl and of the agent."),
+    "version": (f"{_PACKAGE}.program", "Versions of agentctl and of the agent."),
 }
 _HIDDEN = ("export", "import")
 
