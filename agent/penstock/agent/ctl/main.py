@@ -37,7 +37,7 @@ _COMMANDS = {
         "Replay the recorded loads against other policies, and compare.",
     ),
     "page": (f"{_INSPECT}.page", "Print the page's address, with a token; of a bundle, serve it."),
-    "bill": (f"{_INSPECT}.bill", "Add up what failed loads, waits and recomputation cost."),
+    "bill": (f"{_INSPECT}.costs", "Add up what failed loads, waits and recomputation cost."),
     "quarantine": (f"{_ORDERS}.quarantine", "Quarantined peers: list, add, lift."),
     "inject-fault": (f"{_ORDERS}.drill", "Start a fault drill in engines that allow it."),
     "drill": (f"{_ORDERS}.drill", "Running fault drills: list, stop."),
