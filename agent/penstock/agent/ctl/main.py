@@ -30,8 +30,8 @@ _COMMANDS = {
     # Older spellings of "get policy --by-hand -o yaml" and "apply --atomic".
     "export": (f"{_POLICIES}.apply", "Print all policies as one document."),
     "import": (f"{_POLICIES}.apply", "Create or replace many policies in one change: all or none."),
-    "trace": (f"{_INSPECT}.trace", "Show the spans of one request as a tree."),
-    "explain": (f"{_INSPECT}.trace", "Explain in one sentence what happened to a request."),
+    "trace": (f"{_INSPECT}.requests", "Show the spans of one request as a tree."),
+    "explain": (f"{_INSPECT}.requests", "Explain in one sentence what happened to a request."),
     "what-if": (
         f"{_INSPECT}.costs",
         "Replay the recorded loads against other policies, and compare.",
@@ -100,7 +100,7 @@ _DESCRIBE = {
         f"{_INSPECT}.policies:describe_policy",
         "One policy: content, where it is in force, its history.",
     ),
-    "request": (f"{_INSPECT}.trace:explain", "What happened to one request, as 'explain' says it."),
+    "request": (f"{_INSPECT}.requests:explain", "What happened to one request, as 'explain' says it."),
 }
 _DIFF = {
     "policy": (f"{_INSPECT}.diff", "What changed in a policy, or what a file would change."),
