@@ -104,6 +104,6 @@ def test_the_agents_clock_is_compared_with_the_time_of_its_answer(
 ) -> None:
     """A call that takes long, for the trace backend's sake, is no difference between clocks."""
     moments = iter([time.time() + first, time.time() + 60])
-    command = importlib.import_module("penstock.agent.ctl.commands.inspect.doctor")
+    command = importlib.import_module("penstock.agent.ctl.commands.inspect.diagnose")
     monkeypatch.setattr(command, "current_time", lambda: next(moments))
     assert ("its clock is" in agentctl("doctor").stdout) is is_noted

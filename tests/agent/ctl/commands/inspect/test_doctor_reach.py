@@ -85,7 +85,7 @@ def test_a_socket_of_something_else(harness: AdminHarness, monkeypatch: pytest.M
     assert "it is the engines' socket (give --address the value of --admin-listen)" in _doctor(
         harness._feed_address
     )
-    monkeypatch.setattr("penstock.agent.ctl.commands.inspect.doctor._PATIENCE", 0.2)
+    monkeypatch.setattr("penstock.agent.ctl.commands.inspect.diagnose._ANSWER_SECONDS", 0.2)
     with short_directory() as directory, socket.socket(socket.AF_UNIX) as hung:
         hung.bind(f"{directory}/admin.sock")
         hung.listen()

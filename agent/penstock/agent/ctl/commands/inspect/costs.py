@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 _MAX_UINT64 = (1 << 64) - 1
 # Seconds; the agent reads at most 6, and a relay waits for many.
 _DEADLINE = 30.0
-# Seconds; the agent reads at most 6, and a relay waits for many.
-_DEADLINE = 30.0
 
 
 class _Row(NamedTuple):
