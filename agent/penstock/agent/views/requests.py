@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.batch import CLEAN_UP
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.tables import Table
 from penstock.agent.views.text import duration
 from penstock.proto.v1 import admin_pb2 as admin
@@ -29,19 +29,19 @@ def request_rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
          "TRACE", "CLOSED", "GATE"),
         [
             (
-                words.ago_of(item.since, now).removesuffix(" ago"),
-                words.engine(item.key),
+                text.ago_of(item.since, now).removesuffix(" ago"),
+                text.engine(item.key),
                 item.request_id,
                 _state(item),
                 duration(item.duration),
                 duration(item.wait),
                 duration(item.time_to_first_token),
-                words.word(common.FailureMode, item.mode) if item.mode else words.NONE,
-                item.peer.address or words.NONE,
-                str(item.tokens_recomputed) if item.tokens_recomputed else words.NONE,
-                item.finish_reason or words.NONE,
-                item.trace_id or words.NONE,
-                words.ago_of(item.closed, now),
+                text.word(common.FailureMode, item.mode) if item.mode else text.NONE,
+                item.peer.address or text.NONE,
+                str(item.tokens_recomputed) if item.tokens_recomputed else text.NONE,
+                item.finish_reason or text.NONE,
+                item.trace_id or text.NONE,
+                text.ago_of(item.closed, now),
                 _gate(item),
             )
             for item in items
@@ -52,20 +52,20 @@ def request_rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
 
 def _gate(item: admin.RequestSummary) -> str:
     """Return where it was longest before its first token."""
-    return item.gates[0].gate.replace("_", " ") if item.gates else words.NONE
+    return item.gates[0].gate.replace("_", " ") if item.gates else text.NONE
 
 
 def _state(item: admin.RequestSummary) -> str:
     """Return its outcome, or what it waits for."""
     if item.outcome:
-        text = words.word(common.Outcome, item.outcome)
-        return words.style(text, _COLOURS[item.outcome]) if item.outcome in _COLOURS else text
+        said = text.word(common.Outcome, item.outcome)
+        return text.style(said, _COLOURS[item.outcome]) if item.outcome in _COLOURS else said
     if item.deferred:
-        return words.style(f"waits for {words.word(common.DeferralReason, item.deferred)}", "yellow")
+        return text.style(f"waits for {text.word(common.DeferralReason, item.deferred)}", "yellow")
     if item.HasField("closed"):
         return CLEAN_UP if item.finish_reason == CLEAN_UP else "ok"
     # A request lost with its engine has a finish reason and no end time.
-    return words.style("lost", "red") if item.finish_reason else "open"
+    return text.style("lost", "red") if item.finish_reason else "open"
 
 
 def suspect_rows(items: Iterable[admin.Suspect], now: float) -> Table:
@@ -74,15 +74,15 @@ def suspect_rows(items: Iterable[admin.Suspect], now: float) -> Table:
         ("AGE", "ENGINE", "REQUEST", "REASON", "READ-FROM", "FINISH", "WHY", "PEER-REQUEST", "TRACE"),
         [
             (
-                words.ago_of(item.seen, now).removesuffix(" ago"),
-                words.engine(item.key) if item.HasField("key") else "unknown",
+                text.ago_of(item.seen, now).removesuffix(" ago"),
+                text.engine(item.key) if item.HasField("key") else "unknown",
                 item.request_id or "unknown",
                 _reasons(item),
-                words.engine(item.peer_key) if item.HasField("peer_key") else item.peer.address or words.NONE,
-                item.finish_reason or ("running" if item.request_id else words.NONE),
-                "; ".join(map(words.folded, item.evidence)),
-                item.peer_request_id or words.NONE,
-                item.trace_id or words.NONE,
+                text.engine(item.peer_key) if item.HasField("peer_key") else item.peer.address or text.NONE,
+                item.finish_reason or ("running" if item.request_id else text.NONE),
+                "; ".join(map(text.folded, item.evidence)),
+                item.peer_request_id or text.NONE,
+                item.trace_id or text.NONE,
             )
             for item in items
         ],
@@ -91,5 +91,5 @@ def suspect_rows(items: Iterable[admin.Suspect], now: float) -> Table:
 
 
 def _reasons(item: admin.Suspect) -> str:
-    reasons = ",".join(words.word(SuspectReason, reason) for reason in item.reasons)
+    reasons = ",".join(text.word(SuspectReason, reason) for reason in item.reasons)
     return f"{reasons} (drill)" if item.rehearsal else reasons

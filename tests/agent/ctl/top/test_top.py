@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.ctl.top.layout import PLAIN, Piece, screen, text
+from penstock.agent.ctl.top.layout import PLAIN, Piece, as_text, screen
 from penstock.agent.ctl.top.view import SORTS, WINDOW, AgentState, History
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ERROR_TYPE_REFUSED, FAILURE_MODE_HANDSHAKE
@@ -61,7 +61,7 @@ def _shown(
     history: History, *, sort: str = "failures", scroll: int = 0, width: int = 80, height: int = 24
 ) -> str:
     last = history.last
-    return text(screen(history, sort, scroll, width, height, last.now if last is not None else _NOW))
+    return as_text(screen(history, sort, scroll, width, height, last.now if last is not None else _NOW))
 
 
 def test_a_rate_is_taken_over_the_window() -> None:
@@ -123,7 +123,7 @@ def test_trouble_has_a_line_of_its_own() -> None:
     history = _history(_sample(0, late, degraded="disk full"))
     history.add(AgentState(1, _NOW + 1, error="no agent answers"))
     history.add(AgentState(9, _NOW + 9, error="no agent answers"))
-    assert "no answer for 8s" in text(screen(history, "name", 0, 80, 24, _NOW + 9))
+    assert "no answer for 8s" in as_text(screen(history, "name", 0, 80, 24, _NOW + 9))
     assert "no agent answers" in _shown(_history(AgentState(0, _NOW, error="no agent answers")))
     assert "waiting for the agent" in _shown(History())
 

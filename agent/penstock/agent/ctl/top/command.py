@@ -14,7 +14,7 @@ from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.top.layout import screen, text
+from penstock.agent.ctl.top.layout import as_text, screen
 from penstock.agent.ctl.top.poll import Poller, poll_agent
 from penstock.agent.ctl.top.view import SORTS, History
 from penstock.proto.v1 import admin_pb2 as admin
@@ -90,4 +90,4 @@ def _print(
             raise UnreachableError(sample.error)
         lines = screen(history, sort, 0, width, _PLAIN_HEIGHT, sample.now)
         # The last line lists the keys.
-        say(*text(lines[:-1]).split("\n"))
+        say(*as_text(lines[:-1]).split("\n"))

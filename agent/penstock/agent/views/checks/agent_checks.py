@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.checks.cause_checks import NOT_ASKED, Judgement
 from penstock.agent.views.checks.engine_checks import engine_findings
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
@@ -52,12 +52,12 @@ def _sources(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
             yield Finding(
                 WRONG,
                 AGENT,
-                f"policy source {each.name} is {each.state} since {words.ago_of(each.since, now)}; its last "
-                f"{each.accepted} policies stay in force: {words.one_line(each.error, 200)}",
+                f"policy source {each.name} is {each.state} since {text.ago_of(each.since, now)}; its last "
+                f"{each.accepted} policies stay in force: {text.one_line(each.error, 200)}",
                 f"check the {where}; the agent connects again by itself",
             )
         elif each.kind != "file" and each.error:
-            yield Finding(WRONG, AGENT, f"policy source {each.name}: {words.one_line(each.error, 200)}", "")
+            yield Finding(WRONG, AGENT, f"policy source {each.name}: {text.one_line(each.error, 200)}", "")
         elif each.kind != "file":
             yield Finding(OK, AGENT, f"{each.accepted} policies come from {each.name}")
         for refusal in each.refusals:
@@ -65,14 +65,14 @@ def _sources(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
                 WRONG,
                 AGENT,
                 f"policy {refusal.name} of {each.name} is refused, the last good one stays in force: "
-                f"{words.one_line(refusal.sentence, 200)}",
+                f"{text.one_line(refusal.sentence, 200)}",
                 "correct it at its source",
             )
 
 
 def _agent(status: admin.AgentStatus, now: float, judgement: Judgement) -> Iterator[Finding]:
     agent_now = status.now.ToNanoseconds() / 1e9
-    since = words.ago_of(status.start_time, agent_now)
+    since = text.ago_of(status.start_time, agent_now)
     yield Finding(OK, AGENT, f"penstock-agent {status.version} answers, started {since}")
     # An absent policy source comes last in the text, and has a finding of its own.
     is_told = status.degraded.startswith("the policy source ") or judgement.tells_of_disk(status.degraded)
@@ -107,8 +107,8 @@ def _agent(status: admin.AgentStatus, now: float, judgement: Judgement) -> Itera
         yield Finding(
             WRONG,
             AGENT,
-            f"{status.messages_refused} messages of engines were refused, last {words.ago_of(status.last_refused, agent_now)}: "
-            f"{words.one_line(status.last_refusal, 200)}",
+            f"{status.messages_refused} messages of engines were refused, last {text.ago_of(status.last_refused, agent_now)}: "
+            f"{text.one_line(status.last_refusal, 200)}",
             "follow that sentence; if it names a field, the engine's penstock breaks the wire contract: "
             "install the agent's version in the engine's image",
         )
@@ -123,12 +123,12 @@ def _agent(status: admin.AgentStatus, now: float, judgement: Judgement) -> Itera
 
 def _disk(status: admin.AgentStatus) -> Iterator[Finding]:
     free, used = _mib(status.disk_free_bytes), _mib(status.state_bytes)
-    text = f"state in {status.state_dir}: {used} used, {free} free"
+    said = f"state in {status.state_dir}: {used} used, {free} free"
     if status.disk_free_bytes < limits.DISK_NOTE_BYTES:
         level = WRONG if status.disk_free_bytes < limits.DISK_WRONG_BYTES else NOTE
-        yield Finding(level, AGENT, text, "free disk space: on a full disk nothing is acknowledged")
+        yield Finding(level, AGENT, said, "free disk space: on a full disk nothing is acknowledged")
     else:
-        yield Finding(OK, AGENT, text)
+        yield Finding(OK, AGENT, said)
 
 
 def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
@@ -144,7 +144,7 @@ def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             AGENT,
-            f"traces do not reach {status.otlp_endpoint}: {words.one_line(status.otlp_error, 200)}",
+            f"traces do not reach {status.otlp_endpoint}: {text.one_line(status.otlp_error, 200)}",
             "check the backend, OTEL_EXPORTER_OTLP_ENDPOINT and _PROTOCOL; the log keeps the spans meanwhile",
         )
         return
@@ -153,7 +153,7 @@ def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             AGENT,
-            f"traces reach {status.otlp_endpoint} {words.age(agent_now - oldest)} late",
+            f"traces reach {status.otlp_endpoint} {text.age(agent_now - oldest)} late",
             "the backend is too slow: add capacity, or lower telemetry.traceSampleRatio",
         )
     else:
@@ -179,15 +179,15 @@ def _connected(
         yield Finding(
             NOTE if is_judged and len(engines) >= expected else WRONG,
             AGENT,
-            f"{connected} of {words.count(expected, 'engine')} connected",
+            f"{connected} of {text.count(expected, 'engine')} connected",
             f"check that each has PENSTOCK_ENDPOINT={status.listen_address} and, if a pod has several servers, "
             "a PENSTOCK_SERVER of its own; --engines-expected sets the expected number",
         )
     else:
         found = (
-            f"{connected} of {words.count(expected, 'engine')}"
+            f"{connected} of {text.count(expected, 'engine')}"
             if expected
-            else words.count(connected, "engine")
+            else text.count(connected, "engine")
         )
         others = f", {stopped} stopped" if stopped else ""
         yield Finding(NOTE if stopped == len(engines) else OK, AGENT, f"{found} connected{others}")
@@ -198,19 +198,19 @@ def _connected(
         if source.connected and source.hello.penstock_version
     )
     if set(versions) - {status.version}:
-        text = ", ".join(
-            f"{version} in {words.count(count, 'process')}" for version, count in sorted(versions.items())
+        said = ", ".join(
+            f"{version} in {text.count(count, 'process')}" for version, count in sorted(versions.items())
         )
         yield Finding(
             NOTE,
             AGENT,
-            f"penstock is {status.version} here, {text} of engines",
+            f"penstock is {status.version} here, {said} of engines",
             "adjacent versions work together; finish the upgrade",
         )
 
 
 def _apart(seconds: float) -> str:
-    return f"{words.span_of_time(abs(seconds))} {'ahead of' if seconds > 0 else 'behind'}"
+    return f"{text.span_of_time(abs(seconds))} {'ahead of' if seconds > 0 else 'behind'}"
 
 
 def _mib(size: int) -> str:

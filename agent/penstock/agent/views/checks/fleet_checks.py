@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.views import text
-from penstock.agent.views import text as words
 from penstock.agent.views.checks.agent_checks import AGENT, check_agent
 from penstock.agent.views.checks.cause_checks import NOT_ASKED, Judgement
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
@@ -34,12 +33,12 @@ def check_relay(
 ) -> list[Finding]:
     """Check the relay, who of its agents is missing, and each agent with its engines; *now*: this machine's clock."""
     answering = [each for each in status.agents if each.HasField("status")]
-    said = f"{len(answering)} of {words.count(len(status.agents), 'agent')} answer"
+    said = f"{len(answering)} of {text.count(len(status.agents), 'agent')} answer"
     found = [
         Finding(
             OK,
             RELAY,
-            f"penstock-relay {status.version} answers, started {words.ago_of(status.start_time, now)}",
+            f"penstock-relay {status.version} answers, started {text.ago_of(status.start_time, now)}",
         ),
         Finding(OK if len(answering) == len(status.agents) else WRONG, RELAY, said),
     ]
@@ -50,8 +49,8 @@ def check_relay(
                 Finding(
                     WRONG,
                     subject,
-                    f"does not answer at {each.address}, {each.state} since {words.ago_of(each.since, now)}: "
-                    f"{words.one_line(each.error, 200) or 'it is being asked for the first time'}",
+                    f"does not answer at {each.address}, {each.state} since {text.ago_of(each.since, now)}: "
+                    f"{text.one_line(each.error, 200) or 'it is being asked for the first time'}",
                     "what its engines do is not shown: check its pod, then its address and certificates in the relay's flags",
                 )
             )
@@ -83,11 +82,11 @@ def check_pairs(pairs: Sequence[admin.Pair]) -> Iterator[Finding]:
 def check_rollouts(rollouts: Iterable[admin.PolicyRollout], now: float) -> Iterator[Finding]:
     """Check what became of *rollouts*; *now*: seconds since the epoch."""
     for each in rollouts:
-        subject, message = f"rollout {each.name}", words.one_line(each.message, 300)
+        subject, message = f"rollout {each.name}", text.one_line(each.message, 300)
         if each.state == "progressing":
             yield Finding(OK, subject, message)
         elif each.state == "undecided":
-            over = words.ago_of(each.step_ends, now)
+            over = text.ago_of(each.step_ends, now)
             yield Finding(
                 NOTE,
                 subject,

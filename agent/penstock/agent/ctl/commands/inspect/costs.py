@@ -21,7 +21,7 @@ from penstock.agent.ctl.options import (
     with_selector,
 )
 from penstock.agent.ctl.output import say_table, show, warn_unreadable
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.bill import bill_table, notes, window_words
 from penstock.agent.views.text import duration
 from penstock.proto.v1 import admin_pb2 as admin
@@ -150,7 +150,7 @@ def _show(found: admin.WhatIfResponse, selector: str) -> None:
             [
                 (
                     peer.address,
-                    words.engine(engine.key),
+                    text.engine(engine.key),
                     _times(peer.was_times, peer.was),
                     _times(peer.would_times, peer.would),
                 )
@@ -159,7 +159,7 @@ def _show(found: admin.WhatIfResponse, selector: str) -> None:
         )
     notes = _notes(found.engines)
     if notes:
-        say("", "Of these loads:", *(f"- {number} {text}" for text, number in notes))
+        say("", "Of these loads:", *(f"- {number} {said}" for said, number in notes))
 
 
 def _total(counts: Iterable[admin.WhatIfCounts]) -> admin.WhatIfCounts:
@@ -177,7 +177,7 @@ def _engine_row(engine: admin.WhatIfEngine) -> tuple[str, ...]:
     was, would = engine.was, engine.would
     fields = ("recomputed", "failed", "tokens_recomputed", "waits_cut", "not_tried")
     return (
-        words.engine(engine.key),
+        text.engine(engine.key),
         str(was.loads),
         *(_change(str(getattr(was, field)), str(getattr(would, field))) for field in fields),
         _change(duration(was.waited), duration(would.waited)),
@@ -189,7 +189,7 @@ def _change(was: str, would: str) -> str:
 
 
 def _times(times: int, total: Duration) -> str:
-    return f"{words.count(times, 'time')}, {duration(total)}" if times else words.NONE
+    return f"{text.count(times, 'time')}, {duration(total)}" if times else text.NONE
 
 
 def _notes(engines: Iterable[admin.WhatIfEngine]) -> list[tuple[str, int]]:

@@ -16,7 +16,7 @@ from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client
 from penstock.agent.ctl.output import say_document, say_table
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.field_diff import Difference, difference_rows, differences, plain_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
@@ -141,7 +141,7 @@ def _with_file(
     except FailedError as error:
         # The manifest is valid but cannot be applied: a file owns the name, or the certificate is read-only.
         say(
-            words.style(f"warning: changes in engines are unknown: {error.message}", "yellow"),
+            text.style(f"warning: changes in engines are unknown: {error.message}", "yellow"),
             err=True,
         )
     present = _present(client, name)
@@ -222,5 +222,5 @@ def _explain(found: list[Difference]) -> None:
         if item.field.startswith("compatibility.factors.")
     ]
     because = f": {', '.join(factors)}" if factors else ""
-    text = f"handshakes between them fail as incompatible{because}"
-    say(words.style(text, "red"))
+    said = f"handshakes between them fail as incompatible{because}"
+    say(text.style(said, "red"))

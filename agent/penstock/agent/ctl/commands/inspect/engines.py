@@ -18,7 +18,6 @@ from penstock.agent.ctl.output import say_document, show
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
 from penstock.agent.views import text
-from penstock.agent.views import text as words
 from penstock.agent.views.engines import condition_line, engine_description, engine_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.tables import Table
@@ -64,7 +63,7 @@ def engines(client: Client, keys: tuple[EngineKey, ...], selector: str, state: s
         return Listing(
             "engine",
             engine_rows(response.engines, current_time()),
-            [words.engine(item.key) for item in response.engines],
+            [text.engine(item.key) for item in response.engines],
             lambda: as_json_values(response),
             "engines",
             nothing_fits(selector, _NO_ENGINE if state == "all" else f"no engine is {state}"),
@@ -147,7 +146,7 @@ def holders(client: Client, keys: tuple[EngineKey, ...], selector: str, style: L
 
     def fetch() -> Listing:
         response = client.call("ListHolders", request)
-        unknown = ", ".join(words.engine(key) for key in response.unknown)
+        unknown = ", ".join(text.engine(key) for key in response.unknown)
         return Listing(
             "holder",
             rows(response.holders, current_time()),
@@ -167,14 +166,14 @@ def rows(items: Iterable[admin.HolderSummary], now: float) -> Table:
         ("ENGINE", "HOLDER", "PEER", "REQUESTS", "BLOCKS", "SHARE", "OLDEST", "PEER-ENGINE-ID"),
         [
             (
-                words.engine(item.key),
-                words.word(BlockHolder, item.holder),
+                text.engine(item.key),
+                text.word(BlockHolder, item.holder),
                 item.peer.address or "unknown",
-                str(item.requests) if item.requests else words.NONE,
+                str(item.requests) if item.requests else text.NONE,
                 str(item.blocks),
-                f"{item.share:.1%}" if item.HasField("share") else words.NONE,
-                words.ago_of(item.oldest, now),
-                item.peer.engine_id or words.NONE,
+                f"{item.share:.1%}" if item.HasField("share") else text.NONE,
+                text.ago_of(item.oldest, now),
+                item.peer.engine_id or text.NONE,
             )
             for item in items
         ],
@@ -183,7 +182,7 @@ def rows(items: Iterable[admin.HolderSummary], now: float) -> Table:
 
 
 def _name(item: admin.HolderSummary) -> str:
-    return f"{words.engine(item.key)}/{words.word(BlockHolder, item.holder)}/{item.peer.address or 'unknown'}"
+    return f"{text.engine(item.key)}/{text.word(BlockHolder, item.holder)}/{item.peer.address or 'unknown'}"
 
 
 @click.group(cls=LazyGroup)

@@ -17,7 +17,7 @@ from penstock.agent.ctl.options import (
     with_client,
 )
 from penstock.agent.ctl.output import show
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _say_end(rollout: admin.Rollout, now: float) -> None:
         if not engine.HasField("pause"):
             # It has ended meanwhile.
             continue
-        ends.setdefault(words.pause_end(engine.pause, now), []).append(words.engine(engine.key))
+        ends.setdefault(text.pause_end(engine.pause, now), []).append(text.engine(engine.key))
     for end, engines in ends.items():
         which = "the pause" if len(ends) == 1 else f"the pause of {', '.join(engines)}"
         say(

@@ -22,7 +22,7 @@ from penstock.agent.ctl.options import (
 )
 from penstock.agent.ctl.output import show
 from penstock.agent.views import orders as order_rows
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
@@ -129,5 +129,5 @@ def _warn_of_a_stranger(client: Client, peer: str) -> None:
     """Warn if no engine knows *peer*: a typing error would otherwise look like success."""
     known = client.call("ListPeers", admin.ListPeersRequest(state="all", peers=[peer])).peers
     if all(item.peer.address != peer for item in known):
-        text = f"warning: no engine knows peer {peer}; 'agentctl get peers' lists them"
-        say(words.style(client.hinted(text), "yellow"), err=True)
+        said = f"warning: no engine knows peer {peer}; 'agentctl get peers' lists them"
+        say(text.style(client.hinted(said), "yellow"), err=True)
