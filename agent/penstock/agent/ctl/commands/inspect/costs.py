@@ -10,7 +10,6 @@ from penstock.agent.bill import group_lines
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import UsageError
-from penstock.agent.ctl.formats import is_table, with_output
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.options import (
     DURATION,
@@ -21,6 +20,7 @@ from penstock.agent.ctl.options import (
     with_selector,
 )
 from penstock.agent.ctl.output import say_table, show, warn_unreadable
+from penstock.agent.ctl.printing import is_table, with_output
 from penstock.agent.views import text
 from penstock.agent.views.bill import bill_table, notes, window_words
 from penstock.agent.views.text import duration
