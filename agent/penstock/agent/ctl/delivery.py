@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.ctl.command_hints import hinted_here
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.options import duration_message
 from penstock.agent.ctl.output import say_document, say_table
+from penstock.agent.ctl.printing import say
 from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.orders import selector_words

@@ -14,8 +14,8 @@ from penstock.agent.ctl.command_hints import note_program
 from penstock.agent.ctl.connection.bundle_client import open_bundle
 from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.connection.endpoint import ContextName, bundle_of, endpoint_of
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import note_answering
+from penstock.agent.ctl.printing import say
 from penstock.agent.parsing import parse_duration, parse_labels
 from penstock.agent.views import text
 from penstock.proto.v1.admin_pb2 import EngineSelector

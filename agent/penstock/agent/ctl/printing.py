@@ -1,4 +1,4 @@
-"""The option ``-o``: its formats, and its place before or behind the command."""
+"""Lines on the terminal, and the option ``-o``: its formats, and its place before or behind the command."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+from penstock.agent.views.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 F = TypeVar("F", bound="Callable[..., Any]")
-
 JSONPATH = "jsonpath="
 _DOCUMENTS = ("table", "wide", "json", "yaml")
 _LISTS = (*_DOCUMENTS, "name")
@@ -111,3 +111,8 @@ def is_table(output: str) -> bool:
 def _remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
     if value:
         context.meta[_META] = value
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines, escaped by :func:`printable`."""
+    click.echo("\n".join(map(printable, lines)), err=err)

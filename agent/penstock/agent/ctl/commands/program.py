@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 from click.shell_completion import ShellComplete, get_completion_class
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.options import open_client, with_place
 from penstock.agent.ctl.output import say_document
-from penstock.agent.ctl.printing import is_table, with_output
+from penstock.agent.ctl.printing import is_table, say, with_output
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.version import __version__
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.connection.endpoint import bundle_of
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
+from penstock.agent.ctl.printing import say
 from penstock.agent.ctl.top.layout import as_text, screen
 from penstock.agent.ctl.top.poll import Poller, poll_agent
 from penstock.agent.ctl.top.view import SORTS, History

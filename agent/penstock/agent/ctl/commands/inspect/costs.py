@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from penstock.agent.bill import group_lines
 from penstock.agent.ctl.clock import current_time
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.options import (
@@ -20,7 +19,7 @@ from penstock.agent.ctl.options import (
     with_selector,
 )
 from penstock.agent.ctl.output import say_table, show, warn_unreadable
-from penstock.agent.ctl.printing import is_table, with_output
+from penstock.agent.ctl.printing import is_table, say, with_output
 from penstock.agent.views import text
 from penstock.agent.views.bill import bill_table, notes, window_words
 from penstock.agent.views.text import duration

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.clock import current_time
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import FailedError, RefusedError, UnknownCallError, UnreachableError
 from penstock.agent.ctl.moments import moment_at, moment_words, parse_moment
 from penstock.agent.ctl.name_arguments import ENGINE
@@ -20,7 +19,7 @@ from penstock.agent.ctl.options import (
     with_selector,
 )
 from penstock.agent.ctl.output import say_document, show
-from penstock.agent.ctl.printing import with_output
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.ctl.socket_probe import probe_address
 from penstock.agent.views import text
 from penstock.agent.views.checks import (

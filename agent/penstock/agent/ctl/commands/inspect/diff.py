@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from penstock.agent.ctl.commands.inspect.engine_document import comparable, described, read_engine
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.delivery import show_fields, show_shares, show_warnings
 from penstock.agent.ctl.errors import ComparisonError, FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client
 from penstock.agent.ctl.output import say_document, say_table
-from penstock.agent.ctl.printing import with_output
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text
 from penstock.agent.views.field_diff import Difference, difference_rows, differences, plain_rows
 from penstock.agent.views.json_values import as_json_values

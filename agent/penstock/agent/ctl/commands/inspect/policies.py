@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.clock import current_time
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY, fetch_policy
 from penstock.agent.ctl.options import engine_selector, with_client
 from penstock.agent.ctl.output import say_document, say_lines, show
-from penstock.agent.ctl.printing import with_output
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.policies import (

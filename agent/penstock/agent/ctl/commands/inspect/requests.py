@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.clock import current_time
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
 from penstock.agent.ctl.output import show, unreadable_words, warn_unreadable
-from penstock.agent.ctl.printing import with_output
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.requests import request_rows, suspect_rows
 from penstock.agent.views.span_tree import tree_lines

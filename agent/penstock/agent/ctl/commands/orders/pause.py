@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import with_order
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.delivery import GRACE, follow_delivery, told
 from penstock.agent.ctl.options import (
     DURATION,
@@ -17,6 +16,7 @@ from penstock.agent.ctl.options import (
     with_client,
 )
 from penstock.agent.ctl.output import show
+from penstock.agent.ctl.printing import say
 from penstock.agent.views import text
 from penstock.proto.v1 import admin_pb2 as admin
 

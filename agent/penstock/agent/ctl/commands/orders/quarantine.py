@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import follow_order, with_engines, with_order
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.name_arguments import PEER
@@ -21,6 +20,7 @@ from penstock.agent.ctl.options import (
     with_selector,
 )
 from penstock.agent.ctl.output import show
+from penstock.agent.ctl.printing import say
 from penstock.agent.views import orders as order_rows
 from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values

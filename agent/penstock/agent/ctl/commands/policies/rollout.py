@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.ctl.clock import current_time
-from penstock.agent.ctl.console import say
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
@@ -15,7 +14,7 @@ from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, author, duration_message, with_client
 from penstock.agent.ctl.output import show
-from penstock.agent.ctl.printing import with_output
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.tables import Table
