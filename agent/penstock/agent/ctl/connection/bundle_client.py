@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.clock import current_time, freeze
 from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.connection.tls import ClientTls
 from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.moments import current_time, freeze
 from penstock.agent.ctl.printing import say
 from penstock.agent.errors import PenstockError
 from penstock.agent.views import text

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.top.view import AgentState
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -6,7 +6,7 @@ import curses
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.clock import current_time
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.top.layout import BAD, DIM, HEAD, WARN, screen
 from penstock.agent.ctl.top.view import SORTS, History
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from penstock.agent.bill import group_lines
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.manifest_files import read_paths
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.options import (
     DURATION,
     duration_message,

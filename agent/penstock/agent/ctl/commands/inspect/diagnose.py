@@ -6,9 +6,8 @@ from datetime import UTC
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import FailedError, RefusedError, UnknownCallError, UnreachableError
-from penstock.agent.ctl.moments import moment_at, moment_words, parse_moment
+from penstock.agent.ctl.moments import current_time, moment_at, moment_words, parse_moment
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import (
     DURATION,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.inspect.engine_document import document, effective_policy, find_engine
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import author, engine_selector, with_client, with_selector
 from penstock.agent.ctl.output import say_document, show

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.name_arguments import PAIR_SIDE, PEER, is_named, peers_request
 from penstock.agent.ctl.options import engine_selector, with_client, with_selector
 from penstock.agent.ctl.output import say_document, unreadable_words

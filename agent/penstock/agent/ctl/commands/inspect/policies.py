@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY, fetch_policy
 from penstock.agent.ctl.options import engine_selector, with_client
 from penstock.agent.ctl.output import say_document, say_lines, show

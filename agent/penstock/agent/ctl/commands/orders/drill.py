@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import follow_order, with_order, with_timeout
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.name_arguments import DRILL, PEER
 from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
 from penstock.agent.ctl.output import show

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import with_order
 from penstock.agent.ctl.delivery import GRACE, follow_delivery, told
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.options import (
     DURATION,
     author,

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import follow_order, with_engines, with_order
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import (
     DURATION,

@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, author, duration_message, with_client
 from penstock.agent.ctl.output import show
