@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.command_hints import hinted_here
-from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.errors import FailedError, hinted_here
 from penstock.agent.ctl.options import duration_message
 from penstock.agent.ctl.output import say_document, say_table
 from penstock.agent.ctl.printing import say

@@ -1,4 +1,4 @@
-"""The entry of ``agentctl`` and its table of commands.
+"""The entries of ``agentctl`` and of kubectl's plugin, and the table of commands.
 
 Tables are for people. ``-o json`` and ``-o yaml`` print the wire's JSON mapping: camelCase names, label words for enum
 values, RFC 3339 times, durations such as ``1.500s``. ``views/json_values.py`` has the rules and
@@ -9,16 +9,16 @@ docs/reference/agentctl.schema.json the shape. ``truncated`` beside a list means
 from __future__ import annotations
 
 import os
+import sys
 
 import click
 from penstock.agent.ctl.connection.endpoint import with_connection
 from penstock.agent.ctl.lazy_group import LazyGroup, RootGroup
-from penstock.agent.views.command_lines import PROGRAM
+from penstock.agent.views.command_lines import PLUGIN, PROGRAM
 from penstock.proto.version import DISTRIBUTION, __version__
 
 _PACKAGE = "penstock.agent.ctl.commands"
 _INSPECT, _POLICIES, _ORDERS = (f"{_PACKAGE}.{room}" for room in ("inspect", "policies", "orders"))
-
 _COMMANDS = {
     "set-policy": (f"{_POLICIES}.set", "Set fields of a policy by flags; create it if it does not exist."),
     "apply": (f"{_POLICIES}.apply", "Create or replace policies from a file."),
@@ -55,7 +55,6 @@ _COMMANDS = {
     "version": (f"{_PACKAGE}.program", "Versions of agentctl and of the agent."),
 }
 _HIDDEN = ("export", "import")
-
 _SECTIONS = {
     "Inspect": (
         "top",
@@ -76,7 +75,6 @@ _SECTIONS = {
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("bundle", "forget", "config", "version", "completion"),
 }
-
 _GET = {
     "policy": (f"{_INSPECT}.policies", "Policies, or their merge in one engine (--effective)."),
     "engines": (f"{_INSPECT}.engines", "Engines: connected, policy in force, deferred requests."),
@@ -91,8 +89,6 @@ _GET = {
     "holders": (f"{_INSPECT}.engines", "Held KV blocks: by whom, for which peer, since when."),
     "suspects": (f"{_INSPECT}.requests", "Answers that may be wrong, and why."),
 }
-
-
 _DESCRIBE = {
     "engine": (f"{_INSPECT}.engines", "One engine, in full."),
     "peer": (f"{_INSPECT}.peers", "One peer, as each engine sees it."),
@@ -106,6 +102,8 @@ _DIFF = {
     "policy": (f"{_INSPECT}.diff", "What changed in a policy, or what a file would change."),
     "engine": (f"{_INSPECT}.diff", "Compare two engines."),
 }
+# Cobra's directive: offer no file names.
+_NO_FILES = ":4"
 
 
 @click.group(
@@ -156,3 +154,21 @@ def main(program: str = PROGRAM) -> None:
     # gRPC logs to stderr; every error of agentctl is one sentence.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     cli.main(prog_name=program)
+
+
+def kubectl_plugin() -> None:
+    """Run ``kubectl penstock``."""
+    main(PLUGIN)
+
+
+def kubectl_complete() -> None:
+    """Print what completes the command line in the arguments, as ``kubectl`` asks: one a line, then a directive."""
+    from click.shell_completion import ShellComplete  # noqa: PLC0415  (only completion needs it)
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    *before, incomplete = sys.argv[1:] or [""]
+    shell = ShellComplete(cli, {}, PLUGIN, "_KUBECTL_PENSTOCK_COMPLETE")
+    for item in shell.get_completions(before, incomplete):
+        help_text = " ".join((item.help or "").split())
+        sys.stdout.write(f"{item.value}\t{help_text}\n" if help_text else f"{item.value}\n")
+    sys.stdout.write(f"{_NO_FILES}\n")

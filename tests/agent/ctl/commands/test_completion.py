@@ -69,7 +69,7 @@ def test_names_that_would_do_something_are_left_out(
     harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names with characters that a shell would interpret are not offered."""
-    monkeypatch.setattr("penstock.agent.ctl.name_arguments._DEADLINE", 60.0)
+    monkeypatch.setattr("penstock.agent.ctl.options._DEADLINE", 60.0)
     names = (
         "$(reboot)",
         "`id`",
@@ -91,7 +91,7 @@ def test_names_are_those_that_the_agent_knows(
     harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Engines, peers and policies complete; engines of a named server with the server."""
-    monkeypatch.setattr("penstock.agent.ctl.name_arguments._DEADLINE", 60.0)
+    monkeypatch.setattr("penstock.agent.ctl.options._DEADLINE", 60.0)
     harness.append(harness.source("0"), transfer_failure("r"))
     harness.source("1", server="prefill")
     agentctl("set-policy", "gold", "--all", "--kv-load-failure", "recompute")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.bundle import BundleBuilder, ScratchDirectory
-from penstock.agent.ctl.connection.bundle_client import interrupt_on_signals
+from penstock.agent.ctl.connection.client import interrupt_on_signals
 from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import DURATION, Parsed, duration_message, with_client

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.errors import FailedError, RefusedError, UnknownCallError, UnreachableError
 from penstock.agent.ctl.moments import current_time, moment_at, moment_words, parse_moment
-from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import (
     DURATION,
+    ENGINE,
     Parsed,
     duration_message,
     engine_selector,

@@ -11,8 +11,7 @@ from penstock.agent.ctl.commands.inspect.engine_document import comparable, desc
 from penstock.agent.ctl.delivery import show_fields, show_shares, show_warnings
 from penstock.agent.ctl.errors import ComparisonError, FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import read_paths
-from penstock.agent.ctl.name_arguments import ENGINE, POLICY
-from penstock.agent.ctl.options import PATH, author, with_client
+from penstock.agent.ctl.options import ENGINE, PATH, POLICY, author, with_client
 from penstock.agent.ctl.output import say_document, say_table
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text

@@ -10,8 +10,7 @@ from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.moments import current_time
-from penstock.agent.ctl.name_arguments import ENGINE
-from penstock.agent.ctl.options import author, engine_selector, with_client, with_selector
+from penstock.agent.ctl.options import ENGINE, author, engine_selector, with_client, with_selector
 from penstock.agent.ctl.output import say_document, show
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.model import EngineKey

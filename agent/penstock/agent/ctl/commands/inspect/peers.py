@@ -8,8 +8,15 @@ import click
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.moments import current_time
-from penstock.agent.ctl.name_arguments import PAIR_SIDE, PEER, is_named, peers_request
-from penstock.agent.ctl.options import engine_selector, with_client, with_selector
+from penstock.agent.ctl.options import (
+    PAIR_SIDE,
+    PEER,
+    engine_selector,
+    is_named,
+    peers_request,
+    with_client,
+    with_selector,
+)
 from penstock.agent.ctl.output import say_document, unreadable_words
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import pairs as pair_rows

@@ -10,8 +10,7 @@ import click
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.moments import current_time
-from penstock.agent.ctl.name_arguments import ENGINE, POLICY, fetch_policy
-from penstock.agent.ctl.options import engine_selector, with_client
+from penstock.agent.ctl.options import ENGINE, POLICY, engine_selector, fetch_policy, with_client
 from penstock.agent.ctl.output import say_document, say_lines, show
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text

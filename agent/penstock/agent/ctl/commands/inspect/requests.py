@@ -8,8 +8,7 @@ import click
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
 from penstock.agent.ctl.moments import current_time
-from penstock.agent.ctl.name_arguments import PEER
-from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
+from penstock.agent.ctl.options import DURATION, PEER, engine_selector, with_client, with_selector
 from penstock.agent.ctl.output import show, unreadable_words, warn_unreadable
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views.json_values import as_json_values

@@ -11,8 +11,15 @@ from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.moments import current_time
-from penstock.agent.ctl.name_arguments import DRILL, PEER
-from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
+from penstock.agent.ctl.options import (
+    DRILL,
+    DURATION,
+    PEER,
+    author,
+    duration_message,
+    engine_selector,
+    with_client,
+)
 from penstock.agent.ctl.output import show
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.parsing import DRILL_MODES, SLOW

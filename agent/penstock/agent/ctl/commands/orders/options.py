@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from penstock.agent.ctl.delivery import DEFAULT_TIMEOUT, GRACE, follow_delivery, told
-from penstock.agent.ctl.name_arguments import ENGINE
-from penstock.agent.ctl.options import DURATION, duration_message, with_selector
+from penstock.agent.ctl.options import DURATION, ENGINE, duration_message, with_selector
 from penstock.agent.ctl.printing import with_output
 from penstock.proto.v1 import admin_pb2 as admin
 

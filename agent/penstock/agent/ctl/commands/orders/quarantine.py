@@ -10,9 +10,9 @@ from penstock.agent.ctl.commands.orders.options import follow_order, with_engine
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.moments import current_time
-from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import (
     DURATION,
+    PEER,
     author,
     duration_message,
     engine_selector,

@@ -11,8 +11,7 @@ from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.moments import current_time
-from penstock.agent.ctl.name_arguments import POLICY
-from penstock.agent.ctl.options import DURATION, author, duration_message, with_client
+from penstock.agent.ctl.options import DURATION, POLICY, author, duration_message, with_client
 from penstock.agent.ctl.output import show
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text
