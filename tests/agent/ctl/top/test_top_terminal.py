@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.connection.tls import ClientTls
-from penstock.agent.ctl.top import poll
-from penstock.agent.ctl.top.poll import Poller, poll_agent
+from penstock.agent.ctl.top import command
+from penstock.agent.ctl.top.command import Poller, poll_agent
 from penstock.agent.ctl.top.view import AgentState
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -68,7 +68,7 @@ def test_it_asks_for_the_worst_peers_only(
     harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """64 engines with 1,000 peers each have 64,000 rows, for which no agent answers within its time."""
-    monkeypatch.setattr(poll, "MOST_PEERS", 2)
+    monkeypatch.setattr(command, "MOST_PEERS", 2)
     core = harness.source("0")
     for number in range(3):
         failure = transfer_failure(f"r{number}", peer=f"10.0.0.{number}:5600", time_ns=time.time_ns())
