@@ -6,12 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.page.screen.banners import at_most, banners
-from penstock.agent.page.screen.engines import engine_table
 from penstock.agent.page.screen.model import Peers, Screen
-from penstock.agent.page.screen.policy import policy_table
-from penstock.agent.page.screen.tables import peer_table
+from penstock.agent.page.screen.tables import engine_table, peer_table, policy_table, waits
 from penstock.agent.page.screen.verdict import verdict
-from penstock.agent.page.screen.waits import waits
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, encode, encode_fields, join_fields
 
 if TYPE_CHECKING:
