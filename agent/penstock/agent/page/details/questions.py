@@ -45,7 +45,7 @@ _MAX_BARS = 300
 _WAITS = ("deferral", "wait", "queue")
 
 
-async def engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+async def _engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     """Return facts, labels, hooks, sources, peers and the effective policy of an engine."""
     key = engine_of(query, "key")
     if key is None:
@@ -58,7 +58,7 @@ async def engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     peers = (await calls.call("ListPeers", admin.ListPeersRequest(selector=selector))).peers
     holders = (await calls.call("ListHolders", admin.ListHoldersRequest(selector=selector))).holders
     _, *lines = engine_description(engines[0], effective, list(peers), calls.clock(), holders)
-    policies = policy_fields(effective)
+    policies = _policy_fields(effective)
     links = [Link("policy", name=field.new_policy) for field in effective.fields]
     return Detail(
         title=plain(f"Engine {name}"),
@@ -78,7 +78,7 @@ async def engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     )
 
 
-def policy_fields(effective: admin.EffectivePolicy) -> Table:
+def _policy_fields(effective: admin.EffectivePolicy) -> Table:
     """Return the fields of a merged policy with the policy that gives each. Pure."""
     names = {each.name: text.policies([each], "") for each in effective.policies}
     rows: list[tuple[str, ...]] = [
@@ -88,7 +88,7 @@ def policy_fields(effective: admin.EffectivePolicy) -> Table:
     return Table(("FIELD", "VALUE", "POLICY"), rows)
 
 
-async def peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+async def _peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     """Return the windows, failures, quarantines and last failures of a peer."""
     peer, key = name_of(query, "peer"), engine_of(query, "engine")
     selector = selector_of(key)
@@ -125,9 +125,9 @@ async def peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     )
 
 
-async def events_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+async def _events_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     """Return the newest events that fit, oldest first."""
-    request, words = events_request(query)
+    request, words = _events_request(query)
     found = await calls.call("ListEvents", request)
     links = [
         Link("request", id=item.event.request_id)
@@ -151,7 +151,7 @@ async def events_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     return Detail("Events", (), command(*words), (table,))
 
 
-def events_request(query: Mapping[str, str]) -> tuple[admin.ListEventsRequest, list[str]]:
+def _events_request(query: Mapping[str, str]) -> tuple[admin.ListEventsRequest, list[str]]:
     """Return the request of a query, and the words of the command that asks the same. Pure.
 
     Raises:
@@ -187,7 +187,7 @@ def _engine_of_event(item: admin.LoggedEvent) -> str:
     return f"{item.key.server}/{item.key.engine}" if item.key.server else item.key.engine
 
 
-async def policies_detail(calls: AdminCalls, _query: Mapping[str, str]) -> Detail:
+async def _policies_detail(calls: AdminCalls, _query: Mapping[str, str]) -> Detail:
     """Return the table of ``agentctl get policy -o wide``."""
     found = list((await calls.call("ListPolicies", admin.ListPoliciesRequest())).policies)
     links = [Link("policy", name=item.name) for item in found]
@@ -199,7 +199,7 @@ async def policies_detail(calls: AdminCalls, _query: Mapping[str, str]) -> Detai
     return Detail("Policies", (), command("get", "policy"), (table,))
 
 
-async def policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+async def _policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     """Return one policy; of a relay whose agents differ the first."""
     name = name_of(query, "name")
     found = (await calls.call("ListPolicies", admin.ListPoliciesRequest(name=name))).policies
@@ -209,14 +209,14 @@ async def policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     engines = (await calls.call("ListEngines", admin.ListEnginesRequest())).engines
     entries = (await calls.call("ListAudit", admin.ListAuditRequest(name=name, limit=_MAX_CHANGES))).entries
     rollouts = (await calls.call("ListPolicyRollouts", admin.ListPolicyRolloutsRequest())).rollouts
-    manifest = manifest_text(item.manifest_json)
+    manifest = _manifest_text(item.manifest_json)
     selected = [each for each in engines if any(policy.name == name for policy in each.wanted_policies)]
     _, *lines = policy_description(item, selected, (), calls.clock())
     history = audit_rows(entries, calls.clock())
     sections: list[Section] = [
         text_section("Policy", lines),
         table_section("History", history, sentence="" if history.rows else "no change is recorded"),
-        *last_change(entries),
+        *_last_change(entries),
     ]
     if len(manifest) <= _MAX_MANIFEST:
         sections.insert(1, TextSection("Manifest", manifest))
@@ -238,16 +238,16 @@ async def policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     )
 
 
-def manifest_text(manifest_json: str) -> str:
+def _manifest_text(manifest_json: str) -> str:
     """Return a manifest as people write it. Pure."""
     return yaml.safe_dump(json.loads(manifest_json), sort_keys=False, allow_unicode=True)
 
 
-def last_change(entries: Sequence[Any]) -> list[Section]:
+def _last_change(entries: Sequence[Any]) -> list[Section]:
     """Return the difference of the last change to the manifest before, as a section; nothing where there was none. Pure."""
     for entry in entries:
         if entry.old_manifest_json and entry.new_manifest_json:
-            old, new = (manifest_text(each) for each in (entry.old_manifest_json, entry.new_manifest_json))
+            old, new = (_manifest_text(each) for each in (entry.old_manifest_json, entry.new_manifest_json))
             lines = difflib.unified_diff(
                 old.splitlines(),
                 new.splitlines(),
@@ -259,7 +259,7 @@ def last_change(entries: Sequence[Any]) -> list[Section]:
     return []
 
 
-async def request_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+async def _request_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     """Return what ``agentctl explain`` says, and the spans of ``agentctl trace`` as bars."""
     wanted = name_of(query, "id")
     asked = admin.GetTraceRequest(request_id=wanted)
@@ -270,7 +270,7 @@ async def request_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         trace, why = admin.Trace(), error.sentence
     else:
         why = ""
-    bars = waterfall(trace, why, round(calls.clock() * 1e9))
+    bars = _waterfall(trace, why, round(calls.clock() * 1e9))
     parts = [
         f"{part.part.replace('_', ' ')}: {text.span_of_time(part.duration.ToNanoseconds() / 1e9)}, {part.share:.0%} of the wait"
         for part in explained.wait_parts
@@ -283,7 +283,7 @@ async def request_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     )
 
 
-def waterfall(trace: admin.Trace, why: str, now: int) -> WaterfallSection:
+def _waterfall(trace: admin.Trace, why: str, now: int) -> WaterfallSection:
     """Return the spans of a trace as bars; *why* there are none; *now* is in nanoseconds. Pure."""
     spans = sorted(trace.spans, key=lambda span: (span.start_time_unix_nano, span.span_id))[:_MAX_BARS]
     start = min((span.start_time_unix_nano for span in spans), default=0)
@@ -333,12 +333,12 @@ def _bar(span: admin.Span, now: int) -> WaterfallRow:
 
 
 _QUESTIONS: dict[str, Callable[[AdminCalls, Mapping[str, str]], Awaitable[Detail]]] = {
-    "request": request_detail,
-    "peer": peer_detail,
-    "engine": engine_detail,
-    "policies": policies_detail,
-    "policy": policy_detail,
-    "events": events_detail,
+    "request": _request_detail,
+    "peer": _peer_detail,
+    "engine": _engine_detail,
+    "policies": _policies_detail,
+    "policy": _policy_detail,
+    "events": _events_detail,
 }
 
 
