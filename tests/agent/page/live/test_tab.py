@@ -10,8 +10,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.page.live.entries import LogEntry
-from penstock.agent.page.live.messages import Message, message, parts
+from penstock.agent.page.live.entries import LogEntry, Message, message, parts
 from penstock.agent.page.live.poller import questions
 from penstock.agent.page.live.positions import (
     MAX_BEHIND,

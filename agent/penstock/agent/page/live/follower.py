@@ -7,8 +7,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.page.live.entries import KINDS, log_entry
-from penstock.agent.page.live.messages import message, parts
+from penstock.agent.page.live.entries import KINDS, log_entry, message, parts
 from penstock.agent.page.live.positions import (
     WHOLE,
     Position,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.page.live.entries import Message, message
 from penstock.agent.page.live.follower import Follower
 from penstock.agent.page.live.history import ask_earlier, ask_history
-from penstock.agent.page.live.messages import Message, message
 from penstock.agent.page.live.poller import ScreenPoller
 from penstock.agent.page.live.tab import Tab
 from penstock.agent.page.wire import AnswerError, plain

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.agent.page.live.messages import Message, message
+from penstock.agent.page.live.entries import Message, message
 from penstock.agent.page.live.positions import written
 
 if TYPE_CHECKING:
