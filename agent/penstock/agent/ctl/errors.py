@@ -12,6 +12,7 @@ from penstock.agent.views.command_lines import PROGRAM, PROGRAMS, hinted
 
 VARIABLE = "AGENTCTL_TRACEBACK"
 """With any value such an error is raised as it is, for a report; tests have it, so that they see what failed."""
+
 _META = "penstock.answering"
 _PROGRAM_META = "penstock.hints"
 _CONNECTION_OPTIONS = ("bundle", "context", "address", "tls_ca", "tls_cert", "tls_key", "tls_server_name")

@@ -19,6 +19,7 @@ from penstock.proto.version import DISTRIBUTION, __version__
 
 _PACKAGE = "penstock.agent.ctl.commands"
 _INSPECT, _POLICIES, _ORDERS = (f"{_PACKAGE}.{room}" for room in ("inspect", "policies", "orders"))
+
 _COMMANDS = {
     "set-policy": (f"{_POLICIES}.set", "Set fields of a policy by flags; create it if it does not exist."),
     "apply": (f"{_POLICIES}.apply", "Create or replace policies from a file."),
@@ -55,6 +56,7 @@ _COMMANDS = {
     "version": (f"{_PACKAGE}.program", "Versions of agentctl and of the agent."),
 }
 _HIDDEN = ("export", "import")
+
 _SECTIONS = {
     "Inspect": (
         "top",
@@ -75,6 +77,7 @@ _SECTIONS = {
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("bundle", "forget", "config", "version", "completion"),
 }
+
 _GET = {
     "policy": (f"{_INSPECT}.policies", "Policies, or their merge in one engine (--effective)."),
     "engines": (f"{_INSPECT}.engines", "Engines: connected, policy in force, deferred requests."),
@@ -89,6 +92,7 @@ _GET = {
     "holders": (f"{_INSPECT}.engines", "Held KV blocks: by whom, for which peer, since when."),
     "suspects": (f"{_INSPECT}.requests", "Answers that may be wrong, and why."),
 }
+
 _DESCRIBE = {
     "engine": (f"{_INSPECT}.engines", "One engine, in full."),
     "peer": (f"{_INSPECT}.peers", "One peer, as each engine sees it."),
@@ -102,6 +106,7 @@ _DIFF = {
     "policy": (f"{_INSPECT}.diff", "What changed in a policy, or what a file would change."),
     "engine": (f"{_INSPECT}.diff", "Compare two engines."),
 }
+
 # Cobra's directive: offer no file names.
 _NO_FILES = ":4"
 

@@ -13,6 +13,7 @@ from penstock.agent.parsing import parse_duration
 _TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d(:\d\d)?")
 Moment = timedelta | time_of_day | datetime
 """How long ago, a time of the last 24 hours, or a date and time with its zone."""
+
 _META = "penstock.now"
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
 # Shells insert a completion unquoted: a peer's name must not become a command, an option or an escape code.
 _TYPEABLE = re.compile(r"[\w\[][\w.:/@%+,=\[\]-]*")
 # Seconds.

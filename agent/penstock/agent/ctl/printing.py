@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
 JSONPATH = "jsonpath="
 _DOCUMENTS = ("table", "wide", "json", "yaml")
 _LISTS = (*_DOCUMENTS, "name")

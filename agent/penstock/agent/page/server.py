@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from penstock.proto.v1.admin_pb2_grpc import AdminServicer
 
 _log = structlog.get_logger(__name__)
+
 MAX_BODY_BYTES = 1 << 20
 """Maximum bytes of a write."""
 MAX_QUESTIONS = 4
 """Questions that are answered at a time."""
+
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -56,12 +58,14 @@ _WRITE_SECONDS = 30.0
 _LAST_WORD_SECONDS = 1.0
 _MAX_SECONDS_DIGITS = 6
 _MAX_SENTENCE = 4_000
+
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+
 INDEX = "index.html"
 """The document."""
 

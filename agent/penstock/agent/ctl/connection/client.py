@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # Seconds, the default deadline of a call.
 ANSWER_DEADLINE = 15.0
+
 _OPTIONS = (
     # HTTP_PROXY is not meant for the agent.
     ("grpc.enable_http_proxy", 0),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _PLAIN_WIDTH = 120
 _PLAIN_HEIGHT = 200
+
 # Seconds; a slower agent is shown as not answering.
 _ANSWER = 5.0
 # Rows of peers, the worst first: 64 engines with 1,000 peers each have 64,000, which take the agent ten seconds.

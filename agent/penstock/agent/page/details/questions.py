@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 _MAX_FAILURES = 20
+
 _MAX_SECONDS = 30 * 86_400
 _MAX_EVENTS = 1_000
 _MAX_CHANGES = 20

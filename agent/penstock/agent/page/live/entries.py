@@ -39,6 +39,7 @@ KINDS = (
     "answer_suspected",
 )
 """The kinds of entries that the page lists: failures and changes."""
+
 _ERRORS = frozenset({"source_lost", "answer_suspected", "transfer_failure"})
 _WARNINGS = frozenset({"transfer_delayed", "blocks_pinned"})
 _NO_PEER = "-"

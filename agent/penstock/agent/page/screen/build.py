@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from penstock.agent.views.checks import Finding
 
 _CUT = ("peers", "waits", "policy", "engines", "banners", "verdict")
+
 _STATES = {admin.DIAGNOSIS_VERDICT_NOTHING_WRONG: "ok", admin.DIAGNOSIS_VERDICT_CAUSES: "causes"}
 _MAX_CAUSES = 8
 _MAX_PARTS = 8
 _MOST_BANNERS = 20
 """Banners of a screen, of which the last counts the rest."""
+
 _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
 # Causes by which engines are away, or it is not known whether they are.
 _ABSENCES = {"agent_blind", "engine_away", "engine_lost"}

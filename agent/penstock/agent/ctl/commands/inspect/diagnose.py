@@ -52,6 +52,7 @@ _CODES = {
     admin.DIAGNOSIS_VERDICT_CAUSES: 1,
     admin.DIAGNOSIS_VERDICT_CANNOT_TELL: 3,
 }
+
 _COLOURS = {OK: "green", NOTE: "yellow", WRONG: "red"}
 _LEVELS = (OK, NOTE, WRONG)
 _ANSWER_SECONDS = 5.0

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from penstock.proto.v1.policy_pb2 import StackDump, ThreadStack
 
 _NO_ENGINE = "no known engines: none has connected, or all were disconnected for longer than --retire-after"
+
 # Seconds for a diagnosis; the rest of the description does without.
 _PATIENCE = 5.0
+
 _INDENT = "  "
 _NAME = 128
 
