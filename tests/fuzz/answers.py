@@ -35,8 +35,7 @@ from penstock.agent.views.engines import engine_description, engine_rows
 from penstock.agent.views.events import event_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.peers import peer_rows
-from penstock.agent.views.requests import request_rows
-from penstock.agent.views.span_tree import tree_lines
+from penstock.agent.views.requests import request_rows, tree_lines
 from penstock.agent.views.tables import table as aligned_table
 from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.span_tree import tree_lines
+from penstock.agent.views.requests import tree_lines
 from penstock.agent.views.tables import table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, EngineKey, PolicySource

@@ -27,7 +27,7 @@ from penstock.agent.views.events import event_rows
 from penstock.agent.views.pairs import pairs as pair_table
 from penstock.agent.views.peers import peer_description, peer_words
 from penstock.agent.views.policies import audit_rows, policy_description, policy_rows
-from penstock.agent.views.span_tree import MATTERS
+from penstock.agent.views.requests import MATTERS
 from penstock.agent.views.tables import Table
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin

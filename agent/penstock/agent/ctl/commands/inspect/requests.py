@@ -12,8 +12,7 @@ from penstock.agent.ctl.options import DURATION, PEER, engine_selector, with_cli
 from penstock.agent.ctl.output import show, unreadable_words, warn_unreadable
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.requests import request_rows, suspect_rows
-from penstock.agent.views.span_tree import tree_lines
+from penstock.agent.views.requests import request_rows, suspect_rows, tree_lines
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
