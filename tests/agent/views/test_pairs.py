@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from penstock.agent.views.checks import NOTE, OK, check_pairs
-from penstock.agent.views.pairs import pairs, speed, why
+from penstock.agent.views.peers import pair_reason as why
+from penstock.agent.views.peers import pair_rows as pairs
+from penstock.agent.views.peers import speed_words as speed
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 

@@ -24,7 +24,7 @@ from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, mi
 from penstock.agent.views import text
 from penstock.agent.views.engines import engine_description
 from penstock.agent.views.events import event_rows
-from penstock.agent.views.pairs import pairs as pair_table
+from penstock.agent.views.peers import pair_rows as pair_table
 from penstock.agent.views.peers import peer_description, peer_words
 from penstock.agent.views.policies import audit_rows, policy_description, policy_rows
 from penstock.agent.views.requests import MATTERS
