@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from penstock.agent.views.checks.agent_checks import check_agent
+from penstock.agent.views.checks.agent_checks import check_agent, check_rollouts
 from penstock.agent.views.checks.cause_checks import Judgement, check_causes
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG
-from penstock.agent.views.checks.fleet_checks import check_rollouts
 from penstock.agent.views.checks.order_checks import Orders, check_orders
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import events_pb2 as events
