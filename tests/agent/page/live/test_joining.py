@@ -11,8 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from penstock.agent.page.live import Hub
 from penstock.agent.page.live import follower as module
 from penstock.agent.page.live.follower import Follower
-from penstock.agent.page.live.positions import WHOLE, Position
-from penstock.agent.page.live.tab import Tab
+from penstock.agent.page.live.tab import WHOLE, Position, Tab
 from penstock.agent.page.wire import AdminCalls
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminServicer

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 from penstock.agent.page.live import MAX_TABS
-from penstock.agent.page.live.positions import Position, written
+from penstock.agent.page.live.tab import Position, written
 
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.batches import transfer_failure

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.page.live.entries import LogEntry, Message, message, parts
 from penstock.agent.page.live.poller import questions
-from penstock.agent.page.live.positions import (
+from penstock.agent.page.live.tab import (
     MAX_BEHIND,
+    MAX_WAITING_BYTES,
     WHOLE,
     Position,
+    Tab,
     read,
     resumed,
     written,
 )
-from penstock.agent.page.live.tab import MAX_WAITING_BYTES, Tab
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AnswerError, encode
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.page.live.entries import KINDS, log_entry, message, parts
-from penstock.agent.page.live.positions import (
-    WHOLE,
-    Position,
-    Positions,
-    begins,
-    ends,
-    of_entry,
-    resumed,
-    written,
-)
+from penstock.agent.page.live.tab import WHOLE, Position, Positions, begins, ends, of_entry, resumed, written
 from penstock.agent.page.wire import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
 

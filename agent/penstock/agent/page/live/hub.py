@@ -15,7 +15,7 @@ from penstock.agent.page.wire import AnswerError, plain
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from penstock.agent.page.live.positions import Positions
+    from penstock.agent.page.live.tab import Positions
     from penstock.agent.page.wire import AdminCalls
 
 MAX_TABS = 16
