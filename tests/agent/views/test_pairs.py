@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.views.checks import NOTE, OK, check_pairs
-from penstock.agent.views.peers import pair_reason as why
-from penstock.agent.views.peers import pair_rows as pairs
-from penstock.agent.views.peers import speed_words as speed
+from penstock.agent.views.peers import pair_reason, pair_rows, speed_words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 
@@ -33,15 +31,15 @@ def test_a_row_says_what_differs() -> None:
         speed={"bytes_per_second": 5e8, "count": 9, "usual_bytes_per_second": 49e9, "usual_count": 99, "usual_ratio": 0.01},
         transport="UCX tls=tcp (VRAM)",
     )  # fmt: skip
-    table = pairs([item, pair(peer={"address": "p:1"})])
+    table = pair_rows([item, pair(peer={"address": "p:1"})])
     row = dict(zip(table.headers, table.rows[0], strict=True))
     assert (row["ENGINE"], row["PEER"], row["COMPATIBLE"]) == ("d/0", "p/0", "yes")
     assert (row["GEOMETRY"], row["WEIGHTS"], row["USUAL"]) == ("TP1 ≠ TP2", "same", "49 GB/s (1%)")
     assert "500 MB/s" in row["BYTES/S"]
     assert row["WHY"] == "they have shaken hands; block_size 16≠32"
     assert dict(zip(table.headers, table.rows[1], strict=True))["BYTES/S"] == "-"
-    assert why(pair()) == "they have shaken hands"
-    assert [speed(value) for value in (12.0, 3.8e5, 1.2e12)] == ["12 B/s", "380 kB/s", "1.2e+03 GB/s"]
+    assert pair_reason(pair()) == "they have shaken hands"
+    assert [speed_words(value) for value in (12.0, 3.8e5, 1.2e12)] == ["12 B/s", "380 kB/s", "1.2e+03 GB/s"]
 
 
 def test_findings() -> None:

@@ -205,14 +205,14 @@ def _quarantine(order: admin.Quarantine, now: float) -> str:
 
 
 def pair_rows(items: Iterable[admin.Pair]) -> Table:
-    """Return the table of pair_rows, a row for each."""
+    """Return the table of pairs, a row for each."""
     return Table(
         ("ENGINE", "PEER", "COMPATIBLE", "GEOMETRY", "WEIGHTS", "REVISION", "BYTES/S", "USUAL", "TRANSPORT",
          "ADDRESS", "SIBLINGS", "SIZE", "WHY"),
         [
             (
                 text.engine(item.key),
-                _other_side(item),
+                other_side(item),
                 _styled_word(text.word(admin.PairCompatibility, item.compatible)),
                 _both_sides(item.geometry, item.peer_geometry),
                 _styled_word(text.word(admin.PairWeights, item.weights)),
@@ -231,7 +231,7 @@ def pair_rows(items: Iterable[admin.Pair]) -> Table:
     )  # fmt: skip
 
 
-def _other_side(item: admin.Pair) -> str:
+def other_side(item: admin.Pair) -> str:
     """Return the other engine; its address where the engine is not known."""
     return text.engine(item.peer_key) if item.HasField("peer_key") else item.peer.address
 

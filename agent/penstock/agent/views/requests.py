@@ -23,6 +23,7 @@ _COLOURS = {
     common.OUTCOME_ABORTED: "red",
     common.OUTCOME_RECOMPUTED: "yellow",
 }
+
 # Attributes shown, in order.
 MATTERS = (
     "penstock.outcome",
@@ -56,6 +57,7 @@ MATTERS = (
     "penstock.entries_dropped",
     "penstock.history_cut",
 )
+
 # Levels that are indented; below them lines would be longer than all spans.
 _DEEPEST = 32
 

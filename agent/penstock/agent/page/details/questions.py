@@ -24,8 +24,7 @@ from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, mi
 from penstock.agent.views import text
 from penstock.agent.views.engines import engine_description
 from penstock.agent.views.events import event_rows
-from penstock.agent.views.peers import pair_rows as pair_table
-from penstock.agent.views.peers import peer_description, peer_words
+from penstock.agent.views.peers import pair_rows, peer_description, peer_words
 from penstock.agent.views.policies import audit_rows, policy_description, policy_rows
 from penstock.agent.views.requests import MATTERS
 from penstock.agent.views.tables import Table
@@ -121,7 +120,7 @@ async def _peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         command=about("describe", "peer", name=peer),
         sections=(
             text_section("As the engine sees it", lines),
-            table_section("Pair", pair_table(pairs), sentence="" if pairs else "no pair of engines is known"),
+            table_section("Pair", pair_rows(pairs), sentence="" if pairs else "no pair of engines is known"),
         ),
     )
 

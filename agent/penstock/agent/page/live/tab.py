@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 MAX_ID_CHARACTERS = 32 * 1024
 """Maximum characters of an id; positions of some thousand agents."""
 MAX_AGENTS = 4_096
+
 WHOLE = 1 << 32
 """The place behind all entries of a batch."""
 MAX_BEHIND = 20_000
 """Batches that a tab may have missed; beyond them it goes on later, and a message says so."""
+
 _MAX_BYTES = 1 << 20
 _UINT64 = 1 << 64
+
 MAX_WAITING_BYTES = 512 * 1024
 """Bytes that may wait for a tab; one that has not read so much is slow."""
+
 _SCREEN = "screen"
 
 

@@ -1,4 +1,4 @@
-"""The checks of ``agentctl doctor``. Pure except for the socket probe."""
+"""The checks of ``agentctl doctor``. Pure."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import click
 import pytest
 import yaml
 from penstock.agent.traces.spans import semconv
-from penstock.agent.views import span_tree
 from penstock.agent.views.peers import peer_rows
+from penstock.agent.views.requests import MATTERS
 from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
@@ -243,7 +243,7 @@ def test_a_request_as_a_tree_and_as_a_sentence(filled: AdminHarness, agentctl: A
 
 def test_the_attributes_of_a_tree_exist() -> None:
     """Every attribute that the tree prints is one that spans have."""
-    assert set(span_tree.MATTERS) <= {
+    assert set(MATTERS) <= {
         value for key, value in vars(semconv).items() if key.isupper() and isinstance(value, str)
     }
 

@@ -19,10 +19,9 @@ from penstock.agent.ctl.options import (
 )
 from penstock.agent.ctl.output import say_document, unreadable_words
 from penstock.agent.ctl.printing import say, with_output
-from penstock.agent.views import pairs as pair_rows
 from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.peers import peer_description, peer_rows
+from penstock.agent.views.peers import other_side, pair_rows, peer_description, peer_rows
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -160,8 +159,8 @@ def pairs(client: Client, names: tuple[str, ...], style: ListStyle) -> None:
         left_out = text.count(response.left_out, "pair")
         return Listing(
             "pair",
-            pair_rows.pairs(response.pairs),
-            [f"{text.engine(item.key)}={pair_rows.peer_name(item)}" for item in response.pairs],
+            pair_rows(response.pairs),
+            [f"{text.engine(item.key)}={other_side(item)}" for item in response.pairs],
             lambda: as_json_values(response),
             "pairs",
             "no pairs: no two engines here move KV blocks between them, and none has a peer",
@@ -173,4 +172,4 @@ def pairs(client: Client, names: tuple[str, ...], style: ListStyle) -> None:
 
 
 def _sides(item: admin.Pair) -> set[str]:
-    return {text.engine(item.key), pair_rows.peer_name(item), item.peer.address} - {"", text.NONE}
+    return {text.engine(item.key), other_side(item), item.peer.address} - {"", text.NONE}
