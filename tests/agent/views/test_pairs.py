@@ -1,8 +1,7 @@
-"""``get pairs`` and what ``doctor`` says of pairs."""
+"""``get pairs``."""
 
 from __future__ import annotations
 
-from penstock.agent.views.checks import NOTE, OK, check_pairs
 from penstock.agent.views.peers import pair_reason, pair_rows, speed_words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
@@ -40,17 +39,3 @@ def test_a_row_says_what_differs() -> None:
     assert dict(zip(table.headers, table.rows[1], strict=True))["BYTES/S"] == "-"
     assert pair_reason(pair()) == "they have shaken hands"
     assert [speed_words(value) for value in (12.0, 3.8e5, 1.2e12)] == ["12 B/s", "380 kB/s", "1.2e+03 GB/s"]
-
-
-def test_findings() -> None:
-    """How many are compatible, and a mix of roll-outs; what is wrong with pairs is the diagnosis' to say."""
-    assert list(check_pairs([])) == []
-    assert [(each.level, each.what) for each in check_pairs([pair()])] == [
-        (OK, "1 of 1 pair known to be compatible")
-    ]
-    bad = pair(compatible=admin.PAIR_COMPATIBILITY_NO, reason="dtype a≠b")
-    other = pair(weights=admin.PAIR_WEIGHTS_DIFFER)
-    mixed = pair(differences=[{"fact": "revision"}], revision="6", peer_revision="5")
-    found = list(check_pairs([bad, other, mixed]))
-    assert [each.level for each in found] == [OK, NOTE]
-    assert found[1].what == "1 pair of 3 mix roll-outs: 5, 6"
